@@ -1,1 +1,1 @@
-"""Measurements of the engine, kept with their conditions; not part of the installed package."""
+"""Measurements of the engine, saved with their conditions; not part of the installed package."""

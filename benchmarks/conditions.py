@@ -1,4 +1,4 @@
-"""Under which conditions a figure was measured: what is kept beside it."""
+"""Collect the conditions under which a figure was measured."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def conditions() -> dict[str, Any]:
-    """Software, machine, its load now, and the commit."""
+    """Return software versions, machine, its current load, and the commit."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -27,12 +27,12 @@ def conditions() -> dict[str, Any]:
 
 
 def load_average() -> list[float] | None:
-    """Over 1, 5 and 15 minutes; None where the system does not tell."""
+    """Return the load over 1, 5 and 15 minutes, or None if the system does not report it."""
     return [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None
 
 
 def today() -> str:
-    """For the name of a file."""
+    """Return the date for a file name."""
     return datetime.now(UTC).date().isoformat()
 
 
@@ -44,7 +44,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str:
-    """The hash, with ``+`` where the work tree has changes; ``unknown`` outside of git."""
+    """Return the hash, with ``+`` if the work tree has changes, or ``unknown`` outside of git."""
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return "unknown"

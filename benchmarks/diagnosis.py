@@ -3,14 +3,14 @@
     python -m benchmarks.diagnosis [--jobs 10] [--unplanted 20] [--first-seed 1000] [--causes NAME ...]
     python -m benchmarks.diagnosis --own [--seeds 5] [--strengths 0.5 1 2] [--healthy 50] [--causes NAME ...]
 
-The main table is of :mod:`zprof.simulator.jobs`, which was written without knowledge of the rules: so many
-jobs of each cause and of each pair of causes, and recordings in which nothing was planted.  Seeds below 1000
-are for work on the rules; reported figures are of seeds from 1000 on.  ``--own`` is the older simulator,
-whose traces hold what the rules look for: each cause on NVIDIA GPUs and on gloo CPU ranks.
+The main table is of :mod:`zprof.simulator.jobs`, which was written without knowledge of the rules: a number
+of jobs for each cause and each pair of causes, and recordings in which nothing was planted.  Seeds below 1000
+are for work on the rules; reported figures use seeds from 1000 on.  ``--own`` is the older simulator, whose
+traces hold what the rules look for: each cause on NVIDIA GPUs and on gloo CPU ranks.
 
 Writes ``benchmarks/results/diagnosis-DATE.json`` (``diagnosis-own-DATE.json``).  Jobs in which a cause costs
-less than 2 % of the step are counted apart: nothing need be found there.  So are causes that only sizes or
-types of messages show, in traces that have neither: nobody can find them there.
+less than 2 % of the step are counted separately: nothing need be found there.  So are causes visible only in
+sizes or types of messages, in traces that have neither: nobody can find them there.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _Case, _Outcome = TypeVar("_Case"), TypeVar("_Outcome")
 
 
 def main() -> None:
-    """Simulate, diagnose, print, write."""
+    """Simulate, diagnose, print and write the results."""
     arguments = _arguments()
     name, result = _own(arguments) if arguments.own else _independent(arguments)
     if not arguments.causes:
@@ -93,7 +93,7 @@ def _own(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def spread(work: Callable[[_Case], _Outcome], wanted: Sequence[_Case], processes: int) -> list[_Outcome]:
-    """Return all outcomes in the order of the cases, computed in so many processes."""
+    """Return all outcomes in the order of the cases, computed in ``processes`` processes."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         return list(pool.map(work, wanted, chunksize=4))
 

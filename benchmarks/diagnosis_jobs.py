@@ -1,7 +1,7 @@
-"""Diagnose jobs of the independent simulator: what was planted, what was found, what each fix truly saves.
+"""Diagnose jobs of the independent simulator: what was planted, what was found, what each fix really saves.
 
-:mod:`zprof.simulator.jobs` draws jobs without knowledge of the rules and says what removing any cause
-saves, planted or not. So a finding that nobody planted is judged like any other: by what its fix would
+:mod:`zprof.simulator.jobs` draws jobs without knowledge of the rules, and says what removing any cause saves,
+planted or not.  So a finding of a cause that was not planted is judged like any other: by what its fix would
 save.
 """
 
@@ -21,13 +21,14 @@ from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 
-#: Of the step: a cause that costs less need not be found, and a fix that wins less accuses wrongly.
+#: Shares of the step: a cause that costs less need not be found, and a fix that saves less is a false
+#: accusation.
 COSTS_RATIO, ACCUSES_RATIO = 0.02, 0.005
-#: Causes that cost as much within that are as good first: no two recordings of a step agree better.
+#: Causes within this share of each other's cost may both come first: no two recordings agree better.
 TIED_RATIO = 0.05
-#: Only sizes and types of messages show these: in a trace without them nobody can know.
+#: Causes visible only in sizes and types of messages: a trace without them cannot show these.
 SIZED = frozenset({"fp32_gather", "sharding_spans_nodes", "uneven_shapes"})
-#: Shapes of recordings in which nobody planted anything.
+#: Shapes of recordings without a planted cause.
 UNPLANTED = tuple(shape for shape in SHAPES if shape != "training")
 #: An artifact of the recording has no fix that saves time.
 UNPRICED = frozenset({"measurement_artifact"})
@@ -50,7 +51,7 @@ class JobCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A finding above low confidence, with what its fix truly wins; None if such a job cannot have it."""
+    """A finding above low confidence, with what its fix really saves; None if such a job cannot have it."""
 
     cause: str
     saving_ns: tuple[int, int]
@@ -60,9 +61,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What zprof said of a job.
+    """zprof's answer for a job.
 
-    ``planted``: what each planted cause costs a step.  ``is_recorded``: the traces hold what shows it.
+    ``planted``: cost per step of each planted cause.  ``is_recorded``: True if the traces contain its signs.
     """
 
     seed: int
@@ -76,19 +77,19 @@ class JobOutcome:
 
     @property
     def is_there(self) -> bool:
-        """Whether all that was planted costs enough to be found, and can be."""
+        """True if all planted causes cost enough to be found, and can be."""
         return self.costs_enough and self.is_recorded
 
     @property
     def costs_enough(self) -> bool:
-        """Whether all that was planted costs enough to be found."""
+        """True if all planted causes cost enough to be found."""
         return bool(self.planted) and min(self.planted.values()) >= COSTS_RATIO * self.step_ns
 
     @property
     def is_first(self) -> bool:
-        """Whether what was planted heads the findings; of two causes both, with at most one between them.
+        """True if planted causes lead the findings; of two causes, both, with at most one other between them.
 
-        A cause that costs as much or more and was not planted may stand before it.
+        A cause that was not planted may precede them if it costs as much or more.
         """
         left = set(self.planted)
         others = 0
@@ -102,17 +103,17 @@ class JobOutcome:
 
     @property
     def is_strictly_first(self) -> bool:
-        """Whether the first finding is what was planted, whatever else costs more."""
+        """True if the first finding was planted, no matter what else costs more."""
         return bool(self.claims) and self.claims[0].cause in self.planted
 
     @property
     def is_listed(self) -> bool:
-        """Whether all that was planted is among the findings."""
+        """True if all planted causes are among the findings."""
         return set(self.planted) <= {claim.cause for claim in self.claims}
 
     @property
     def is_priced(self) -> bool:
-        """Whether the ranges of what was planted hold what it costs."""
+        """True if the ranges of the planted causes contain their costs."""
         ranges = {claim.cause: claim.saving_ns for claim in self.claims}
         return all(
             cause in ranges and (cause in UNPRICED or ranges[cause][0] <= cost <= ranges[cause][1])
@@ -121,13 +122,13 @@ class JobOutcome:
 
     @property
     def is_missed(self) -> bool:
-        """Whether anything went wrong: not first, out of its range, a false accusation or a crash."""
+        """True if anything went wrong: not first, out of its range, a false accusation or a crash."""
         found = not self.is_there or (self.is_first and self.is_priced)
         return not found or bool(self.accused) or bool(self.failure)
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """Causes that were named, not planted, and whose fix would win next to nothing."""
+        """Causes that were reported, not planted, and whose fix would save next to nothing."""
         least = ACCUSES_RATIO * self.step_ns
         return tuple(
             claim.cause
@@ -137,7 +138,7 @@ class JobOutcome:
 
 
 def list_job_cases(first_seed: int, jobs: int, causes: Sequence[str], unplanted_jobs: int) -> list[JobCase]:
-    """Return so many jobs of each cause and of each pair, and of each unplanted shape."""
+    """Return ``jobs`` jobs per cause and pair, and ``unplanted_jobs`` per unplanted shape."""
     planted = [*causes, *(pair for pair in MIXED if set(pair.split("+")) <= set(causes))]
     seeds = range(first_seed, first_seed + jobs)
     cases = [JobCase(seed=seed, fault=fault) for fault in planted for seed in seeds]
@@ -149,7 +150,9 @@ def list_job_cases(first_seed: int, jobs: int, causes: Sequence[str], unplanted_
 
 
 def judge_job(case: JobCase) -> JobOutcome:
-    """Simulate a job, import and diagnose its traces, and ask what the fixes of the findings would win."""
+    """Simulate a job, import and diagnose its traces, and compute what the fixes of the findings would
+    save.
+    """
     job = draw_job(case.seed, case.fault, case.shape)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -159,7 +162,7 @@ def judge_job(case: JobCase) -> JobOutcome:
         planted = {cause: savings[cause] or 0 for cause in truth.planted}
         try:
             claims, failure = _list_claims(folder, job, truth.planted, savings), ""
-        except Exception as error:  # a crash is the worst answer: it is counted, and the table goes on
+        except Exception as error:  # a crash is the worst answer: it is counted, and the table continues
             claims, failure = (), f"{type(error).__name__}: {error}"
     return JobOutcome(
         seed=case.seed,
@@ -196,9 +199,10 @@ def _list_claims(
 
 
 def add_user_facts(analysis: RunAnalysis, job: Job) -> RunAnalysis:
-    """Return the analysis with what no trace says and a user can: parameters, hosts, free memory of devices.
+    """Return the analysis with facts that a user knows but no trace states.
 
-    Each is given only to the jobs of which it is the proof: there is room for what is dropped for no reason.
+    These are parameters, hosts and free device memory.  Each is added only for the causes whose proof needs
+    it, such as free memory for a needless reshard.
     """
     if "sharding_spans_nodes" in job.faults:
         per_node = job.cluster.ranks_per_node

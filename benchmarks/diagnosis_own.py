@@ -1,6 +1,4 @@
-"""Diagnose jobs of zprof's own simulator with one or two planted causes, and tabulate what was found:
-the confusion matrix.
-"""
+"""Diagnose jobs of zprof's own simulator with one or two planted causes, and tabulate a confusion matrix."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,11 +20,11 @@ from tests.support.diagnoses import (
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Plan, Vendor
 
-#: Causes that only show beside another run; padding on a CPU too, where its kernels look like all others.
+#: Causes visible only in comparison; on a CPU also padding, whose kernels look like all others there.
 BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
 BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {Cause.UNEVEN_SHAPES}
 HEALTHY = (Cause.NONE, Cause.TIGHT)
-#: A cause that costs less of the step than this is not there: nothing need be found.
+#: A cause that costs a smaller share of the step counts as absent: nothing need be found.
 COSTS_RATIO = 0.02
 
 
@@ -42,9 +40,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was found: ``first`` of the findings above low confidence, ``others`` the causes behind it.
+    """Findings of a job: ``first`` of those above low confidence, ``others`` the causes after it.
 
-    ``true_ns`` is what the cause costs, None where it has no price; ``saving_ns`` what the finding says.
+    ``true_ns`` is the cost of the cause, None if it has no price; ``saving_ns`` is the finding's range.
     """
 
     cause: str
@@ -59,35 +57,35 @@ class Outcome:
 
     @property
     def is_there(self) -> bool:
-        """Whether the cause costs enough to be found."""
+        """True if the cause costs enough to be found."""
         return self.true_ns is None or self.true_ns >= COSTS_RATIO * self.wall_ns
 
     @property
     def is_found(self) -> bool:
-        """Whether it is the first finding."""
+        """True if the cause is the first finding."""
         return self.first == self.cause
 
     @property
     def is_priced(self) -> bool:
-        """Whether its range holds what it costs."""
+        """True if the finding's range contains the cost of the cause."""
         if self.true_ns is None or self.saving_ns is None:
             return self.true_ns is None
         return self.saving_ns[0] <= self.true_ns <= self.saving_ns[1]
 
     @property
     def is_missed(self) -> bool:
-        """Whether it is there, and not first or not within its range."""
+        """True if the cause is there, and is not first or not within its range."""
         return self.is_there and not (self.is_found and self.is_priced)
 
     def tree(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the outcome for JSON."""
         return {**asdict(self), "is_there": self.is_there}
 
 
 def list_cases(
     causes: Sequence[Cause], vendors: Sequence[Vendor], seeds: int, strengths: Sequence[float]
 ) -> list[Case]:
-    """All of them; healthy jobs have no strength."""
+    """Return all cases; healthy jobs have one strength."""
     return [
         Case(cause=cause, vendor=vendor, seed=seed, strength=strength)
         for cause, vendor, seed in product(causes, vendors, range(seeds))
@@ -96,7 +94,7 @@ def list_cases(
 
 
 def diagnose_case(case: Case) -> Outcome:
-    """Simulate the job, diagnose it, and see what its cause truly costs."""
+    """Simulate the job, diagnose it, and compute what its cause really costs."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         job = _diagnose_job(case, folder / "job")
@@ -116,7 +114,7 @@ def diagnose_case(case: Case) -> Outcome:
 
 
 def healthy_plan(seed: int, vendor: Vendor) -> Plan:
-    """A healthy job: of 2 to 8 ranks, in any stage; new parameters are gathered under the next forward."""
+    """Return a healthy job of 2 to 8 ranks in any stage, with parameters gathered under the next forward."""
     plan = replace(base(seed, vendor), ranks=(2, 4, 6, 8)[seed % 4], stage=seed // 4 % 4)
     return replace(plan, hide_optimizer_gather=True)
 
@@ -136,7 +134,7 @@ def _true_saving_ns(case: Case, folder: Path) -> float | None:
     return true_saving_ns(case.cause, base(case.seed, case.vendor), folder, case.strength)
 
 
-#: Causes that leave each other's sign in place: of two that change the same thing only the second is there.
+#: Causes that leave each other's signs intact: of two that change the same thing, only the second is visible.
 PAIRS = (
     (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
     (Cause.FP32_REDUCE, Cause.STRAGGLER_RANK),
@@ -161,7 +159,7 @@ class PairCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOutcome:
-    """The causes found, those of low confidence left out, the first one first."""
+    """The causes found above low confidence, in order."""
 
     causes: tuple[str, str]
     vendor: str
@@ -170,12 +168,12 @@ class PairOutcome:
 
     @property
     def are_both_found(self) -> bool:
-        """Whether both are among the first three."""
+        """True if both are among the first three."""
         return set(self.causes) <= set(self.found[:_FIRST])
 
 
 def list_pair_cases(vendors: Sequence[Vendor], seeds: int) -> list[PairCase]:
-    """All of them."""
+    """Return all pairs on all vendors."""
     return [
         PairCase(causes=causes, vendor=vendor, seed=seed)
         for causes, vendor, seed in product(PAIRS, vendors, range(seeds))
@@ -183,7 +181,7 @@ def list_pair_cases(vendors: Sequence[Vendor], seeds: int) -> list[PairCase]:
 
 
 def diagnose_pair(case: PairCase) -> PairOutcome:
-    """Plant one, then the other, and diagnose."""
+    """Plant both causes and diagnose the job."""
     plan = base(case.seed, case.vendor)
     for cause in case.causes:
         plan = plant(plan, cause)
@@ -194,7 +192,7 @@ def diagnose_pair(case: PairCase) -> PairOutcome:
 
 
 def format_pair_table(outcomes: Sequence[PairOutcome]) -> str:
-    """A line a pair."""
+    """Return a table with one line per pair."""
     groups: dict[tuple[str, str], list[PairOutcome]] = {}
     for each in outcomes:
         groups.setdefault(each.causes, []).append(each)
@@ -206,7 +204,7 @@ def format_pair_table(outcomes: Sequence[PairOutcome]) -> str:
 
 
 def tabulate_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """One a cause and vendor, in the order in which they come."""
+    """Return one row per cause and vendor, in order of appearance."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for each in outcomes:
         groups.setdefault((each.cause, each.vendor), []).append(each)
@@ -231,7 +229,7 @@ def _make_row(cause: str, vendor: str, group: Sequence[Outcome]) -> dict[str, An
 
 
 def format_matrix(table: Sequence[dict[str, Any]]) -> str:
-    """A line a cause: of the jobs in which it costs something, in how many it came first, and was priced."""
+    """Return a line per cause: in how many of the jobs where it costs enough it was first, and priced."""
     vendors = list(dict.fromkeys(row["vendor"] for row in table))
     lines = [
         "| planted | " + " | ".join(f"{vendor}: first, priced" for vendor in vendors) + " | taken for |",
@@ -247,7 +245,7 @@ def format_matrix(table: Sequence[dict[str, Any]]) -> str:
 
 
 def format_healthy_table(table: Sequence[dict[str, Any]]) -> str:
-    """Healthy jobs: in how many of them somebody was accused."""
+    """Return a table of healthy jobs with the number of false accusations."""
     lines = ["| healthy | jobs | accused |", "|---|---|---|"]
     for row in table:
         accused = {name: count for name, count in row["taken_for"].items() if name != "nothing"}

@@ -33,7 +33,7 @@ LOSS_TOLERANCE = {FLOAT32: 1e-4, BFLOAT16: 2e-2}
 
 
 def measure(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Run both passes; everything that is kept.
+    """Run both passes and return all results.
 
     Raises:
         RanksFailed: ranks ended without a result.
@@ -55,7 +55,7 @@ def measure(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write: 0 fine, 1 if the contenders do not do the same work or a rank failed."""
+    """Measure, print and write; exit code 0 ok, 1 if the contenders do different work or a rank failed."""
     options = _parser().parse_args(arguments)
     sizes = dict(QUICK) if options.quick else {}
     if options.rounds is not None:
@@ -102,10 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 NOT_MEASURED = "not measured"
 _TABLE_HEAD = ("engine / peer", "overlap", "step time", "95 % interval", "CPU time",
          "peak memory", "bytes moved", "peer's step", "peer's peak", "peer moves")  # fmt: skip
@@ -114,14 +110,14 @@ _TABLE_HEAD = ("engine / peer", "overlap", "step time", "95 % interval", "CPU ti
 def compute_pair_results(
     pairs: Sequence[Pair], timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """One entry for each pair.  ``timed`` and ``counted`` are one entry for each rank; None: not measured."""
+    """Return one entry per pair.  ``timed`` and ``counted`` have one entry per rank; None: not measured."""
     return [_compute_pair_result(pair, timed, counted) for pair in pairs]
 
 
 def _compute_pair_result(
     pair: Pair, timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
-    wall = timed[0]["wall_ns"]  # equal on all ranks: of the slowest
+    wall = timed[0]["wall_ns"]  # equal on all ranks: that of the slowest
     step_time = compute_paired_ratio(wall[pair.subject], wall[pair.peer])
     cpu = compute_paired_ratio(sum_cpu_time(timed, pair.subject), sum_cpu_time(timed, pair.peer))
     result: dict[str, Any] = {
@@ -143,22 +139,22 @@ def _compute_pair_result(
 
 
 def sum_cpu_time(timed: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """CPU time of a step in each round, summed over the ranks."""
+    """Return the CPU time per step of each round, summed over the ranks."""
     return [sum(round_) for round_ in zip(*(rank["cpu_ns"][name] for rank in timed), strict=True)]
 
 
 def max_over_ranks(counted: Sequence[Mapping[str, Any]], name: str, what: str) -> float:
-    """Of the rank that needs the most."""
+    """Return the figure of the rank that needs the most."""
     return max(float(rank[name][what]) for rank in counted)
 
 
 def find_disagreements(
     timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None, *, tolerance: float
 ) -> list[str]:
-    """Why the comparison may not be fair, a line each; none if all is well.
+    """Return why the comparison may not be fair, one line each; empty if all is well.
 
-    All contenders must compute the same losses, within ``tolerance`` (relative), and the engine's own count
-    of bytes must be that from outside.
+    All contenders must compute the same losses, within ``tolerance`` (relative), and the engine's own byte
+    count must match the count from outside.
     """
     lines = []
     for rank, result in enumerate(timed):
@@ -179,7 +175,7 @@ def find_disagreements(
 
 
 def format_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Ratios below 1 are in the engine's favour."""
+    """Return a table; ratios below 1 favour the engine."""
     rows = [_TABLE_HEAD, *(_format_row(result) for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_TABLE_HEAD))]
     aligned = [
@@ -221,14 +217,14 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """``interval`` is None where there are too few rounds for one."""
+    """A paired ratio.  ``interval`` is None if there are too few rounds for one."""
 
     median: float
     interval: tuple[float, float] | None
 
 
 def compute_paired_ratio(subject: Sequence[float], peer: Sequence[float]) -> Ratio:
-    """Of each round's subject to the same round's peer.
+    """Return the ratio of each round's subject to the same round's peer.
 
     Raises:
         ValueError: the rounds do not pair up, or there are none.
@@ -242,7 +238,7 @@ def compute_paired_ratio(subject: Sequence[float], peer: Sequence[float]) -> Rat
 
 
 def find_interval_rank(rounds: int) -> int | None:
-    """The k of the module's docstring."""
+    """Return the k of the module's docstring, or None if there are too few rounds."""
     outside, found = 0.0, None
     for k in range(1, rounds // 2 + 1):
         outside += 2 * math.comb(rounds, k - 1) / 2**rounds
@@ -250,3 +246,7 @@ def find_interval_rank(rounds: int) -> int | None:
             break
         found = k
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,7 +28,7 @@ NO_DEVICE = "no CUDA device"
 
 
 def no_device() -> str | None:
-    """Why nothing can be measured here; None: there is a GPU."""
+    """Return why nothing can be measured here, or None if there is a GPU."""
     import torch
 
     return None if torch.cuda.is_available() else NO_DEVICE
@@ -42,9 +42,9 @@ def rows_of(
     budget_s: float = BUDGET_S,
     seen: Callable[[list[Row]], None],
 ) -> list[Row]:
-    """Make the checks one after the other; ``seen`` is told of all rows after each.
+    """Run the checks one after the other; ``seen`` is called with all rows after each.
 
-    ``reason`` says why none can be made; a check for which no time is left is not made either.
+    ``reason`` says why none can run; a check without time left is skipped too.
     """
     end = time.monotonic() + budget_s
     rows: list[Row] = []
@@ -60,7 +60,7 @@ def rows_of(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make all checks: 0 if none failed."""
+    """Run all checks; exit code 0 if none failed."""
     options = _parser().parse_args(arguments)
     checks = [check for check in CHECKS if options.only is None or check.name in options.only]
     device = no_device()

@@ -36,7 +36,7 @@ _SHOWN_AFTER_S = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """From when to when the view ran, or was stopped."""
+    """A period in which the view ran, or was stopped."""
 
     shown: bool
     begin_ns: int
@@ -44,7 +44,7 @@ class Turn:
 
 
 class View:
-    """A live view on a terminal that nobody reads; stopped and let go on as the job's steps go by."""
+    """A live view on a terminal that nobody reads, stopped and continued as the job's steps go by."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -57,7 +57,7 @@ class View:
         self.turns: list[Turn] = []
 
     def on_step(self, steps: int) -> None:
-        """So many steps of rank 0 are over."""
+        """Handle the end of rank 0's step number ``steps``."""
         if not self._pid and steps >= WARM:
             self._start()
         elif self._pid and not self._since_ns and time.monotonic() - self._began_s > _SHOWN_AFTER_S:
@@ -66,7 +66,7 @@ class View:
             self._turn(steps)
 
     def close(self) -> None:
-        """End it."""
+        """Kill the view."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -81,7 +81,7 @@ class View:
         threading.Thread(target=self._drain, daemon=True).start()
 
     def _drain(self) -> None:
-        """A terminal takes what is drawn on it."""
+        """Read what is drawn, as a terminal does."""
         try:
             while os.read(self._handle, 1 << 16):
                 pass
@@ -97,7 +97,7 @@ class View:
 
 
 def job_with_view(steps: int) -> dict[str, Any]:
-    """Train, show it by turns, and compare the steps."""
+    """Train, show the view in turns, and compare the steps."""
     with tempfile.TemporaryDirectory(prefix="zprof-live-") as folder:
         run = Path(folder) / "job.zprof"
         job = ReferenceJob(
@@ -113,13 +113,13 @@ def job_with_view(steps: int) -> dict[str, Any]:
 
 
 def steps_of(run: Path) -> list[StepLine]:
-    """Those of rank 0: its ranks wait for each other."""
+    """Return the steps of rank 0: the ranks wait for each other."""
     lines = (rank_folder(run, 0) / STEPS_NAME).read_bytes().splitlines()
     return [step for line in lines if (step := decode_step(line)) is not None]
 
 
 def compared(steps: Sequence[StepLine], turns: Sequence[Turn]) -> dict[str, Any]:
-    """Median steps with and without the view, and the ratio of each turn to the one after it."""
+    """Return median steps with and without the view, and the ratio of each turn to the next."""
     walls = [
         [s.wall_ns for s in steps if turn.begin_ns <= s.begin_ns and s.end_ns <= turn.end_ns]
         for turn in turns
@@ -146,7 +146,7 @@ def compared(steps: Sequence[StepLine], turns: Sequence[Turn]) -> dict[str, Any]
 
 
 def line_costs(times: int) -> dict[str, Any]:
-    """Nanoseconds of writing a line, old and new by turns; what the new one has is read anyway."""
+    """Return the time in ns to write a line, old and new in turns; reading the new figures is excluded."""
     now = time.time_ns()
     full = StepLine(
         step=12345, begin_ns=now, end_ns=now + 10**8, window="memory", device="cuda:0",
@@ -178,7 +178,7 @@ def _written(path: Path, make: Callable[[], bytes]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.live",
         description=__doc__,

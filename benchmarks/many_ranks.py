@@ -2,10 +2,10 @@
 
     python -m benchmarks.many_ranks [--ranks 1024] [--megabytes 5]
 
-Simulates a job with one late rank, each rank's trace padded to about that size, and runs ``zprof import``
-and ``zprof report`` on it as a user would, each in processes of its own.  Prints and writes
-``benchmarks/results/many-ranks-DATE.json``: seconds by the clock, and of processors (what else runs stretches
-the first), ranks and megabytes of JSON a second, the peak memory of the command's own process (readers of an
+Simulates a job with one late rank, each rank's trace padded to about that size, and runs ``zprof import`` and
+``zprof report`` on it as a user would, each in processes of its own.  Prints and writes
+``benchmarks/results/many-ranks-DATE.json``: wall seconds and processor seconds (other load stretches the
+former), ranks and megabytes of JSON per second, the peak memory of the command's own process (readers of an
 import have their own), and whether the report names the late rank and no other.
 """
 
@@ -32,7 +32,7 @@ ranks, size = int(sys.argv[2]), int(sys.argv[3])
 plan = Plan(ranks=ranks, speed={ranks // 3: 0.8}, recording=Recording(pad_to_bytes=size))
 simulate(plan, Path(sys.argv[1]))
 """
-#: Runs a command and prints its seconds, those of processors, and its peak KiB.
+#: Runs a command and prints its wall seconds, processor seconds, and peak KiB.
 _MEASURE = """
 import json, resource, subprocess, sys, time
 begin = time.perf_counter()
@@ -44,7 +44,7 @@ print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 
 
 def measure(*arguments: str) -> dict[str, float]:
-    """One ``zprof`` command."""
+    """Return the figures of one ``zprof`` command."""
     command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "zprof", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     seconds, cpu_s, peak = json.loads(done.stdout)
@@ -52,7 +52,7 @@ def measure(*arguments: str) -> dict[str, float]:
 
 
 def row(folder: Path, ranks: int, size_bytes: int) -> dict[str, Any]:
-    """Simulate, import, report."""
+    """Simulate, import and report, and return the figures."""
     traces, run, report = folder / "traces", folder / "job.zprof", folder / "report.json"
     begin = time.perf_counter()
     simulated = [sys.executable, "-c", _SIMULATE, str(traces), str(ranks), str(size_bytes)]

@@ -2,10 +2,10 @@
 
     python -m benchmarks.mutants [zprof/rules/... ...] [--list]
 
-Flips each comparison of the rules to its neighbour (``<`` to ``<=``) and to its negation, scales the
-number of each module constant, and runs the unit tests that read that line, on a copy of the checkout.  A
-change that leaves them green is a survivor: a threshold that nothing holds.  ``EQUIVALENT`` lists mutants
-that no test can kill, each with the reason.  Run whole, without paths, it writes
+Flips each comparison of the rules to its neighbour (``<`` to ``<=``) and to its negation, scales the number
+of each module constant, and runs the unit tests that read that line, on a copy of the checkout.  A change
+that leaves them green is a survivor: a threshold that no test checks.  ``EQUIVALENT`` lists mutants that no
+test can kill, each with the reason.  A run of everything, without paths, writes
 ``benchmarks/results/mutants-DATE.json``.
 """
 
@@ -28,7 +28,7 @@ _RULES = "zprof/rules"
 
 
 def main() -> None:
-    """Try them, print the table, write."""
+    """Try the mutants, print the table and write the result."""
     arguments = _arguments()
     files = sorted({file for path in arguments.paths or [_RULES] for file in _list_files(path)})
     if arguments.list:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A row a module, their sum, and below it each survivor."""
+    """Return a row per module, their sum, and below it each survivor."""
     lines = [f"{'module':<60} {'mutants':>8} {'killed':>8} {'same':>8} {'alive':>8}"]
     for row in [*rows, _sum(rows)]:
         counts = (row["mutants"], row["killed"], len(row["equivalent"]), len(row["survivors"]))
@@ -80,7 +80,7 @@ def _key(mutant: dict[str, Any]) -> str:
 
 
 def _try_mutants(files: Sequence[str], limit_s: float, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Each mutant with its end, as it comes; the copy is gone afterwards."""
+    """Yield each mutant with its outcome as it comes; the copy is removed afterwards."""
     with TemporaryDirectory(prefix="zprof-mutants-") as folder:
         _copy(Path(folder))
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -104,7 +104,7 @@ def _try_mutants(files: Sequence[str], limit_s: float, left_out: Sequence[str]) 
 
 
 def _copy(folder: Path) -> None:
-    """What git would carry: the checkout as it is now, without what it ignores."""
+    """Copy the checkout as it is now, without what git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -130,10 +130,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="leave tests out that take longer")
     parser.add_argument("--leave-out", nargs="*", default=[], help="patterns of test files, as */*planted*")
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()
 
 
 _NEVER_EQUAL = "no float near 1, less 1, is this to the last bit"
@@ -163,3 +159,7 @@ EQUIVALENT: dict[str, str] = {
     f"{_RULES}/claims.py: _SURENESS: 2  ->  3": "the three are only compared",
     f"{_RULES}/claims.py: max(surer) > own  ->  >=": "nothing is surer than itself",
 }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,13 @@
-"""A process that has the rules and all their tests imported, and forks for each mutant.
+"""Import the rules and all their tests once, and fork for each mutant.
 
     python -m benchmarks.mutation_server SECONDS PATTERN... -- FILE...
 
-in a copy of the checkout, its working directory.  A first run of all tests notes which test reads which
-lines: the rules are loaded with a note around each comparison and constant, which costs far less than
-``sys.settrace``.  Each child replaces the code of the mutant's module in place (others hold its functions
-and classes by now, so those stay the objects that they are) and runs the tests that read its line and
-take no longer than SECONDS, the mirrored and the fastest first, until one turns red.  Test files that
-match a PATTERN are left out.  Prints a JSON object per line: first which tests are red by themselves,
-then each mutant.
+It runs in a copy of the checkout, its working directory.  A first run of all tests records which test reads
+which lines: the rules are loaded with a probe around each comparison and constant, which costs far less than
+``sys.settrace``.  Each child replaces the code of the mutant's module in place (others hold its functions and
+classes by now, so those objects stay the same) and runs the tests that read its line and take no longer than
+SECONDS, the mirrored and the fastest first, until one fails.  Test files that match a PATTERN are left out.
+Prints a JSON object per line: first which tests fail without a mutant, then each mutant.
 """
 
 import ast
@@ -35,14 +34,14 @@ from benchmarks.mutations import Mutant, find_constants, find_mutants
 
 _RULES, _TESTS = Path("zprof/rules"), Path("tests/unit/rules")
 _SECONDS = 240
-#: Of a test that is repeated for many values, as one of noise with many seeds.
+#: Cases of a test that is repeated for many values, such as one of noise with many seeds.
 _CASES = 12
 _QUIET = ("-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-r", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TestRun:
-    """What the run without mutants told: lines by test and file, seconds, red tests."""
+    """Results of the run without mutants: lines by test and file, seconds, failed tests."""
 
     lines: Mapping[str, Mapping[str, list[int]]]
     seconds: Mapping[str, float]
@@ -50,7 +49,7 @@ class _TestRun:
 
 
 class _Loop:
-    """A plugin of pytest that, instead of running the tests once, tries the mutants on them."""
+    """A pytest plugin that tries the mutants on the tests instead of running them once."""
 
     def __init__(
         self, files: Sequence[str], seen: _TestRun, limit_s: float, tell: Callable[[Any], None]
@@ -70,9 +69,9 @@ class _Loop:
 
 
 def main(limit_s: float, left_out: Sequence[str], files: Sequence[str]) -> None:
-    """Watch all tests of the rooms, then try each mutant."""
+    """Record all tests of the files' folders, then try each mutant."""
     told = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest's own words
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # hides pytest's own output
 
     def tell(row: Mapping[str, Any]) -> None:
         told.write(json.dumps(row) + "\n")
@@ -86,7 +85,7 @@ def main(limit_s: float, left_out: Sequence[str], files: Sequence[str]) -> None:
 
 
 def _test_folder(file: str) -> Path:
-    """Where its tests are: of what all rooms use, everywhere."""
+    """Return the folder of a file's tests; for a module that all folders use, all tests."""
     room = Path(file).relative_to(_RULES).parts
     if len(room) > 1:
         return _TESTS / room[0]
@@ -114,7 +113,7 @@ def _watch_tests(wanted: Sequence[str]) -> _TestRun:
 
 
 def _choose_tests(mutant: Mutant, seen: _TestRun, limit_s: float) -> list[str]:
-    """Those that read its line, of the mirrored file first, then the fastest first."""
+    """Return the tests that read the mutant's line, those of the mirrored file first, then the fastest."""
     wanted, stem = set(mutant.lines), Path(mutant.path).stem
 
     def sees(test: str) -> bool:
@@ -151,7 +150,7 @@ def _try_mutant(mutant: Mutant, source: bytes, items: Sequence[pytest.Item]) -> 
 
 
 def _fork(work: Callable[[], int], seconds: int = _SECONDS) -> int:
-    """A child that does it, says nothing, and ends with its code."""
+    """Fork a child that runs ``work`` silently and exits with its code."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -168,17 +167,12 @@ def _fork(work: Callable[[], int], seconds: int = _SECONDS) -> int:
         os._exit(code)
 
 
-if __name__ == "__main__":
-    cut = sys.argv.index("--")
-    main(float(sys.argv[1]), sys.argv[2:cut], sys.argv[cut + 1 :])
-
-
 _NOTE = "__note__"
 _Lines = set[tuple[str, int]]
 
 
 class Watch(MetaPathFinder):
-    """A plugin of pytest that notes what each test reads in the modules of a package.
+    """A pytest plugin that records what each test reads in the modules of a package.
 
     What is read while a test is set up counts for all tests of its file: they may share a fixture.
     """
@@ -201,7 +195,7 @@ class Watch(MetaPathFinder):
         self._now.add((file, line))
 
     def lines(self) -> dict[str, dict[str, list[int]]]:
-        """By test and file."""
+        """Return the lines by test and file."""
         told: dict[str, dict[str, list[int]]] = {}
         for test, own in self._own.items():
             told[test] = defaultdict(list)
@@ -229,7 +223,7 @@ class Watch(MetaPathFinder):
 
 
 class _Noting(SourceLoader):
-    """Loads a module with notes in it."""
+    """Load a module with probes in it."""
 
     def __init__(self, file: Path, note: Any) -> None:
         self._file, self._note = file, note
@@ -257,7 +251,7 @@ class _Noting(SourceLoader):
 
 
 class _Notes(ast.NodeTransformer):
-    """Around each comparison, and in functions around each constant of the module."""
+    """Add a probe around each comparison, and in functions around each constant of the module."""
 
     def __init__(self, constants: set[str]) -> None:
         self._constants = constants
@@ -284,7 +278,7 @@ class _Notes(ast.NodeTransformer):
 
 
 def put_in_place(path: str, source: bytes) -> None:
-    """Let the module of that file do what ``source`` says."""
+    """Make the module of that file behave as ``source``."""
     name = path.removesuffix(".py").replace("/", ".")
     module = sys.modules[name]
     changed: dict[str, Any] = {"__name__": name, "__file__": module.__file__}
@@ -303,7 +297,7 @@ def put_in_place(path: str, source: bytes) -> None:
 
 
 def _tell_others(key: str, old: Any, new: Any) -> None:
-    """Those that imported it by name."""
+    """Update the modules that imported the constant by name."""
     for name, module in list(sys.modules.items()):
         if name.startswith("zprof.") and module.__dict__.get(key) is old:
             setattr(module, key, new)
@@ -322,3 +316,8 @@ def _recode(old: Any, new: Any) -> None:
     if isinstance(old, FunctionType) and isinstance(new, FunctionType):
         old.__code__ = new.__code__
         old.__defaults__, old.__kwdefaults__ = new.__defaults__, new.__kwdefaults__
+
+
+if __name__ == "__main__":
+    cut = sys.argv.index("--")
+    main(float(sys.argv[1]), sys.argv[2:cut], sys.argv[cut + 1 :])

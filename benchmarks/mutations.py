@@ -1,7 +1,8 @@
-"""Find what can be changed in a module: its comparisons and the numbers of its constants.
+"""Find possible mutations of a module: its comparisons and the numbers of its constants.
 
-A comparison is flipped to its boundary neighbour (``<`` to ``<=``) and to its negation (``<`` to ``>=``);
-the number of a module constant is made a quarter larger and a fifth smaller, a small whole one by one.
+A comparison is flipped to its boundary neighbour (``<`` to ``<=``) and to its negation (``<`` to ``>=``).
+The number of a module constant is scaled by 1.25 and by 0.8; an integer below 100 is changed by one in each
+direction (0 only upwards).
 """
 
 import ast
@@ -20,7 +21,7 @@ _FLIPS: dict[type[ast.cmpop], tuple[str, ...]] = {
     ast.NotIn: ("in",),
 }
 _OPERATOR = re.compile(rb"<=|>=|==|!=|<|>|\bnot\s+in\b|\bin\b")
-#: Whole numbers from here on are amounts (bytes, nanoseconds), which are scaled.
+#: Integers from here on are amounts (bytes, nanoseconds), which are scaled.
 _AMOUNT = 100
 
 
@@ -28,7 +29,7 @@ _AMOUNT = 100
 class Mutant:
     """One change: the bytes from ``begin`` to ``end`` of the file become ``text``.
 
-    ``lines``: who reads one of them can see the change; empty where that may be anyone.
+    ``lines``: code that reads one of them can see the change; empty if any code may.
     """
 
     path: str
@@ -42,21 +43,21 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Names it, wherever in the file it stands."""
+        """Identifies the mutant independent of its position in the file."""
         return f"{self.path}: {self.change}"
 
     def applied(self, source: bytes) -> bytes:
-        """The file with it."""
+        """Return the source with the mutation."""
         return source[: self.begin] + self.text.encode() + source[self.end :]
 
 
 def find_constants(tree: ast.Module) -> list[str]:
-    """Names that a module assigns once and for all."""
+    """Return the names that a module assigns at top level."""
     return [name for statement in tree.body for name in _assigned(statement)]
 
 
 def find_mutants(path: str, source: bytes) -> list[Mutant]:
-    """All of a file, from its top to its end."""
+    """Return all mutants of a file, in order of position."""
     module = _Module(path, source)
     return sorted([*module.comparisons(), *module.constants()], key=lambda mutant: mutant.begin)
 
@@ -112,12 +113,12 @@ class _Module:
                 begin=self._begin(node),
                 end=self._end(node),
                 text=text,
-                # what other modules may import is read there, too
+                # other modules may import public constants and read them there
                 lines=tuple(sorted(self._readers(name, frozenset()))) if name.startswith("_") else (),
             )
 
     def _readers(self, name: str, seen: frozenset[str]) -> set[int]:
-        """Lines of functions that read it, or a constant that is made of it."""
+        """Return the lines of functions that read the constant, or a constant derived from it."""
         lines: set[int] = set()
         for statement in self._tree.body:
             reads = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == name]
@@ -145,7 +146,7 @@ def _assigned(statement: ast.stmt) -> list[str]:
 
 
 def _pairs(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
-    """Names that it assigns, and what; of ``a, b = 1, 2`` each its own."""
+    """Yield the names that a statement assigns, with values; for ``a, b = 1, 2`` each separately."""
     value = getattr(statement, "value", None)
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     for target in targets if isinstance(value, ast.expr) else ():
@@ -157,7 +158,7 @@ def _pairs(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _numbers(node: ast.expr) -> Iterator[ast.expr]:
-    """The largest expressions in it that are nothing but numbers."""
+    """Yield the largest subexpressions that consist only of numbers."""
     if _value(node) is not None:
         yield node
         return

@@ -3,9 +3,9 @@
     python -m benchmarks.planner [--ranks 2 4] [--rounds 5] [--steps 8] [--keep FOLDER]
 
 On real ranks of this machine, with a modelled link and modelled compute (sleeping blocks leave the cores to
-others): each round records a stage-3 run and the same run with one thing changed, one after the other in a
-random order.  From the first the step and the peak of each other one are predicted (and from the one without
-prefetch that of the first), and held against what was recorded.  Prints a line a change, with medians over
+others), each round records a stage-3 run and the same run with one thing changed, one after the other in
+random order.  From the first, the step and the peak of each other one are predicted (and from the one without
+prefetch those of the first), and compared with the recording.  Prints a line per change, with medians over
 the rounds, and writes ``benchmarks/results/planner-DATE.json``.
 """
 
@@ -30,7 +30,7 @@ from zprof.run.reader import load
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 GBPS = 0.15
-#: Small real work; a block's gather takes 21 ms with two ranks and 32 ms with four, its forward 40 ms.
+#: Little real work; a block's gather takes 21 ms with two ranks and 32 ms with four, its forward 40 ms.
 JOB = (
     *("--layers", "4", "--hidden", "128", "--vocabulary", "64", "--context", "16", "--batch", "4"),
     *("--link-latency-us", "50", "--compute-forward-ms", "40", "--compute-backward-ms", "80"),
@@ -42,7 +42,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "link x2": ("--stage", "3", "--link-gbps", str(2 * GBPS)),
     "link x0.5": ("--stage", "3", "--link-gbps", str(GBPS / 2)),
 }
-#: From which run, what is changed, and which run that is.
+#: Run to predict from, the change, and the run recorded with it.
 PAIRS: tuple[tuple[str, Change, str], ...] = (
     ("stage 3", Change(stage=2), "stage 2"),
     ("stage 3", Change(prefetch=0), "no prefetch"),
@@ -54,7 +54,7 @@ PAIRS: tuple[tuple[str, Change, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One prediction of one round, and what was recorded; steps in ms, peaks in bytes."""
+    """One prediction of one round, and its recording; steps in ms, peaks in bytes."""
 
     ranks: int
     change: str
@@ -69,22 +69,22 @@ class Pair:
 
     @property
     def step_error(self) -> float:
-        """Of the predicted step."""
+        """Relative error of the predicted step."""
         return self.predicted_ms / self.recorded_ms - 1
 
     @property
     def peak_error(self) -> float:
-        """Of the predicted peak."""
+        """Relative error of the predicted peak."""
         return self.predicted_peak / self.recorded_peak - 1
 
     @property
     def within(self) -> bool:
-        """Whether the range holds the recorded step."""
+        """True if the range contains the recorded step."""
         return self.range_ms[0] <= self.recorded_ms <= self.range_ms[1]
 
 
 def recorded(name: str, folder: Path, ranks: int, steps: int) -> RunAnalysis:
-    """One run, recorded and analysed."""
+    """Record and analyse one run."""
     target = folder / f"{name.replace(' ', '-')}.zprof"
     command = ["train", "-o", str(target), "--force", "--ranks", str(ranks), "--time-steps", str(steps)]
     done = subprocess.run(
@@ -97,7 +97,7 @@ def recorded(name: str, folder: Path, ranks: int, steps: int) -> RunAnalysis:
 
 
 def one_round(folder: Path, ranks: int, number: int, steps: int) -> list[Pair]:
-    """All runs once, in a random order, and every prediction between them."""
+    """Record all runs once, in random order, and make every prediction between them."""
     order = list(RUNS)
     random.Random(number).shuffle(order)
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _known(value: int | None) -> int:
 
 
 def row(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Medians over the rounds of one change on so many ranks."""
+    """Return the medians over the rounds of one change on one number of ranks."""
     return {
         "ranks": pairs[0].ranks,
         "change": pairs[0].change,
@@ -148,7 +148,7 @@ def row(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def line(made: Mapping[str, Any]) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     return (
         f"| {made['ranks']} | {made['change']} | {made['measured_ms']:.0f} | {made['predicted_ms']:.0f} | "
         f"{made['recorded_ms']:.0f} | {made['step_error']:+.1%} | {made['worst_step_error']:+.1%} | "
@@ -157,7 +157,7 @@ def line(made: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Record, predict, print, write."""
+    """Record, predict, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=5)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.planted_runs [--causes NAME ...] [--rounds 3] [--steps 10] [--keep FOLDER]
 
-For each plant of ``zprof train --plant list`` about time it records the planted run and the same run cured,
+For each plant of ``zprof train --plant list`` about time, it records the planted run and the same run fixed,
 in turn, on two ranks of this machine with a modelled link, and diagnoses the planted one as a user would
-(against a healthy run of the same job where the cause can only be seen beside one).  Prints and writes
+(against a healthy run of the same job if the cause is visible only in comparison).  Prints and writes
 ``benchmarks/results/planted-runs-DATE.json``: the first finding above low confidence of each round, its
-range, and by how much the step truly shrank when the fix was applied: the difference of the median steps,
-of which the median over the rounds is held against the range of each round.
+range, and the real saving of the fix.  The saving is the difference of the median steps; its median over the
+rounds is compared with the range of each round.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def zprof(*arguments: str) -> str:
-    """One command; what it printed."""
+    """Run one command and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "zprof", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -38,7 +38,7 @@ def zprof(*arguments: str) -> str:
 
 
 def row(cause: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
-    """Record the run sick and cured, some times, and hold the findings against both."""
+    """Record the run with and without its cause, several times, and compare the findings with both."""
     seen = [one_round(cause, folder, number, steps) for number in range(rounds)]
     gained = median(one["step_ms"] - one["cured_ms"] for one in seen)
     for one in seen:
@@ -56,8 +56,8 @@ def row(cause: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, Any]:
-    """The first finding of one recording, its range, and the steps sick and cured."""
-    # with its memory, as by default: what a rank keeps tells longer inputs from a slower rank
+    """Return the first finding of one recording, its range, and the steps with and without the cause."""
+    # with memory, as by default: what a rank keeps distinguishes longer inputs from a slower rank
     recorded = ("--time-steps", str(steps))
     sick, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-cured.zprof"
     zprof("train", "--plant", cause, "-o", str(sick), *recorded)
@@ -78,7 +78,7 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
 
 
 def step_ns(report: dict[str, Any]) -> float:
-    """The median step: of each step the mean over the ranks."""
+    """Return the median step in ns; each step is the mean over the ranks."""
     steps: dict[int, list[int]] = {}
     for entry in report["time"]["steps"]:
         steps.setdefault(entry["step"], []).append(entry["wall_ns"])
@@ -86,7 +86,7 @@ def step_ns(report: dict[str, Any]) -> float:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the table in the README."""
+    """Return one row of the table in the README."""
     rounds = row["rounds"]
     ranges = [one["saving_ms"] for one in rounds if one["saving_ms"]]
     saving = "{:.0f} to {:.0f}".format(*sorted(ranges)[len(ranges) // 2]) if ranges else "-"
@@ -97,7 +97,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Record, diagnose, print, write."""
+    """Record, diagnose, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--causes", nargs="*", default=[], help="only these, and nothing is written")
     parser.add_argument("--rounds", type=int, default=3)

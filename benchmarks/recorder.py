@@ -42,7 +42,7 @@ STEPS, SEED = 3, 1
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """All contenders on both batches; everything that is kept."""
+    """Measure all contenders on both batches and return all results."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"schema": SCHEMA, "device": "cpu", "conditions": conditions()}
     result["plan"] = {"rounds": rounds, "steps": STEPS, "seed": SEED, "batches": BATCHES}
@@ -58,7 +58,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.recorder",
         description=__doc__,
@@ -81,14 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 BASE = "base"
 FULL, LIGHT = "zprof full", "zprof light"
 
-#: Watches while entered; what it gives is called after each step.
+#: Watches while entered; the yielded function is called after each step.
 Watch = Callable[[nn.Module, torch.optim.Optimizer], "Iterator[Callable[[], None]]"]
 
 
@@ -122,7 +118,7 @@ def _watch_with_mem_tracker(
     tracker = MemTracker()
     tracker.track_external(model, optimizer)
     with tracker:
-        yield tracker.reset_mod_stats  # it refuses a second step without
+        yield tracker.reset_mod_stats  # it rejects a second step otherwise
 
 
 def _watch_with_profiler(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Callable[[], None]]:
@@ -141,7 +137,7 @@ NAMES = tuple(_WATCHES)
 CONTENDERS = {name: contextmanager(watch) for name, watch in _WATCHES.items()}
 
 
-#: Name to (sequences, tokens in each): a tiny batch shows the cost of an operator, the other its share.
+#: Name to (sequences, tokens in each): a tiny batch shows the cost per operator, the other its share.
 BATCHES = {"tiny": (1, 8), "normal": (BATCH, LENGTH)}
 
 
@@ -155,7 +151,7 @@ class Workload:
 
 
 def make_workload(sequences: int, length: int) -> Workload:
-    """AdamW, one fixed batch, gradients dropped at the end of the step."""
+    """Return a workload with AdamW, one fixed batch, and gradients dropped at the end of the step."""
     torch.manual_seed(0)
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -179,7 +175,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def count_operators(step: Callable[[], None]) -> int:
-    """How many operators one step dispatches."""
+    """Return the number of operators that one step dispatches."""
     with _Counter() as counter:
         step()
     return counter.count
@@ -198,7 +194,7 @@ class Visits:
 
 
 def time_all(workload: Workload, *, rounds: int, steps: int, seed: int) -> Mapping[str, Visits]:
-    """Every round visits all contenders once, in an order of its own."""
+    """Visit all contenders once per round, in a different order each time."""
     for _ in range(3):
         workload.step()
     result = {name: Visits() for name in NAMES}
@@ -206,7 +202,7 @@ def time_all(workload: Workload, *, rounds: int, steps: int, seed: int) -> Mappi
         names = list(NAMES)
         random.Random(seed + round_).shuffle(names)
         for name in names:
-            # The first round only warms up: what tools import and build once.
+            # The first round is only warm-up, for what tools import and build once.
             _visit(name, workload, steps, result[name] if round_ else Visits())
     return result
 
@@ -238,7 +234,7 @@ _TABLE_HEAD = ("", "us an operator", "(of minima)", "later steps", "(of minima)"
 
 
 def compute_figures(visits: Mapping[str, Visits], operators: int) -> dict[str, dict[str, Any]]:
-    """By contender: times of a step, and where it is not the base its cost."""
+    """Return by contender the times of a step and its cost relative to the base."""
     return {name: _compute_cost(visits[name], visits[BASE], operators) for name in visits}
 
 
@@ -247,7 +243,7 @@ def _compute_cost(visits: Visits, base: Visits, operators: int) -> dict[str, Any
     for clock in CLOCKS:
         later = _cost(_medians(visits.later[clock]), _medians(base.later[clock]))
         lowest, base_lowest = (min(map(min, one.later[clock])) for one in (visits, base))
-        first = _cost(visits.first[clock], base.first[clock])  # a visit begins with cold caches
+        first = _cost(visits.first[clock], base.first[clock])  # a visit starts with cold caches
         result[clock] = {
             "step_ms": median(_medians(visits.later[clock])) / 1e6,
             "step_min_ms": lowest / 1e6,
@@ -262,7 +258,7 @@ def _compute_cost(visits: Visits, base: Visits, operators: int) -> dict[str, Any
 
 
 def _cost(watched: Sequence[float], base: Sequence[float]) -> dict[str, float]:
-    """Paired: each round's visit against the base's visit of the same round."""
+    """Return the paired cost: each round's visit against the base's visit of the same round."""
     pairs = list(zip(watched, base, strict=True))
     return {"cost_ns": median(a - b for a, b in pairs), "share": median(a / b for a, b in pairs) - 1}
 
@@ -272,7 +268,7 @@ def _medians(visits: Sequence[Sequence[int]]) -> list[float]:
 
 
 def format_table(batch: str, operators: int, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """One batch's contenders, thread CPU time unless a column says wall."""
+    """Format one batch's contenders, in thread CPU time unless a column says wall."""
     base = rows[BASE]["cpu"]
     lines = [
         f"{batch} batch: {operators} operators, base {base['step_ms']:.2f} ms (min {base['step_min_ms']:.2f})"
@@ -295,3 +291,7 @@ def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
         *(f"{share:+.2%}" for share in (*shares, row["wall"]["later_share"])),
         f"{row['open_close_ms']:.0f} ms",
     ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,9 +2,9 @@
 
     python -m benchmarks.snapshot [--entries N] [--times K]
 
-Prints, and writes ``benchmarks/results/snapshot-DATE.json``: seconds of the import's reading part (child
-process and all), of a plain ``pickle.load`` in a process of its own, their ratio, and the peak memory of
-each.  The goal: a million entries in less than 5 seconds and 1 GB.
+Prints, and writes ``benchmarks/results/snapshot-DATE.json``: seconds of the import's reading part (with its
+child process), of a plain ``pickle.load`` in a process of its own, their ratio, and the peak memory of each.
+The goal: a million entries in less than 5 seconds and 1 GB.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.conditions import conditions, today
 
 RESULTS = Path(__file__).parent / "results"
-#: Runs a command in a process of its own and prints the seconds and the peak KiB of it and its children.
+#: Runs code in a process of its own and prints seconds, processor seconds, and its own and its child's peak
+#: KiB.
 _MEASURE = """
 import resource, sys, time
 from pathlib import Path
@@ -44,7 +45,9 @@ with read_snapshot(Path(sys.argv[1])) as read:
 
 
 def synthetic(entries: int, seed: int = 0) -> dict[str, Any]:
-    """A training loop's history: blocks with one of 20,000 stacks of 24 frames each, freed at random."""
+    """Return a training loop's history: blocks with one of 20,000 stacks of 24 frames each, freed at
+    random.
+    """
     chance = random.Random(seed)
     frames = [
         {"filename": f"/opt/app/models/layer_{i % 97}.py", "line": i, "name": f"forward_{i % 301}"}
@@ -104,7 +107,7 @@ def _segments(live: list[tuple[int, int]]) -> list[dict[str, Any]]:
 
 
 def measure(work: str, path: Path) -> dict[str, float]:
-    """Seconds, seconds of processor time, and peak MiB of the process and of its largest child."""
+    """Return seconds, processor seconds, and peak MiB of the process and of its largest child."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE.format(work=work), str(path)],
         capture_output=True,
@@ -122,7 +125,7 @@ def measure(work: str, path: Path) -> dict[str, float]:
 
 
 def write(path: Path, entries: int) -> None:
-    """In a process of its own: a process's peak memory counts that of the one that started it."""
+    """Write a snapshot in a process of its own: peak memory would count that of the parent process."""
     code = (
         "import pickle, sys; from benchmarks.snapshot import synthetic\n"
         "with open(sys.argv[1], 'wb') as file:\n"

@@ -1,7 +1,7 @@
-"""Writes traces of any size as libkineto would: a sharded step on one of eight GPUs, over and over.
+"""Write traces of any size as libkineto would: a sharded step on one of eight GPUs, over and over.
 
 The mix of events is that of real traces recorded with stacks: python_function 37 %, flows 22 %, cpu_op 16 %,
-cuda_runtime 13 %, kernel 8 %, and the rest; names, arguments and the layout of the text are libkineto's.
+cuda_runtime 13 %, kernel 8 %, and the rest.  Names, arguments and the layout of the text are libkineto's.
 """
 
 import random
@@ -82,7 +82,7 @@ _FILES = (
 
 
 def events(seed: int = 0) -> Iterator[str]:
-    """Without end; one a turn, as text."""
+    """Yield events as text, endlessly."""
     chance, now = random.Random(seed), 4_368_137_779_000.0
     for step in count():
         yield _span("user_annotation", f"ProfilerStep#{step}", now, 9000.0, f'"External id": {step}')
@@ -93,7 +93,7 @@ def events(seed: int = 0) -> Iterator[str]:
 
 
 def _unit(chance: random.Random, now: float, step: int, unit: int) -> Iterator[str]:
-    """About 500 events: one layer's collective, and its operators, calls and kernels."""
+    """Yield about 500 events: one layer's collective, and its operators, calls and kernels."""
     base = (step * 32 + unit) * 512
     yield from _collective(now, base, step * 32 + unit, unit)
     for index in range(base + 8, base + 8 + 40):
@@ -171,7 +171,7 @@ def _flow(cat: str, number: int, begin: float, end: float) -> Iterator[str]:
 
 
 def write(path: Path, text_bytes: int, seed: int = 0) -> int:
-    """A trace of about that many bytes of text, gzipped; returns the number of its events."""
+    """Write a gzipped trace of about ``text_bytes`` of text, and return the number of its events."""
     written, number, separator = 0, 0, ""
     with igzip.open(path, "wb", compresslevel=2) as file:
         file.write(_HEAD.encode())

@@ -4,9 +4,9 @@
 
 Writes synthetic traces (``benchmarks.synthetic_trace``), reads each as .json.gz in processes of their own, in
 turn, and prints and writes ``benchmarks/results/traces-DATE.json``: the median seconds of the reading alone
-(imports are outside the clock), the peak memory of the process, and the ratios.  The goal: 15 times faster
-than HTA at 50 MB, 20 times from 100 MB, with a tenth of its memory from 100 MB.  The gate against regressions
-is the ratio to json, which needs no other package.
+(imports are not timed), the peak memory of the process, and the ratios.  The goal: 15 times faster than HTA
+at 50 MB, 20 times from 100 MB, with a tenth of its memory from 100 MB.  Regressions are judged by the ratio
+to json, which needs no other package.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.conditions import conditions, load_average, today
 
 RESULTS = Path(__file__).parent / "results"
-#: Prints seconds, seconds of processor time, the peak KiB before and after, and the number of events read.
-#: ``VmHWM`` and not ``ru_maxrss``: that one begins with the peak of the process that started this one.
+#: Prints seconds, processor seconds, the peak KiB before and after, and the number of events read.
+#: ``VmHWM`` instead of ``ru_maxrss``, which starts with the peak of the parent process.
 _MEASURE = """
 import json, sys, time, warnings
 from pathlib import Path
@@ -55,7 +55,7 @@ READERS = {
 
 
 def measure(reader: str, path: Path) -> dict[str, float]:
-    """One reading in a process of its own."""
+    """Return the figures of one read in a process of its own."""
     before, work = READERS[reader]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE.format(before=before, work=work), str(path)],
@@ -76,7 +76,7 @@ def measure(reader: str, path: Path) -> dict[str, float]:
 
 
 def row(path: Path, megabytes: int, readers: list[str], rounds: int) -> dict[str, Any]:
-    """The readers in turn, so that a busy moment of the machine meets all of them."""
+    """Run the readers in turn, so that other load on the machine affects all of them."""
     runs: dict[str, list[dict[str, float]]] = {reader: [] for reader in readers}
     for _ in range(rounds):
         for reader in readers:
@@ -100,7 +100,7 @@ def _times(other: dict[str, float], zprof: dict[str, float]) -> dict[str, float]
 
 
 def write(path: Path, megabytes: int) -> None:
-    """In a process of its own: a process's peak memory counts that of the one that started it."""
+    """Write a trace in a process of its own: peak memory would count that of the parent process."""
     code = (
         "import sys; from pathlib import Path; from benchmarks.synthetic_trace import write\n"
         "write(Path(sys.argv[1]), int(sys.argv[2]) * 10**6)"

@@ -2,14 +2,15 @@
 
     python -m benchmarks.tui [--ranks 1024] [--steps 20] [--rounds 5] [--run RUN]
 
-Simulates a job with one late rank, imports its traces, and drives ``zprof tui`` without a terminal, by
+Simulates a job with one late rank, imports its traces, and drives ``zprof tui`` without a terminal, with
 Textual's ``run_test`` at 80x24 and 200x50.  Prints and writes ``benchmarks/results/tui-DATE.json``, medians:
 
-* *first paint*: from the start of the app until the Overview shows the run's name, which the manifest tells,
-  while the run is being measured beside it; and from the start of a process of its own, imports and all.
-* *screens*: from the Overview to each other one, until it is filled and drawn: the first time in an app, and
-  the second; to the Overview, from the screen before.  Measured is done by then.
-* *tables*: rows of the largest one of each screen.
+* *first paint*: from the start of the app until the Overview shows the run's name, which comes from the
+  manifest, while the run is still being measured; and from the start of a separate process, with imports.
+* *screens*: from the Overview to each other screen, until it is filled and drawn, the first time in an app
+  and
+  the second; and back to the Overview.  The run has been measured by then.
+* *tables*: rows of the largest table of each screen.
 """
 
 import argparse
@@ -45,12 +46,12 @@ ranks, steps = int(sys.argv[2]), int(sys.argv[3])
 simulate(Plan(ranks=ranks, steps=steps, units=2, speed={ranks // 3: 0.8}), Path(sys.argv[1]))
 """
 _PAINT = "import sys; from benchmarks.tui import paint; paint(*sys.argv[1:])"
-#: So often is what is drawn waited for after a screen is filled: a table finds its widths when it is idle.
+#: Refreshes to wait for after a screen is filled: a table computes its widths when it is idle.
 _REFRESHES = 3
 
 
 def made_run(folder: Path, ranks: int, steps: int) -> Path:
-    """A run of a simulated job."""
+    """Return the run of a simulated job."""
     traces, run = folder / "traces", folder / "job.zprof"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     simulated = [sys.executable, "-c", _SIMULATE, str(traces), str(ranks), str(steps)]
@@ -63,7 +64,7 @@ def made_run(folder: Path, ranks: int, steps: int) -> Path:
 
 
 def first_paint(run: Path, size: tuple[int, int]) -> dict[str, float]:
-    """Seconds from the start of the app, and of its process."""
+    """Return the seconds from the start of the app, and of its process."""
     arguments = [str(run), str(size[0]), str(size[1])]
     started = time.time()
     command = [sys.executable, "-c", _PAINT, *arguments, str(started)]
@@ -73,7 +74,9 @@ def first_paint(run: Path, size: tuple[int, int]) -> dict[str, float]:
 
 
 def paint(run: str, columns: str, lines: str, started: str) -> None:
-    """In a process of its own, which ends by force when it is done: the run is still being measured then."""
+    """Paint in a process of its own, which exits by force when done, while the run is still being
+    measured.
+    """
     asyncio.run(_paint(Path(run), (int(columns), int(lines)), float(started)))
 
 
@@ -97,13 +100,13 @@ def _app(run: Path, loaded: "LoadedRun | None" = None) -> "ZprofApp":
 
 
 def drawn(app: "ZprofApp") -> str:
-    """All that the terminal shows."""
+    """Return all text that the terminal shows."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
 async def _loaded(run: Path) -> "LoadedRun":
-    """Measured by an app, beside its screen."""
+    """Return a run measured by an app, next to its screen."""
     app = _app(run)
     async with app.run_test(size=SIZES[0]):
         while app.is_measuring or app.loaded is None:
@@ -112,7 +115,7 @@ async def _loaded(run: Path) -> "LoadedRun":
 
 
 async def switched(app: "ZprofApp", name: str) -> float:
-    """Seconds until the screen of this name is filled and drawn."""
+    """Return the seconds until the screen of this name is filled and drawn."""
     begin = time.perf_counter()
     app.action_show(name)
     refreshed, still = asyncio.Event(), _REFRESHES
@@ -139,11 +142,11 @@ def _is_filled(app: "ZprofApp", name: str) -> bool:
 async def visit(
     loaded: "LoadedRun", size: tuple[int, int]
 ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-    """Seconds to each screen, the first and the second time, and rows of its largest table."""
+    """Return the seconds to each screen, first and second time, and the rows of its largest table."""
     from zprof.tui.app import SCREENS
     from zprof.tui.widgets.fact_table import FactTable
 
-    gc.collect()  # the app of the round before: a user's process has one
+    gc.collect()  # the app of the round before: a user's process has only one
     app = _app(loaded.run.path, loaded)
     seconds: dict[str, dict[str, float]] = defaultdict(dict)
     rows: dict[str, int] = {}
@@ -159,7 +162,7 @@ async def visit(
 
 
 def measured(run: Path, rounds: int) -> dict[str, Any]:
-    """All figures of a run."""
+    """Return all figures of a run."""
     paints = {_name(size): [first_paint(run, size) for _ in range(rounds)] for size in SIZES}
     begin = time.perf_counter()
     loaded = asyncio.run(_loaded(run))

@@ -1,4 +1,4 @@
-"""Whatever touches a live process: records memory, time and clocks into a run directory."""
+"""Record memory, time and clocks of a live process, and import traces and snapshots, into a run directory."""
 
 if __name__ == "collectors":
     raise ImportError("import zprof.collectors, not collectors")

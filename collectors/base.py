@@ -1,5 +1,5 @@
-"""Define what the recorder expects of every collector, and turn a fault on the recording side into a gap
-instead of an exception in the training loop.
+"""Define the collector protocol, and turn a fault on the recording side into a gap instead of an exception in
+the training loop.
 """
 
 import errno
@@ -15,35 +15,35 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Collector(Protocol):
-    """Watches one window of steps.  Both ends of the window are step boundaries."""
+    """A collector of one window of steps. Both ends of the window are step boundaries."""
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start recording."""
 
     def stop(self) -> None:
-        """End, and leave the process as it was before ``start``."""
+        """Stop recording, and restore the process to its state before ``start``."""
 
     def tables(self) -> Mapping[str, Columns]:
-        """What was seen, by table name; called once, after ``stop``."""
+        """Return the columns recorded, by table name. Called once, after ``stop``."""
 
     def gaps(self) -> Sequence[Gap]:
-        """What could not be seen."""
+        """Return a gap for everything that could not be recorded."""
 
 
 _log = logging.getLogger("zprof")
 _T = TypeVar("_T")
-#: No space, quota used up, larger than a file may be.
+#: No space left, quota exceeded, file size limit exceeded.
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FaultGuard:
-    """Runs actions of the recorder; what they raise is kept as a gap and logged."""
+    """Runs actions of the recorder, logs the exceptions that they raise and keeps each as a gap."""
 
     def __init__(self) -> None:
         self.gaps: list[Gap] = []
 
     def run(self, what: str, action: Callable[[], _T]) -> _T | None:
-        """The result of ``action``, or None where it raised."""
+        """Return the result of ``action``, or None if it raised."""
         try:
             return action()
         except Exception as error:
@@ -53,7 +53,7 @@ class FaultGuard:
             return None
 
     def succeeds(self, what: str, action: Callable[[], object]) -> bool:
-        """Whether ``action`` returned."""
+        """Run ``action`` and return True if it did not raise."""
         before = len(self.gaps)
         self.run(what, action)
         return len(self.gaps) == before
@@ -70,6 +70,6 @@ def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
 
 
 def first_line(error: BaseException) -> str:
-    """An error as one short line."""
+    """Return the first line of an error's message, at most 200 characters, or its type's name without one."""
     lines = str(error).splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]

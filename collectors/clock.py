@@ -1,10 +1,10 @@
 """Align clocks with tiny all-reduces ("pings") at both ends of the time window.
 
-Three pings, because the first also absorbs the ranks' late starts; all ranks leave a ping within
-microseconds of each other, so its end is one instant on every clock.  Pings run in a process group of
-their own, so that a failure never touches the program's groups.  That group is only created once every
-rank has announced, through the store, that it records the same steps: a program that records on one
-rank must not wait for the others.
+All ranks leave a ping within microseconds of each other, so its end is one instant on every clock. There are
+three per end of a window because the first also absorbs the ranks' late starts. Pings run in their own
+process group, so that a failure never touches the program's groups. That group is created only after every
+rank has announced, through the store, that it records the same steps: a program that records on one rank only
+must not wait for the others.
 """
 
 import time
@@ -31,11 +31,11 @@ _REASONS = {
 
 
 class ClockPings:
-    """Fires pings into a mark log.  After one failure it stays silent and holds a gap.
+    """Fires pings and writes them to a mark log. After one failure it fires no more and holds a gap.
 
     Args:
-        marks: Where the pings go.
-        schedule: Which steps this rank records, in words; pings need it to be the same on all ranks.
+        marks: The log that pings are written to.
+        schedule: The steps that this rank records, as text; pings require the same schedule on all ranks.
         agree_s: How long to wait for the other ranks to start their recordings.
     """
 
@@ -51,7 +51,7 @@ class ClockPings:
         """Fire the pings of one end of a window.
 
         Returns:
-            False where one failed: it may have waited for its time limit, and a step around it is spoiled.
+            False if a ping failed: it may have blocked until its timeout and distorted the step around it.
         """
         try:
             if self._group is not None and default_store().check([self._left_key()]):
@@ -64,16 +64,16 @@ class ClockPings:
         return True
 
     def leave(self) -> None:
-        """Say that this rank ends before its schedule does: nobody fires and waits for it any more."""
+        """Announce that this rank ends before its schedule, so that no other rank pings and waits for it."""
         if self._group is not None:
             try:
-                if dist.is_initialized():  # else the program has ended its ranks: nobody fires any more
+                if dist.is_initialized():  # else the program has destroyed its groups: no rank pings any more
                     default_store().set(self._left_key(), "")
             finally:
                 self._fail(_LEFT)
 
     def gaps(self) -> list[Gap]:
-        """Why there are no pings, where there are none."""
+        """Return the reason why pings are missing, or an empty list."""
         return [self._gap] if self._gap else []
 
     def _open(self, schedule: str) -> None:
@@ -113,9 +113,10 @@ class ClockPings:
 
 
 def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:
-    """Whether all ranks arrive here within the time limit with one schedule, decided alike on all of them.
+    """Return the verdict (``GO``, ``STAY`` or ``UNEQUAL``) on which all ranks agree.
 
-    The first verdict wins: the last rank to arrive says go, a rank that has waited too long says stay.
+    The first verdict in the store stands: the last rank to arrive writes ``GO``, or ``UNEQUAL`` if schedules
+    differ; a rank that has waited for ``agree_s`` writes ``STAY``.
     """
     recording = store.add(f"zprof/pings/recordings/{rank}", 1)
     prefix = f"zprof/pings/{recording}"
@@ -129,7 +130,7 @@ def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s
 
 
 def _wait_for_key(store: Any, key: str, limit_s: float) -> bool:
-    """Look for a key until the time is over: torch's own wait sees no Ctrl-C, and warns where it runs out."""
+    """Poll for a key until the timeout. torch's own wait ignores Ctrl-C and warns when it times out."""
     deadline = time.monotonic() + limit_s
     while not store.check([key]):
         if time.monotonic() > deadline:
@@ -139,5 +140,5 @@ def _wait_for_key(store: Any, key: str, limit_s: float) -> bool:
 
 
 def _propose_verdict(store: Any, prefix: str, verdict: str) -> str:
-    """The verdict that stands: this one, or the one that came before it."""
+    """Return the verdict that stands: this one, or an earlier one."""
     return bytes(store.compare_set(f"{prefix}/verdict", "", verdict)).decode()

@@ -1,4 +1,4 @@
-"""Detect what a file is (snapshot, trace, archive) from its first bytes; file names are not trusted."""
+"""Detect from a file's first bytes if it is a snapshot, a trace or an archive. File names are not trusted."""
 
 import re
 import zlib
@@ -8,11 +8,11 @@ from typing import BinaryIO
 import pyarrow as pa
 
 _HEAD_BYTES = 64 << 10
-#: zstd packs up to 128 KiB into a block, and nothing of a block can be read before its end.
+#: A zstd block holds up to 128 KiB and cannot be decoded before its end.
 _ZSTD_HEAD_BYTES = 256 << 10
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-#: Keys that stand at the top of a trace, or in its first event.
+#: Keys at the top level of a trace or in its first event.
 _TRACE_KEY = re.compile(
     rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|traceName|displayTimeUnit'
     rb"|baseTimeNanoseconds|record_shapes|profile_memory|with_(?:stack|flops|modules)|trace_id|ph"
@@ -21,7 +21,7 @@ _TRACE_KEY = re.compile(
 
 
 class FileKind(StrEnum):
-    """Files that somebody may take for a run.  ``JSON`` may be a trace: nothing at its head says so."""
+    """Kinds of files that a user may pass as a run. ``JSON`` may be a trace whose head does not show it."""
 
     SNAPSHOT = "snapshot"
     GZIP_SNAPSHOT = "gzip snapshot"
@@ -32,8 +32,8 @@ class FileKind(StrEnum):
 
 
 def detect_file_kind(file: BinaryIO) -> FileKind:
-    """Look at the head of ``file``, which is at its beginning and is left there."""
-    head = file.read(_HEAD_BYTES) or b""  # None: a file of the kernel that has nothing to read yet
+    """Return the kind of ``file``. Reads from its start and rewinds it."""
+    head = file.read(_HEAD_BYTES) or b""  # None: a non-blocking file with nothing to read yet
     if head.startswith(_ZSTD):
         head += file.read(_ZSTD_HEAD_BYTES)
     file.seek(0)

@@ -1,8 +1,8 @@
-"""Find out which rank of which recording this process is, whether it is already recorded from outside
-(``zprof record``), and what the manifest may say about the machine.
+"""Identify this rank and its recording, stop a recording from outside (``zprof record``) in favor of the
+program's own, and describe the machine for the manifest.
 
-The environment is copied by an allow-list only: traces in the wild carry environment dumps with access
-tokens.
+Environment variables are copied from an allow-list only: traces in the wild carry environment dumps with
+access tokens.
 """
 
 import gc
@@ -20,7 +20,7 @@ from zprof.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """``run_id`` is the same on all ranks of one recording, and another for each recording."""
+    """Rank, world size and backend. ``run_id`` identifies the recording on all ranks."""
 
     rank: int
     world_size: int
@@ -29,7 +29,10 @@ class Identity:
 
 
 def identify_rank() -> Identity:
-    """From the process group, else from the launcher's environment; no rank waits for another."""
+    """Return the identity from the process group, else from the launcher's environment.
+
+    Waits for no other rank.
+    """
     joined = dist.is_available() and dist.is_initialized()
     return Identity(
         rank=dist.get_rank() if joined else int(os.environ.get("RANK", "0")),
@@ -40,10 +43,14 @@ def identify_rank() -> Identity:
 
 
 def agree_on_run_id() -> str:
-    """The same on all ranks, another for each recording; no rank waits for another."""
+    """Return an id that is equal on all ranks and differs between recordings, without waiting for a rank.
+
+    Without a process group, several ranks share the launcher's name for the job only: then all recordings of
+    one job have the same id.
+    """
     mine = f"{time.time_ns()}-{os.getpid()}"
     if not (dist.is_available() and dist.is_initialized()):
-        # Before there is a process group, only the launcher's name for the job is shared.
+        # Without a process group, the launcher's name for the job is all that ranks share.
         alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
         return mine if alone else os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT", "")
     store = default_store()
@@ -51,20 +58,20 @@ def agree_on_run_id() -> str:
     return str(store.compare_set(f"zprof/run/{recording}", "", mine).decode())
 
 
-#: Set while a program is recorded from outside, to its process.
+#: Set to the process id while a program is recorded from outside.
 RECORDING_VARIABLE = "ZPROF_RECORDS"
 
 
 class OutsideRecording:
-    """What can be told that the program records itself."""
+    """A recording from outside, which stops when the program records itself."""
 
     def stand_down(self) -> None:
-        """End, and write nothing."""
+        """Stop recording."""
         raise NotImplementedError
 
 
 def stand_down_others() -> None:
-    """Tell the recording from outside, where there is one in this process."""
+    """Stop the recordings from outside in this process, if there are any."""
     if os.environ.get(RECORDING_VARIABLE) != str(os.getpid()):
         return
     for found in gc.get_objects():
@@ -93,7 +100,7 @@ _VARIABLES = (
 
 
 def describe_environment() -> dict[str, str]:
-    """Versions, processor count and the allowed variables that are set."""
+    """Return versions, processor count and the variables of the allow-list that are set."""
     facts = {
         "zprof": __version__,
         "python": platform.python_version(),
@@ -108,8 +115,8 @@ def describe_environment() -> dict[str, str]:
 
 
 def describe_device() -> str:
-    """``cpu``, or the name of the current CUDA device."""
-    # Not is_available(): that starts the driver, and a program that forks later could not use CUDA there.
+    """Return ``cpu``, or the name of the current CUDA device."""
+    # Not is_available(): it initializes the driver, and a process forked later could not use CUDA.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return f"cuda ({torch.cuda.get_device_name()})"
     return "cpu"

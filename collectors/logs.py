@@ -22,7 +22,7 @@ class MarkLog:
     name: list[str] = field(default_factory=list)
 
     def add(self, kind: str, number: int, name: str = "", at_ns: int | None = None) -> int:
-        """Add a mark, by default now; returns its time."""
+        """Add a mark, by default at the current time, and return its time."""
         at_ns = time.time_ns() if at_ns is None else at_ns
         self.time_ns.append(at_ns)
         self.kind.append(kind)
@@ -31,14 +31,14 @@ class MarkLog:
         return at_ns
 
     def extend(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Take over the marks that a collector made."""
+        """Append the marks that a collector made."""
         self.time_ns.extend(columns["time_ns"])
         self.kind.extend(columns["kind"])
         self.number.extend(columns["number"])
         self.name.extend(columns["name"])
 
     def columns(self) -> dict[str, list[int] | list[str]]:
-        """The table as columns."""
+        """Return the columns of the table."""
         return {"time_ns": self.time_ns, "kind": self.kind, "number": self.number, "name": self.name}
 
 
@@ -49,7 +49,7 @@ _SAMPLE_COLUMNS = (
     "time_ns", "step", "device", "allocated_bytes", "reserved_bytes", "process_bytes", "active_bytes",
     "requested_bytes", "split_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms",
 )  # fmt: skip
-#: Where torch's allocator keeps each counter.
+#: Key of each counter in ``torch.cuda.memory_stats()``.
 _COUNTERS = {
     "allocated_bytes": "allocated_bytes.all.current",
     "reserved_bytes": "reserved_bytes.all.current",
@@ -64,13 +64,13 @@ _COUNTERS = {
 
 
 class SampleLog:
-    """Columns of the ``samples`` table: the allocator's counters, and the process in memory."""
+    """Columns of the ``samples`` table: the allocator's counters and the resident memory of the process."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, step: int) -> Mapping[str, Any]:
-        """Sample now, at the end of a step, -1 before the first; what the log of steps says of it."""
+        """Sample the counters after ``step`` (-1 before the first) and return those for the step log."""
         now = {"time_ns": time.time_ns(), "step": step}
         resident = _read_resident_bytes()
         self._rows.append(now | {"device": "cpu", "process_bytes": resident})
@@ -84,7 +84,7 @@ class SampleLog:
         return {"process_bytes": resident, "device": name} | logged
 
     def columns(self) -> dict[str, list[Any]]:
-        """The table as columns."""
+        """Return the columns of the table."""
         return {column: [row.get(column) for row in self._rows] for column in _SAMPLE_COLUMNS}
 
 

@@ -1,7 +1,7 @@
 """Share torch's single profiler session with the program.
 
-A second session silently replaces the first: its owner gets nothing, or the process crashes.  So ours
-does not start while another one runs, and ends without a result when the program starts its own.
+A second session silently replaces the first: its owner gets nothing, or the process crashes. So zprof's
+session does not start while another one runs, and ends without a result when the program starts its own.
 """
 
 import os
@@ -21,7 +21,7 @@ TAKEN_REMEDY = "record without it, or outside its steps"
 
 
 class ProfilerSession:
-    """Runs a profile while the program runs none."""
+    """Runs a profile as long as the program runs none."""
 
     def __init__(self, profile: torch.profiler.profile) -> None:
         self._profile = profile
@@ -30,7 +30,7 @@ class ProfilerSession:
         self.taken = False
 
     def start(self) -> None:
-        """Begin.
+        """Start the profile.
 
         Raises:
             RuntimeError: another session is running.
@@ -43,17 +43,17 @@ class ProfilerSession:
         self._watch.install()
 
     def stop(self) -> None:
-        """End; does nothing where it never began or was taken."""
+        """Stop the profile. Does nothing if it never started or was taken over."""
         self._watch.remove()
         if self._thread is not None:
             self._thread = None
             if not self.taken and not is_profiler_running():
-                self.taken = True  # ended by a way that the watch does not see
+                self.taken = True  # ended in a way that the watch does not see
             if not self.taken:
                 self._profile.stop()
 
     def abandon(self) -> None:
-        """In a fork of the process that began it: its thread records on, and nobody would ever end that."""
+        """Stop the profile in a fork of the recording process: its thread would record on without end."""
         self._watch.remove()
         if self._thread is not None and not self.taken and is_profiler_running():
             torch._C._autograd._disable_profiler()
@@ -61,17 +61,17 @@ class ProfilerSession:
         self._thread = None
 
     def _give_way(self) -> bool:
-        """End ours because the program's is about to start; whether it was running."""
+        """End zprof's profile because the program's is about to start. Return True if it was running."""
         if self._thread is None or self.taken:
             return False
         self.taken = True
-        if self._thread == threading.get_ident():  # from another thread torch cannot end it: it is left alone
+        if self._thread == threading.get_ident():  # torch cannot stop it from another thread
             self._profile.stop()
         return True
 
 
 def activities() -> list[ProfilerActivity]:
-    """What a profile watches here: the CPU, and a GPU where there is one."""
+    """Return the activities to profile: the CPU, and CUDA if it is available."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -79,7 +79,7 @@ def activities() -> list[ProfilerActivity]:
 
 
 def is_profiler_running() -> bool:
-    """Whether a session is running, on this thread or (as far as torch tells) on any."""
+    """Return whether a session is running on this thread or, as far as torch exposes it, on any."""
     return bool(
         getattr(autograd_profiler, "_is_profiler_enabled", False) or torch._C._autograd._profiler_enabled()
     )
@@ -87,9 +87,9 @@ def is_profiler_running() -> bool:
 
 @contextmanager
 def _silence_kineto() -> Iterator[None]:
-    """Without the profiler's own notes on the program's stderr, unless the user asked for them.
+    """Keep the profiler's own messages off stderr, unless the user has set the log level.
 
-    It reads this level when the first session of the process starts, and never again.
+    Kineto reads the level only once, when the first session of the process starts.
     """
     if _LOG_LEVEL in os.environ:
         yield
@@ -102,14 +102,14 @@ def _silence_kineto() -> Iterator[None]:
 
 
 class _StartWatch:
-    """Stands before the start of every session between ``install`` and ``remove``."""
+    """Intercepts the start of every session between ``install`` and ``remove``."""
 
     def __init__(self, give_way: Callable[[], bool]) -> None:
         self._give_way: Callable[[], bool] | None = give_way
         self._patched: list[tuple[str, Any, Any]] = []
 
     def install(self) -> None:
-        """Begin to watch; a torch without these methods is not watched."""
+        """Patch the profiler's methods. A torch without these methods is not watched."""
         kind = autograd_profiler.profile
         prepare, start = getattr(kind, "_prepare_trace", None), getattr(kind, "_start_trace", None)
         if prepare is None or start is None:
@@ -122,7 +122,7 @@ class _StartWatch:
 
         def first_start(profile: Any) -> Any:
             if self._give_way is not None and self._give_way():
-                prepare(profile)  # it was prepared before ours began, which undid that
+                prepare(profile)  # it was prepared before zprof's started, which undid that
             return start(profile)
 
         for name, original, wrapper in (
@@ -133,7 +133,7 @@ class _StartWatch:
             self._patched.append((name, original, wrapper))
 
     def remove(self) -> None:
-        """Put the originals back; where somebody wrapped ours meanwhile, ours goes silent instead."""
+        """Restore the original methods; a wrapper that has been wrapped since stays and becomes inactive."""
         self._give_way = None
         kind = autograd_profiler.profile
         for name, original, wrapper in self._patched:

@@ -42,12 +42,12 @@ from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
-#: Makes the collector of a window when the window opens.
+#: Factories of collectors, called when their window opens.
 Collectors = Mapping[Window, Callable[[], Collector]]
 
 
 class Windows:
-    """One window at a time.  ``done`` holds the steps that were watched, by window."""
+    """Opens and closes windows, one at a time. ``done`` holds the recorded steps by window."""
 
     def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
         self._collectors, self._marks, self._guard = collectors, marks, guard
@@ -57,7 +57,7 @@ class Windows:
         self.done: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
 
     def open(self, window: Window, step: int) -> None:
-        """Open it before ``step``."""
+        """Open ``window`` before ``step``."""
         self.current = window
         self._collector = self._guard.run(f"{window} collector", self._collectors[window])
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
@@ -68,7 +68,7 @@ class Windows:
         self._marks.add("window_begin", step, str(window))
 
     def close(self, step: int) -> Collector | None:
-        """Close the one that is open before ``step``; its collector, where it has something to say."""
+        """Close the open window before ``step``. Return its collector, or None if it failed."""
         window, collector = self.current, self._collector
         self.current = self._collector = None
         self._marks.add("window_end", step, str(window))
@@ -78,16 +78,16 @@ class Windows:
         return collector if stopped else None
 
     def step_done(self, step: int) -> None:
-        """A step is over."""
+        """Count ``step`` as recorded in the open window."""
         if self.current is not None:
             self.done[self.current].append(step)
 
     def forget(self) -> None:
-        """Let go of the collectors' makers: they hold the model."""
+        """Drop the collectors' factories: they hold the model."""
         self._collectors = {}
 
     def abandon(self) -> None:
-        """In a fork of the recording process: take off what a collector installed, and keep nothing."""
+        """Remove what the collector installed and keep nothing, in a fork of the recording process."""
         collector, self._collector = self._collector, None
         self.current = None
         abandon = getattr(collector, "abandon", None)
@@ -96,7 +96,7 @@ class Windows:
 
 
 OFF_SWITCH = "ZPROF"
-#: What stands for the step before the first one.
+#: Step number of the sample before the first step.
 _BEFORE_FIRST_STEP = -1
 
 
@@ -109,20 +109,19 @@ def record(
     training: TrainingFacts | Callable[[], TrainingFacts] | None = None,
     memory_mode: str = MemoryMode.FULL,
 ) -> "Recorder":
-    """A recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
+    """Return a recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
 
     Args:
-        path: The run directory.  Every rank of the job gives the same path.
-        model: The model as it is called (the DDP or FSDP wrapper); names memory by module.
-        optimizer: One or several; their states are told apart from other memory.
-        steps: Which steps are recorded, see :func:`zprof.steps`.
-        training: What the program knows of itself; where nothing is given it is detected from the model.  A
-            function is asked once more after the first step, when the optimizer has its states.
-        memory_mode: ``full``: every operator and allocation.  ``light``: hooks alone, for no more than a
-            hundredth of the step.
+        path: The run directory. Every rank of the job passes the same path.
+        model: The model as it is called (the DDP or FSDP wrapper); its modules name memory.
+        optimizer: One or several; their states become the tenant ``optimizer_state``.
+        steps: The steps to record, see :func:`zprof.steps`.
+        training: Facts about the program; by default they are detected from the model. A function is called
+            again after the first step, when the optimizer has its states.
+        memory_mode: ``full``: every operator and allocation. ``light``: hooks only, at most 1 % of the step.
 
-    ``ZPROF=0`` in the environment turns recording off without a change of the program.  Where the program is
-    recorded from outside (``zprof record``), that recording stands back.
+    ``ZPROF=0`` in the environment turns recording off without a change of the program. If the program is also
+    recorded from outside (``zprof record``), that recording stops.
     """
     mode = MemoryMode(memory_mode)
     stand_down_others()
@@ -141,9 +140,9 @@ def record(
 
 
 class Recorder:
-    """Records this rank's part of a run.  Use it through :func:`record`.
+    """Records this rank's part of a run. Use it through :func:`record`.
 
-    Once the last scheduled step is over, the run is written and ``step()`` does nothing more.
+    After the last scheduled step the run is written and ``step()`` does nothing.
     """
 
     def __init__(
@@ -180,15 +179,15 @@ class Recorder:
         self.close("complete" if error is None else "failed")
 
     def open(self) -> bool:
-        """Make this rank's folder; false, with a warning, where that failed."""
+        """Create this rank's folder. Return False, with a warning, if that failed."""
         return self._guard.succeeds("recorder start", self._open)
 
     def why_not(self) -> str:
-        """The reason of the last thing that failed."""
+        """Return the reason of the last failure."""
         return self._guard.gaps[-1].reason if self._guard.gaps else "unknown"
 
     def begin(self, first_step: int = 0) -> None:
-        """The first step that is seen begins now; what the schedule skips counts from step 0."""
+        """Start the first recorded step. The schedule's ``skip`` counts from step 0."""
         self._step = first_step
         self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
         self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
@@ -198,7 +197,7 @@ class Recorder:
         self._enter_step()
 
     def step(self) -> None:
-        """Say that a step (one optimizer step) is over."""
+        """Mark the end of a step (one optimizer step)."""
         if not self.active:
             return
         end_ns = self._marks.add("step_end", self._step)
@@ -213,24 +212,24 @@ class Recorder:
             self._enter_step()
 
     def add(self, tables: Mapping[str, Columns], gaps: list[Gap]) -> None:
-        """Write what was watched apart from this recorder's own windows; marks among it join the others."""
+        """Write tables that were recorded outside this recorder's windows; marks among them join its own."""
         self._guard.gaps.extend(gaps)
         self._guard.run("tables", lambda: self._write(tables))
         self._guard.run("run files", lambda: self._flush("partial"))
 
     def close(self, status: str, *, steps: int = 0) -> None:
-        """End here, where it has not ended by itself; ``steps`` were made before the first that was seen."""
+        """End the recording, if it has not ended. ``steps`` is the number of steps that the program made."""
         if self.active:
             self._step = max(self._step, steps)
             self._close(status)
 
     @property
     def active(self) -> bool:
-        """Between entry and the last scheduled step, and not in a process forked from this one."""
+        """True from entry to the last scheduled step, and False in a fork of the process."""
         return self._process_id == os.getpid()
 
     def abandon(self) -> None:
-        """In a fork of the recording process: leave it as if nothing had been installed."""
+        """Remove everything that was installed, in a fork of the recording process."""
         self._windows.abandon()
 
     def _open(self) -> None:
@@ -277,7 +276,7 @@ class Recorder:
             self._describe_again()
 
     def _describe_again(self) -> None:
-        """After its first step an optimizer has its states, whose size the laws need."""
+        """Update the manifest: the ZeRO formulas need the states, which exist after the first step."""
         assert self._writer is not None
         assert self._manifest is not None
         known = replace(
@@ -327,7 +326,7 @@ class Recorder:
             self._writer.write_table("device", columns)
 
     def _at_exit(self) -> None:
-        """The program ended within a window: a profiler that runs on would crash the interpreter's end."""
+        """Close a window that is open at exit: a running profiler would crash the interpreter's shutdown."""
         self.close("failed")
 
     def _close(self, status: str) -> None:

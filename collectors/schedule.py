@@ -1,5 +1,5 @@
-"""Decide which steps are recorded, in which window (memory or time), and how closely memory is watched.
-Free of torch: ``zprof.steps`` and the launcher import it before torch is there.
+"""Define which steps are recorded, in which window (memory or time), and in which mode memory is recorded.
+Imports no torch: ``zprof.steps`` and the launcher import this module before torch is loaded.
 """
 
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Window(StrEnum):
-    """What is watched in a step; ``init`` is the time from the start of the program to its first step."""
+    """Kind of a recorded window of steps; ``init`` lasts from the start of the program to its first step."""
 
     INIT = "init"
     MEMORY = "memory"
@@ -16,7 +16,7 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """``skip`` steps unwatched, then ``memory`` steps, then ``time`` steps."""
+    """``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int = 2
     memory: int = 2
@@ -27,7 +27,7 @@ class Schedule:
             raise ValueError("steps(): skip, memory and time cannot be negative")
 
     def window(self, step: int) -> Window | None:
-        """The window that a step (counted from 0) belongs to."""
+        """Return the window of a step (counted from 0), or None if it is not recorded."""
         if self.skip <= step < self.skip + self.memory:
             return Window.MEMORY
         if self.skip + self.memory <= step < self.total:
@@ -36,17 +36,17 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """Steps until everything is recorded."""
+        """Number of steps until everything is recorded."""
         return self.skip + self.memory + self.time
 
 
 def steps(*, skip: int = 2, memory: int = 2, time: int = 8) -> Schedule:
-    """The schedule of a recording; see :class:`Schedule`."""
+    """Return the schedule of a recording; see :class:`Schedule`."""
     return Schedule(skip=skip, memory=memory, time=time)
 
 
 class MemoryMode(StrEnum):
-    """``full``: every operator and every allocation.  ``light``: hooks only, operators are not seen."""
+    """``full``: every operator and every allocation. ``light``: hooks only, operators are not recorded."""
 
     FULL = "full"
     LIGHT = "light"

@@ -1,11 +1,11 @@
-"""Wrap what zprof takes from torch without a public name: the dispatch-mode and saved-tensor-hook stacks,
-the compiler's skip list, the default store, and the methods of ``ProcessGroup`` that launch a
-collective.
+"""Wrap the parts of torch that zprof needs and that have no public name: the stacks of dispatch modes and
+saved-tensor hooks, the compiler's skip list, the default store, and the methods of ``ProcessGroup`` that
+launch a collective.
 
-Modes and hooks of ours are entered below those of the program and taken off from there: a window may
-start or end within a ``with`` block of the program (``FlopCounterMode()``, ``save_on_cpu()`` around a
-step), which at its end takes off what is on top.  So what is on top is lifted for a moment, with no
-operator in between, and put back.
+zprof's modes and hooks are entered below those of the program and removed from there: a window may start or
+end within a ``with`` block of the program (``FlopCounterMode()``, ``save_on_cpu()`` around a step), which
+pops the top of the stack when it exits. So the upper entries are popped for a moment, with no operator in
+between, and pushed back.
 """
 
 from types import CodeType
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: What each mode puts back when it is left, and what is so once ours is entered (None: as before).
+#: Flags that a mode restores when it exits, and their values once zprof's mode is entered (None: unchanged).
 _MODE_FLAGS = {
     "old_dispatch_mode_flags": True,
     "old_non_infra_dispatch_mode_flags": True,
@@ -26,7 +26,7 @@ _autograd: Any = torch._C._autograd
 
 
 def enter_mode_below(mode: TorchDispatchMode) -> None:
-    """Enter a mode below the program's on this thread."""
+    """Enter a dispatch mode below the program's modes on this thread."""
     above = _lift_modes(None)
     mode.__enter__()  # type: ignore[no-untyped-call]
     if above:
@@ -38,7 +38,7 @@ def enter_mode_below(mode: TorchDispatchMode) -> None:
 
 
 def leave_mode_anywhere(mode: TorchDispatchMode) -> bool:
-    """Leave a dispatch mode, wherever it lies on this thread's stack; false where it is not on it."""
+    """Leave a dispatch mode at any place of this thread's stack. Return False if it is not on the stack."""
     size = torch._C._len_torch_dispatch_stack()
     if not any(torch._C._get_dispatch_stack_at(index) is mode for index in range(size)):
         return False
@@ -47,7 +47,7 @@ def leave_mode_anywhere(mode: TorchDispatchMode) -> bool:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return True
     entries = sum(1 for other in above if other is above[-1])
-    for name in _MODE_FLAGS:  # the next one puts back what ours would have
+    for name in _MODE_FLAGS:  # the next mode restores what this one would have
         getattr(above[-1], name)[-entries] = getattr(mode, name).pop()
     _torch_c._pop_torch_dispatch_stack(None)
     _put_modes_back(above)
@@ -62,7 +62,7 @@ def enter_saving_below(hooks: torch.autograd.graph.saved_tensors_hooks) -> None:
 
 
 def leave_saving_anywhere(pack: Any) -> bool:
-    """Take saved-tensor hooks off this thread by their pack hook; false where they are not on it."""
+    """Remove saved-tensor hooks from this thread by their pack hook. Return False if not on the stack."""
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
     above = _lift_hooks(pack)
@@ -74,7 +74,7 @@ def leave_saving_anywhere(pack: Any) -> bool:
 
 
 def _lift_modes(until: Any) -> list[Any]:
-    """The program's modes down to one, the upper first; torch's own lie below all of them."""
+    """Pop the program's modes above ``until``, top first. torch's own modes lie below all of them."""
     above: list[Any] = []
     while size := torch._C._len_torch_dispatch_stack():
         mode: Any = torch._C._get_dispatch_stack_at(size - 1)
@@ -103,10 +103,10 @@ def _put_hooks_back(above: list[Any]) -> None:
 
 
 def skip_in_compiler(code: CodeType) -> bool:
-    """Have the compiler skip a function and all that it calls; false where this torch cannot be told so.
+    """Make the compiler skip a function and all that it calls. Return False if this torch has no way to.
 
-    The same as torch's own wrapper for it, without half a microsecond for each call, and without an import
-    of the whole compiler in programs that compile nothing.
+    Equivalent to torch's own wrapper, but saves half a microsecond per call and does not import the whole
+    compiler into programs that compile nothing.
     """
     try:
         frames: Any = torch._C._dynamo.eval_frame
@@ -118,11 +118,11 @@ def skip_in_compiler(code: CodeType) -> bool:
 
 
 def default_store() -> Any:
-    """That of the default process group; torch has no public name for it."""
+    """Return the store of the default process group."""
     return dist.distributed_c10d._get_default_store()
 
 
-#: Those of ``ProcessGroup`` that return a work object.  ``barrier`` has no tensors, and is not among them.
+#: Methods of ``ProcessGroup`` that return a work object, without ``barrier``, which has no tensors.
 COLLECTIVE_METHODS = (
     "_allgather_base",
     "_reduce_scatter_base",

@@ -1,11 +1,11 @@
-"""Detect engine, stage and element sizes of a training program from its model and optimizers, for
-programs that state nothing themselves.
+"""Detect engine, stage and element sizes of a training program from its model and optimizers, for programs
+that declare nothing themselves.
 
-The bytes of optimizer state per element (K) are read from the states after the first step: bytes of
-the states that are as large as their parameter, divided by the parameter's elements.  An optimized
-tensor that is no parameter of the model is a master copy and counts itself too.  K is known only if
-all optimized parameters agree on it and they are all that the model trains.  4-byte step counters are
-counted separately, if they are on the parameter's device.
+The bytes of optimizer state per element (K) are measured after the first step: the bytes of the states that
+are as large as their parameter, divided by the parameter's elements. An optimized tensor that is not a
+parameter of the model is a master copy, and its own bytes are added. K is known only if all optimized
+parameters agree on it and they are all that the model trains. 4-byte step counters are counted separately, if
+they are on the parameter's device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from zprof.model.training import TrainingFacts
 
 
 def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingFacts:
-    """Engine, stage and element sizes for plain modules, DDP and FSDP2; unknown stays None.
+    """Return engine, stage and element sizes for plain modules, DDP and FSDP2; None for what is unknown.
 
-    The size of the optimizer's state is known once it has stepped.  A number of parameters is not given where
-    some are frozen: those are held, but have no gradient and do not travel.
+    The size of the optimizer state is known once the optimizer has stepped. The number of parameters is None
+    if some are frozen: those occupy memory, but have no gradient and are not communicated.
     """
     if model is None:
         return TrainingFacts()
@@ -57,7 +57,7 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
 
 
 def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:
-    """What is sharded; unknown for a program of several ranks that uses no engine of torch's."""
+    """Return the ZeRO stage; None for a program of several ranks that uses no engine of torch."""
     partitioned = any("ZeroRedundancyOptimizer" in _list_class_names(optimizer) for optimizer in optimizers)
     if engine in ("ddp", "pytorch") and partitioned:
         return 1
@@ -92,13 +92,13 @@ def _count_trained_elements(parameters: list[nn.Parameter]) -> int | None:
 
 
 def _find_element_size(parameters: list[nn.Parameter]) -> int | None:
-    """Bytes of an element where all have one type: a lazy parameter has its type already."""
+    """Return the bytes per element if all parameters have one type, which a lazy parameter has already."""
     types = {parameter.dtype for parameter in parameters}
     return types.pop().itemsize if len(types) == 1 else None
 
 
 def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
-    """Ranks of a one-dimensional mesh; with more dimensions (HSDP) which of them shards is unknown."""
+    """Return the size of a one-dimensional mesh; None for HSDP, where the sharding dimension is unknown."""
     mesh: Any = getattr(parameters[0], "device_mesh", None)
     if mesh is not None:
         return int(mesh.size()) if mesh.ndim == 1 else None
@@ -108,14 +108,14 @@ def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireSizes:
-    """Bytes of an element: of a gathered parameter, and of a gradient that is reduced; None is unknown."""
+    """Bytes per element of a gathered parameter and of a reduced gradient; None if unknown."""
 
     gathered_bytes: int | None
     reduced_bytes: int | None
 
 
 def find_wire_sizes(model: nn.Module, parameter_bytes: int | None) -> WireSizes:
-    """The sizes that all wrappers of the model have; None where they differ or are not known."""
+    """Return the sizes that all wrappers of the model share; None for one that differs or is unknown."""
     sizes = {size for module in model.modules() for size in _list_module_sizes(module, parameter_bytes)}
     sizes = sizes or {(parameter_bytes, parameter_bytes)}
     gathered, reduced = ({size[index] for size in sizes} for index in (0, 1))
@@ -147,7 +147,7 @@ _COUNTER_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerFacts:
-    """``state_bytes`` is K; None where it is unknown, or not the same for all parameters."""
+    """``state_bytes`` is K; None if it is unknown or differs between parameters."""
 
     state_bytes: int | None = None
     step_counters: int = 0
@@ -156,12 +156,12 @@ class OptimizerFacts:
 def measure_optimizer_state(
     optimizers: Sequence[Any], parameters: Sequence[torch.nn.Parameter], *, partitioned: bool
 ) -> OptimizerFacts:
-    """Facts of all optimizers of a model.
+    """Return the facts about all optimizers of a model.
 
     Args:
-        optimizers: After their first step; before it nothing is known.
-        parameters: What the model trains.
-        partitioned: This rank has the states of a part of the parameters only.
+        optimizers: Nothing is known before their first step.
+        parameters: The parameters that the model trains.
+        partitioned: True if this rank holds the states of a part of the parameters only.
     """
     optimized = {id(tensor): tensor for optimizer in optimizers for tensor in _iter_optimized(optimizer)}
     states = {id(tensor): state for optimizer in optimizers for tensor, state in _iter_states(optimizer)}
@@ -177,7 +177,7 @@ def measure_optimizer_state(
         elements = _count_elements(tensor)
         state_bytes, count = _measure_state(elements, tensor.device, states.get(key))
         counters += count
-        if elements:  # a rank may have no part of a small parameter
+        if elements:  # a rank may have no shard of a small parameter
             sizes.add(_divide_by_elements(state_bytes, elements, 0 if key in own else tensor.element_size()))
     return OptimizerFacts(state_bytes=sizes.pop() if len(sizes) == 1 else None, step_counters=counters)
 
@@ -192,7 +192,7 @@ def _iter_states(optimizer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _has_stepped(optimizers: Sequence[Any], states: Mapping[int, Any]) -> bool:
-    """Whether states are there; SGD without momentum never has any."""
+    """Return whether the states exist. SGD without momentum never has any."""
     return any(states.values()) or all(
         type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
         for optimizer in optimizers
@@ -204,7 +204,7 @@ def _count_elements(tensor: torch.Tensor) -> int:
 
 
 def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int, int]:
-    """Bytes of the states that are as large as their parameter, and the number of step counters."""
+    """Return the bytes of the states as large as their parameter, and the number of step counters."""
     state_bytes = counters = 0
     named = state.items() if isinstance(state, dict) else [("", state)]
     for name, tensor in [(name, tensor) for name, value in named for tensor in find_nested_tensors(value)]:

@@ -1,9 +1,9 @@
 """A ZeRO engine to read and to measure: stages 0 to 3 over plain torch.distributed.
 
-Read it in this order: ``policy`` (what a stage shards), ``layout`` and ``flat_unit`` (where parameters lie),
-``gather`` and ``prefetch`` (when they come and go), ``gradients``, ``buckets`` and ``reducer`` (how gradients
-become means), ``optimizer``, and ``engine``, which puts them together.  ``comm`` is the network, ``ranges``
-what a profiler sees, ``train`` a whole program.
+Read it in this order: ``flat_unit`` (what a stage shards, and how parameters are stored), ``gather`` (when
+they are gathered and released), ``gradients`` (``storage``, ``reductions``, ``reducer``: how gradients become
+means), ``optimizer``, and ``engine``, which puts them together.  ``comm`` is the network and the ranges that
+a profiler sees, ``train`` a whole program.
 """
 
 if __name__ == "reference_engine":

@@ -1,13 +1,12 @@
-"""Run blocks so that only their input is kept until the backward, which computes them again (activation
-checkpointing).
+"""Run blocks so that only their input is kept until the backward recomputes them (activation checkpointing).
 
-With tensor parallelism a block moves 12 b s h elements a step: two all_reduces of b s h in each of forward,
-recomputation and backward, an all_reduce being 2 (arXiv 1910.02054, section 8).  Pa adds one all_gather of
-b s h.  So the recomputation runs to its end: torch would stop it at the last tensor that the backward needs,
-before the block's last all_reduce.  That would save 2 of the 12, but it would be another system than the one
-that the paper describes.
+With tensor parallelism a block moves 12 b s h elements per step: two all-reduces of b s h in each of forward,
+recomputation and backward, where an all-reduce counts 2 (arXiv 1910.02054, section 8).  Pa adds one
+all-gather of b s h.  To match these numbers the recomputation runs to its end.  torch would stop it at the
+last tensor that the backward needs, before the block's last all-reduce, which saves 2 of the 12 but is not
+the system that the paper describes.
 
-The random state is not put back for the recomputation unless asked for; the model has no dropout.
+The random state is restored for the recomputation only on request; the model has no dropout.
 """
 
 from collections.abc import Callable
@@ -59,10 +58,10 @@ class ActivationConfig:
                 raise ValueError(f"{name} is about checkpoints, but checkpoint is False; set it to True")
 
     def check_model_parallel(self, ranks: int) -> None:
-        """Refuse what needs more model-parallel ranks.
+        """Check that there are enough model-parallel ranks.
 
         Raises:
-            ValueError: one line that says what does not fit.
+            ValueError: the one-line message says what does not fit.
         """
         if self.partition and ranks < 2:
             raise ValueError(
@@ -75,20 +74,20 @@ class BlockRunner(Protocol):
     """Calls a model's blocks."""
 
     def __call__(self, unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        """``block(x)``; ``unit`` is the block's name."""
+        """Return ``block(x)``; ``unit`` is the block's name."""
 
 
 def call_block(unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """``block(x)``; autograd keeps what it needs."""
+    """Return ``block(x)``; autograd saves what it needs."""
     output: torch.Tensor = block(x)
     return output
 
 
 def make_block_runner(config: ActivationConfig, *, blocks: int, mp: Comm | None = None) -> BlockRunner:
-    """What the config asks for, for a model of so many blocks.
+    """Return the runner that the config asks for, for a model with ``blocks`` blocks.
 
     Raises:
-        ValueError: checkpoints are to be partitioned, but nothing is model-parallel.
+        ValueError: checkpoints are to be partitioned, but there is no model parallelism.
     """
     config.check_model_parallel(1 if mp is None else mp.world_size)
     if not config.checkpoint:
@@ -106,10 +105,10 @@ def _make_store(config: ActivationConfig, blocks: int, mp: Comm | None) -> Store
 
 
 class CheckpointedBlocks:
-    """Keeps each block's input in a store, but nothing where no gradients are wanted (torch.no_grad)."""
+    """Keep each block's input in a store; keep nothing if no gradients are needed (torch.no_grad)."""
 
     def __init__(self, store: Store, *, preserve_rng_state: bool = False) -> None:
-        """``preserve_rng_state``: needed where a block draws random numbers."""
+        """Set ``preserve_rng_state`` if a block draws random numbers."""
         self._store = store
         self._preserve_rng_state = preserve_rng_state
 
@@ -122,8 +121,8 @@ class CheckpointedBlocks:
         return output
 
     def _keep(self, unit: str) -> Callable[[torch.Tensor], StoredCheckpoint]:
-        # What the block saves goes to torch's own hooks, which drop it: these here see the input alone, and
-        # in some versions of torch an empty tensor that carries it.
+        # torch's own hooks take what the block saves, and drop it.  These hooks see only the input, and in
+        # some versions of torch an empty tensor that carries it.
         return lambda tensor: (self._store if tensor.numel() else WholeStore()).put(tensor, unit)
 
 

@@ -1,9 +1,8 @@
-"""Store activation checkpoints: whole, copied to device or host memory, or partitioned over the
-model-parallel ranks (Pa, Pa+cpu, MD).
+"""Store activation checkpoints: whole, copied, or partitioned over the model-parallel ranks (Pa, Pa+cpu, MD).
 
-whole                       the tensor itself is kept, nothing is copied
-copied                      into a place: on the device or on the host, alone or in a chunk
-partitioned over (copied)   1/N of it, padded to equal parts; an all_gather brings the whole back
+whole                       the tensor itself is kept, without a copy
+copied                      into a place: on the device or on the host, separate or in a chunk
+partitioned over (copied)   1/N of it, padded to equal parts; an all-gather restores the whole
 """
 
 import mmap
@@ -20,14 +19,14 @@ class Transfer(Protocol):
     """Copies between a tensor on the device and a place."""
 
     def store(self, source: torch.Tensor, place: torch.Tensor) -> None:
-        """Copy ``source`` into ``place``, of the same shape; ``source`` may be freed at once."""
+        """Copy ``source`` into ``place``, of the same shape; ``source`` may be freed right after."""
 
     def load(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """The content on the device, for the current stream."""
+        """Return the content on the device, ready for the current stream."""
 
 
 class DeviceTransfer:
-    """The place is memory of the device: it can be used where it is."""
+    """Use places in device memory directly."""
 
     def store(self, source: torch.Tensor, place: torch.Tensor) -> None:
         """See :class:`Transfer`."""
@@ -39,9 +38,9 @@ class DeviceTransfer:
 
 
 class HostTransfer:
-    """The place is memory of the host: the copy out runs beside the block's forward, on a stream of its own.
+    """Copy to host memory on a separate stream, in parallel with the block's forward.
 
-    The copy in is waited for by the current stream, as it is needed at once.
+    The current stream waits for the copy back, since the data is needed right away.
     """
 
     def __init__(self) -> None:
@@ -58,7 +57,7 @@ class HostTransfer:
         self._wait_for_the_last(current)
         if self._stream is None:
             self._stream = torch.cuda.Stream(source.device)  # type: ignore[no-untyped-call]
-        # Behind all that the current stream was given: what made the source, and what last read the place.
+        # After all work queued on the current stream: what made the source, and what last read the place.
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             place.copy_(source, non_blocking=True)
@@ -72,9 +71,9 @@ class HostTransfer:
         return loaded.copy_(place, non_blocking=True)
 
     def _wait_for_the_last(self, current: torch.cuda.Stream) -> None:
-        # The source is held until the current stream waits for its copy: only then may its memory be used
-        # again.  So at most one checkpoint is on its way, and record_stream(), which delays by chance, is not
-        # needed.
+        # The source is held until the current stream waits for its copy: only then may its memory be reused.
+        # So at most one checkpoint is in flight, and record_stream(), which delays reuse unpredictably, is
+        # not needed.
         if self._left is not None:
             current.wait_event(self._left)
         self._leaving = None
@@ -88,14 +87,15 @@ Allocate = Callable[[int, torch.device], torch.Tensor]
 
 
 def allocate_device_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory of the device itself."""
+    """Allocate memory of the device itself."""
     return torch.empty(size_bytes, dtype=torch.uint8, device=device)
 
 
 def allocate_host_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory of the host: pinned for a GPU.
+    """Allocate memory of the host, pinned for a GPU.
 
-    Where the device is the CPU it comes from the system, past torch's allocator, which stands for the device.
+    If the device is the CPU, the memory comes from the system instead of torch's allocator, which stands for
+    the device.
     """
     if device.type != "cpu":
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
@@ -103,22 +103,22 @@ def allocate_host_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
 
 
 class Place(Protocol):
-    """Memory for one checkpoint.  Whoever drops the object gives the place back."""
+    """Memory for one checkpoint, returned when the object is dropped."""
 
     @property
     def memory(self) -> torch.Tensor:
-        """At least as many bytes as were asked for, as uint8."""
+        """At least the requested number of bytes, as uint8."""
 
 
 class Places(Protocol):
-    """Gives places."""
+    """Allocator of places."""
 
     def take(self, size_bytes: int, device: torch.device) -> Place:
-        """A place for ``size_bytes``; its content is arbitrary."""
+        """Return a place for ``size_bytes`` with arbitrary content."""
 
 
 class SeparatePlaces:
-    """Each checkpoint has memory of its own, from its forward to its backward."""
+    """Give each checkpoint its own memory, from its forward to its backward."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
@@ -134,14 +134,14 @@ class _SeparatePlace:
 
 
 class ChunkedPlaces:
-    """MD: all checkpoints of a forward lie side by side in one chunk, which stays for the next forward.
+    """Place all checkpoints of a forward in one chunk (MD), which is kept for the next forward.
 
-    The chunk is allocated when the first checkpoint comes, which tells its size.  Smaller ones fit too.  For
-    a larger one, or a further forward before the backward, another chunk is allocated: nothing is lost.
+    The first checkpoint determines the size of the chunk.  Smaller ones fit too.  A larger one, or another
+    forward before the backward, allocates another chunk.
     """
 
     def __init__(self, allocate: Allocate, places: int) -> None:
-        """``places`` is the number of checkpoints in a forward."""
+        """Expect ``places`` checkpoints per forward."""
         self._allocate = allocate
         self._places = places
         self._chunks: list[_Chunk] = []
@@ -163,7 +163,7 @@ class ChunkedPlaces:
 
 
 class _Chunk:
-    """Places of equal size; ``free`` are those that no checkpoint is in, the next one last."""
+    """Places of equal size; ``free`` lists the unused ones, the next one last."""
 
     def __init__(self, memory: torch.Tensor, places: int, device: torch.device) -> None:
         self.memory = memory
@@ -176,7 +176,7 @@ class _Chunk:
 
 
 class _ChunkPlace:
-    """One place of a chunk; free again when autograd drops the checkpoint, with or without a backward."""
+    """One place of a chunk, freed when autograd drops the checkpoint, with or without a backward."""
 
     def __init__(self, chunk: _Chunk) -> None:
         self._chunk = chunk
@@ -189,10 +189,10 @@ class _ChunkPlace:
 
 
 class StoredCheckpoint(Protocol):
-    """A checkpoint in a store.  Whoever drops the object gives its memory back."""
+    """A checkpoint in a store; its memory is returned when the object is dropped."""
 
     def get(self) -> torch.Tensor:
-        """The checkpoint, bit by bit as it was; may be asked for again."""
+        """Return the checkpoint, bitwise unchanged; may be called again."""
 
 
 class Store(Protocol):
@@ -203,7 +203,7 @@ class Store(Protocol):
 
 
 class WholeStore:
-    """Keeps the tensor itself."""
+    """Keep the tensor itself."""
 
     def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
         """See :class:`Store`."""
@@ -222,7 +222,7 @@ class _WholeCheckpoint:
 
 
 class CopyStore:
-    """Keeps a copy."""
+    """Keep a copy."""
 
     def __init__(self, places: Places, transfer: Transfer) -> None:
         self._places = places
@@ -249,10 +249,10 @@ class _CopiedCheckpoint:
 
 
 class PartitionedStore:
-    """Pa: keeps this rank's part of the checkpoint, which all model-parallel ranks have whole."""
+    """Keep only this rank's part of a checkpoint that all model-parallel ranks have (Pa)."""
 
     def __init__(self, parts: CopyStore, mp: Comm) -> None:
-        """``parts`` keeps the parts; it copies, so that nothing holds the whole."""
+        """Keep the parts in ``parts``, which copies them so that nothing holds the whole tensor."""
         self._parts = parts
         self._mp = mp
 

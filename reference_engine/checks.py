@@ -1,5 +1,4 @@
-"""Refuse models that the engine cannot train, before zero() changes anything, and changes to a model's
-parameters after it."""
+"""Reject models that the engine cannot train, before zero() changes them, and later changes of parameters."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,10 +13,10 @@ from zprof.reference_engine.unit_split import NEVER_CALLED
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
-    """Refuse a model that would fail later.
+    """Raise for a model that would fail later.
 
     Raises:
-        ValueError: one line that names the parameter or module, and what to do.
+        ValueError: the one-line message names the parameter or module, and what to do.
     """
     _check_modules(model)
     parameters = dict(model.named_parameters())
@@ -40,10 +39,10 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Refuse a model of which a living engine holds a part already.
+    """Raise if a living engine already holds a part of the model.
 
     Raises:
-        ValueError: one line that names the module or parameter.
+        ValueError: the one-line message names the module or parameter.
     """
     for name, module in model.named_modules():
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
@@ -103,10 +102,10 @@ def _compute_span(parameter: nn.Parameter) -> tuple[int, int]:
 
 
 class ModelGuard:
-    """Looks before every forward that will be trained; about 1 us a module."""
+    """Check the parameters before every training forward; about 1 us per module."""
 
     def __init__(self, model: nn.Module, units: Sequence[FlatUnit]) -> None:
-        """Hook the model."""
+        """Register a hook on the model."""
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
         model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
 

@@ -1,4 +1,4 @@
-"""What a user may choose about a ZeRO engine: stage, precision, accumulation, overlap, buffers, AdamW."""
+"""Configure a ZeRO engine: stage, precision, accumulation, overlap, buffers, AdamW."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +10,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Keep(StrEnum):
-    """Stage 3: which units keep their gathered parameters between forward and backward."""
+    """Units that keep their gathered parameters between forward and backward in stage 3."""
 
     NONE = "none"
     LAST = "last"
@@ -18,7 +18,9 @@ class Keep(StrEnum):
 
 
 class AdamKernel(StrEnum):
-    """What runs AdamW: the engine's CUDA kernel, torch's fused AdamW, or the first where it can be had."""
+    """Kernel that runs AdamW: the engine's CUDA kernel, torch's fused AdamW, or the first if it is
+    available.
+    """
 
     AUTO = "auto"
     TORCH = "torch"
@@ -29,8 +31,8 @@ class AdamKernel(StrEnum):
 class LossScale:
     """The dynamic loss scale of float16 (Micikevicius et al., arXiv 1710.03740, section 3.2).
 
-    The scale starts at ``initial``; ``growth_interval`` steps in a row without an overflow multiply it by
-    ``growth_factor``, a step with one multiplies it by ``backoff_factor`` and changes nothing else.
+    The scale starts at ``initial``.  ``growth_interval`` steps in a row without an overflow multiply it by
+    ``growth_factor``.  A step with an overflow multiplies it by ``backoff_factor`` and changes nothing else.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -126,17 +128,17 @@ class ZeroConfig:
 
     @property
     def wire_dtype(self) -> torch.dtype:
-        """Of gradients while they are reduced."""
+        """Dtype of gradients while they are reduced."""
         return self.dtype if self.reduce_dtype is None else self.reduce_dtype
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients carry a loss scale."""
+        """True if gradients carry a loss scale."""
         return self.dtype == torch.float16
 
     @property
     def reduces_each_micro_batch(self) -> bool:
-        """``reduce_each_micro_batch``, with the stage's own way filled in."""
+        """``reduce_each_micro_batch``, or the default of the stage."""
         return self.stage >= 2 if self.reduce_each_micro_batch is None else self.reduce_each_micro_batch
 
     def _check_dtypes(self) -> None:
@@ -151,7 +153,7 @@ class ZeroConfig:
             value = getattr(self, name)
             if value not in list(choices):
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
-            object.__setattr__(self, name, choices(value))  # its text will do
+            object.__setattr__(self, name, choices(value))  # its string value is accepted too
 
     def _check_adamw(self) -> None:
         for name in ("learning_rate", "eps", "weight_decay"):

@@ -1,5 +1,4 @@
-"""Put a model into ZeRO with zero(): its parameters, gradients and optimizer state are sharded as the
-config's stage says.
+"""Wrap a model in ZeRO with zero(), which shards its parameters, gradients and optimizer state.
 
 The training loop stays the user's own:
 
@@ -36,13 +35,13 @@ from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroFacts:
-    """Sizes of one engine.  The ``*_bytes`` are per element.
+    """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
 
-    ``parameters`` are logical elements (the paper's psi), frozen ones included.  ``padding_elements``
-    counts over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
-    ``step_counters`` are the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is what a
-    gradient has on the wire.  ``constant_buffers`` are elements of one such buffer, None where they have the
-    size of the unit.
+    ``parameters`` counts logical elements (the paper's psi), frozen ones included.  ``padding_elements`` is
+    the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
+    ``step_counters`` counts the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is the size
+    of a gradient element on the wire.  ``constant_buffers`` is the number of elements of one constant-size
+    buffer, None if buffers have the size of the unit.
     """
 
     engine: str = "zero"
@@ -64,7 +63,7 @@ class ZeroFacts:
 
 
 def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
-    """Sum up the units."""
+    """Sum up the sizes of all units."""
     element = config.dtype.itemsize
     trainable = [unit for unit in units if unit.trainable]
     return ZeroFacts(
@@ -95,30 +94,33 @@ def zero(
     units: Iterable[nn.Module | type[nn.Module]] | None = None,
     mp: Comm | None = None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
-    """Take over a model's parameters, gradients and optimizer state, on all ranks at once.
+    """Take over a model's parameters, gradients and optimizer state; call it on all ranks at once.
 
-    Weights become those of rank 0.  ``comm`` is the native transport on the default group if not given.
-    ``mp`` joins the ranks that share a model by tensor parallelism; ``comm`` is then that of the ranks that
-    hold the same part of it.
-    ``groups`` are parameter groups as ``torch.optim.AdamW`` takes them, each with its own ``lr``, ``betas``,
-    ``eps`` and ``weight_decay`` where they differ from the config's; each trainable parameter must be in one.
-    A parameter without a gradient on any rank in a step is left alone by it, as by torch's optimizers; one
-    that has a gradient on some ranks only gets the mean in which the others count as zero.
-    ``units`` are the modules that are gathered and reduced as a whole, or their classes: ``units=[Block]``;
-    by default the children of every ``nn.ModuleList``; ``[]`` makes the whole model one unit.  In stage 3
-    each must be called as a module: parameters at rest have no memory.  All ranks must then call the same
-    units in the same order; which parameters they use inside may differ.  Parameters take the config's dtype
-    and become contiguous; buffers stay as they are, and become those of rank 0 once, here.
+    All ranks start from the weights of rank 0.  ``comm`` defaults to the native transport on the default
+    group. ``mp`` connects the tensor-parallel ranks that share one model; ``comm`` then connects the ranks
+    that hold the same part of it.
+
+    ``groups`` are parameter groups as ``torch.optim.AdamW`` takes them; ``lr``, ``betas``, ``eps`` and
+    ``weight_decay`` default to the config's values.  Each trainable parameter must be in exactly one group.
+    A parameter that has no gradient on any rank in a step is not updated, as in torch's optimizers.  If only
+    some ranks have a gradient for it, the mean counts the others as zero.
+
+    ``units`` are the modules, or their classes, that are gathered and reduced as a whole: ``units=[Block]``.
+    The default is the children of every ``nn.ModuleList``; ``[]`` makes the whole model one unit.  In stage 3
+    each unit must be called as a module, because its parameters have no memory at rest.  All ranks must call
+    the same units in the same order, but may use different parameters inside them.  Parameters are converted
+    to the config's dtype and made contiguous.  Buffers keep their dtype; rank 0's values are broadcast once,
+    here.
 
     Raises:
-        ValueError: the model cannot be handled; one line says why and what to do.
+        ValueError: the model is not supported; the one-line message says why and what to do.
     """
     chosen = None if units is None else resolve_unit_modules(model, units)
     check_model(model, chosen)
     grouping = resolve_groups(model, groups, config)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
-    get_constant_elements(config, comm.world_size)  # refuses before anything is changed
+    get_constant_elements(config, comm.world_size)  # Raises before anything is changed.
     for buffer in model.buffers():
         _broadcast_buffer(buffer, comm)
     module_units = [
@@ -197,7 +199,7 @@ def _make_parameter_schedule(
 
 
 def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
-    # An expanded buffer repeats what it has: it can be written once only.
+    # Elements of an expanded buffer (stride 0) share memory: write each of them only once.
     own = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
     whole = own.contiguous()
     comm.broadcast(whole, "buffers").wait()
@@ -208,9 +210,10 @@ def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
 class ZeroModel(nn.Module):
     """The user's module, with its parameters in flat units.
 
-    Where gradients are sharded (stages 2 and 3), ``shards`` registers this rank's part of every unit as a
-    parameter, its ``.grad`` the gradient shard from the backward until ``zero_grad()``, so that tools find
-    what this rank stores.  In stage 3 the module's own parameters stay registered, with no memory at rest.
+    If gradients are sharded (stages 2 and 3), ``shards`` registers this rank's part of every unit as a
+    parameter, so that tools find what this rank stores.  Its ``.grad`` is the gradient shard from the
+    backward until ``zero_grad()``.  In stage 3 the module's own parameters stay registered, with no memory at
+    rest.
     """
 
     def __init__(
@@ -232,27 +235,27 @@ class ZeroModel(nn.Module):
         self.mp = mp
         self._units = tuple(units)
         self._reducer = reducer
-        self._schedule = schedule  # the module's hooks know it weakly
+        self._schedule = schedule  # the module's hooks hold only weak references to it
         self._loss_scale = loss_scale
         sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
         self.shards = nn.ParameterList(sharded)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Call the module; in float16 the gradients of its outputs are multiplied by the loss scale."""
+        """Call the module; in float16, multiply the gradients of its outputs by the loss scale."""
         outputs = self.module(*arguments, **named)
         return outputs if self._loss_scale is None else self._loss_scale.scale_gradients_of(outputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let gradients count as zero.  Whole ones keep their memory, shards only with MD."""
+        """Zero all gradients.  Full gradients keep their memory; gradient shards keep it only with MD."""
         self._reducer.zero()
 
     @property
     def units(self) -> tuple[FlatUnit, ...]:
-        """All flat units, in forward order, the frozen ones too."""
+        """All flat units in forward order, including frozen ones."""
         return self._units
 
     def synchronize(self) -> None:
-        """Wait for gathers that the last step left under way, and take over weights that were edited."""
+        """Wait for gathers that the last step left in flight, and pick up weights that the user edited."""
         for unit in self._units:
             unit.wait()
             if not unit.policy.shard_parameters:
@@ -260,7 +263,7 @@ class ZeroModel(nn.Module):
 
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
-        """All parameters in memory, to be read or edited, on all ranks at once and in the same way."""
+        """Gather all parameters for reading or editing; call it on all ranks, with the same edits on each."""
         for unit in self._units:
             unit.gather()
         self.synchronize()
@@ -272,9 +275,9 @@ class ZeroModel(nn.Module):
                 unit.release()
 
     def state_dict(self, *arguments: Any, fp32: bool = False, **named: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The whole module's weights, copied, on every rank (collective); names are the module's own.
+        """Return a copy of all weights on every rank (collective), under the module's own names.
 
-        ``fp32`` gives the master weights, where parameters have 16 bits.
+        With ``fp32``, return the master weights if parameters have 16 bits.
         """
         with self.gathered() as module, torch.no_grad():
             whole = module.state_dict(*arguments, **named)
@@ -290,10 +293,12 @@ class ZeroModel(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load the module's weights, the same on all ranks at once; fp32 ones reach master weights unrounded.
+        """Load the module's weights; call it on all ranks with the same values.
+
+        Values in fp32 reach the master weights unrounded.
 
         Raises:
-            ValueError: ``assign`` is set, by which the module would get other memory.
+            ValueError: ``assign`` is set, which would replace the parameters' memory.
         """
         if assign:
             raise ValueError("assign=True would take the parameters out of the engine; leave it out")
@@ -317,7 +322,7 @@ class ZeroModel(nn.Module):
 
     def _changed(self, *_: object) -> None:
         for unit in self._units:
-            unit.release()  # gathered by a forward without a backward: now they are old
+            unit.release()  # gathered by a forward without a backward, and stale now
             unit.changed()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":

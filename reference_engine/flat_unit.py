@@ -1,16 +1,15 @@
-"""Keep a unit's parameters in one flat storage: its layout, the shard that this rank owns, and gathering
-and releasing the rest.
+"""Keep a unit's parameters in one flat storage: layout, this rank's shard, gathering and releasing the rest.
 
-Where parameters are sharded, the storage is resized (to full size by a gather, to nothing by a release) and
-`.data` is never swapped, so that tensors that autograd saved do not keep memory alive. While its values are
-away, a parameter has another Python class, which raises an error when it is used.
+If parameters are sharded, the storage is resized: to full size by a gather, to zero by a release.  `.data` is
+never swapped, so that tensors saved by autograd do not keep memory alive.  While its values are released, a
+parameter has another Python class, which raises an error when it is used.
 
-Parameters stand one after the other; the end is padded with zeros to a multiple of ranks x alignment, so
-that all shards have the same size:
+Parameters are stored one after the other.  The end is padded with zeros to a multiple of ranks x alignment,
+so that all shards have the same size:
 
     | p0 | p1 | p2 ... | padding |        rank r owns elements [r, r + 1) x padded / ranks
 
-A parameter may lie in several shards.  The layout is the same for all stages.
+A parameter may span several shards.  The layout is the same for all stages.
 """
 
 import math
@@ -31,9 +30,10 @@ from zprof.reference_engine.config import ZeroConfig
 class FlatUnit:
     """Parameters that are gathered and reduced together: one module, dtype, ``requires_grad`` and group.
 
-    ``full``     all parameters, ``layout.padded`` elements; storage empty at rest in stage 3
+    ``full``     all parameters, ``layout.padded`` elements; its storage is empty at rest in stage 3
     ``shard``    this rank's part in the dtype of the parameters: its own memory in stage 3, else a view
-    ``weights``  what the optimizer updates: fp32, all of it (stage 0) or this rank's part; None if frozen
+    ``weights``  fp32 weights that the optimizer updates: all of them (stage 0) or this rank's part; None if
+                 frozen
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class FlatUnit:
         comm: Comm,
         group: int = 0,
     ) -> None:
-        """Take over the parameters; their values become those of rank 0 (collective).
+        """Take over the parameters and broadcast rank 0's values (collective).
 
-        ``group`` is the index of the parameter group; without a meaning if they are frozen.
+        ``group`` is the index of the parameter group; it has no meaning for frozen parameters.
         """
         self.name = name
         self.group = group
         self.policy = get_policy(config.stage)
         self.parameters = tuple(parameter for _, parameter in parameters)
         self.trainable = self.parameters[0].requires_grad
-        #: Somebody will say when the backward of its module is over; until then it must not be released.
+        #: True if InputWatch will report the end of the module's backward; the unit must not be released
+        #: before.
         self.watched = False
         self.layout = build_layout(
             ((parameter_name, parameter.shape) for parameter_name, parameter in parameters),
@@ -77,39 +78,39 @@ class FlatUnit:
 
     @property
     def shard_range(self) -> slice:
-        """This rank's part of the flat tensor."""
+        """This rank's range in the flat tensor."""
         return self.layout.shard(self._comm.rank)
 
     @property
     def owned_range(self) -> slice:
-        """The part that this rank's optimizer updates."""
+        """The range that this rank's optimizer updates."""
         return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
 
     @property
     def low_precision(self) -> torch.Tensor | None:
-        """Where updated fp32 master weights are rounded to; None where the weights are the parameters."""
+        """Destination of rounded fp32 master weights; None if the weights are the parameters."""
         if self.weights is None or self.weights.dtype == self.full.dtype:
             return None
         return self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
 
     def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
+        """Yield the parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
         for slot in self.layout.slots:
             yield flat[slot.offset : slot.offset + slot.numel].view(slot.shape)
 
     def gather(self) -> None:
-        """Start to fetch all parameters from their owners, unless they are here or on their way."""
+        """Start to gather all parameters from their owners, unless they are present or already in flight."""
         if self._present:
             return
         self._resize(self.layout.padded)
         self._start_gather(self.shard.detach())
 
     def publish(self) -> None:
-        """Tell the other ranks this rank's updated part, and start to fetch theirs (stages 1 and 2)."""
+        """Send this rank's updated part to the other ranks and start to gather theirs (stages 1 and 2)."""
         self._start_gather(self.full[self.shard_range])
 
     def wait(self) -> None:
-        """Block until a gather that was started is complete."""
+        """Block until the gather in flight is complete."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.wait()
@@ -117,7 +118,7 @@ class FlatUnit:
                 parameter.__class__ = own
 
     def release(self) -> None:
-        """Give the memory of gathered parameters back; does nothing where each rank keeps them."""
+        """Free the memory of gathered parameters; do nothing if each rank keeps them."""
         if self.policy.shard_parameters and self._present:
             self.wait()
             self._resize(0)
@@ -125,7 +126,7 @@ class FlatUnit:
             self._hide()
 
     def touched(self, parameter: nn.Parameter) -> None:
-        """A parameter is used whose values are not here: wait for them, or say why they will not come."""
+        """Handle the use of a parameter without values: wait for its gather, or raise if there is none."""
         if not self.policy.shard_parameters:
             self.wait()
             return
@@ -137,16 +138,16 @@ class FlatUnit:
         )
 
     def changed(self) -> None:
-        """The optimizer has new values: a graph of the old ones must not be used any more."""
+        """Invalidate autograd graphs of the old values, after the optimizer wrote new ones."""
         if self.trainable:
             increment_version(self.parameters)
             self._versions = self._current_versions()
 
     def take_edits(self) -> None:
-        """Take over what the user has written into the parameters, which must be here.
+        """Pick up what the user has written into the parameters, which must be present.
 
-        In 16 bits the master weights of elements that were written become their values; the others keep their
-        fp32 ones.  A change through ``.data`` has no version and is not seen.
+        With 16-bit parameters, the master weights of written elements take the new values; all others keep
+        their fp32 values.  A change through ``.data`` does not bump the version and is not detected.
         """
         versions = self._current_versions()
         if versions == self._versions or not self._present:
@@ -159,7 +160,7 @@ class FlatUnit:
             weights.copy_(torch.where(weights.to(low.dtype) == low, weights, low.float()))
 
     def set_master_weights(self, index: int, values: torch.Tensor) -> None:
-        """Give a parameter's fp32 values to this rank's master weights where they round to what it has."""
+        """Copy a parameter's fp32 values to the master weights if they round to the stored 16-bit values."""
         slot, owned = self.layout.slots[index], self.owned_range
         first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
         if self.weights is None or self.low_precision is None or first >= last:
@@ -170,7 +171,7 @@ class FlatUnit:
         weights.copy_(torch.where(new.to(low.dtype) == low, new, weights))
 
     def master_weights(self) -> Iterator[torch.Tensor]:
-        """Yield all parameters in fp32, on all ranks at once."""
+        """Yield all parameters in fp32; call it on all ranks at once."""
         if self.weights is None or self.low_precision is None:
             yield from self.views(self.full.float())
             return
@@ -211,10 +212,10 @@ class FlatUnit:
         return values
 
     def _point_parameters(self) -> None:
-        # The only time that .data is set: the model's own Parameter objects stay, only their memory moves.
+        # The only place that sets .data: the model's own Parameter objects stay, only their memory moves.
         for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
             parameter.data = view
-            parameter.grad = None  # of an earlier backward; it would be added to the first
+            parameter.grad = None  # left by an earlier backward; the first one here would add to it
 
     def _make_shard(self) -> nn.Parameter:
         part = self.full[self.shard_range]
@@ -228,31 +229,31 @@ class FlatUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleUnit:
-    """What is gathered and released together: several flat units where dtypes differ or some are frozen."""
+    """A module's parameters, gathered together; several flat units if dtypes differ or some are frozen."""
 
     name: str
     module: nn.Module
     flat: tuple[FlatUnit, ...]
 
     def gather(self) -> None:
-        """Start to fetch what is not here."""
+        """Start to gather the parameters that are not present."""
         for unit in self.flat:
             unit.gather()
 
     def wait(self) -> None:
-        """Block until all is here."""
+        """Block until all parameters are present."""
         for unit in self.flat:
             unit.wait()
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory of the gathered parameters."""
         for unit in self.flat:
             unit.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is sharded over the ranks."""
+    """Sharding policy of a ZeRO stage."""
 
     shard_optimizer: bool
     shard_gradients: bool
@@ -260,18 +261,18 @@ class Policy:
 
     @property
     def gathers_after_step(self) -> bool:
-        """Each rank updates its shard only, and keeps all parameters: they must be gathered again."""
+        """True if each rank updates only its shard but keeps all parameters and must gather them again."""
         return self.shard_optimizer and not self.shard_parameters
 
 
 def get_policy(stage: int) -> Policy:
-    """The policy of a ZeRO stage; stage 0 is plain data parallelism."""
+    """Return the policy of a ZeRO stage; stage 0 is plain data parallelism."""
     return Policy(shard_optimizer=stage >= 1, shard_gradients=stage >= 2, shard_parameters=stage >= 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One parameter in the flat storage; sizes in elements."""
+    """Position of one parameter in the flat storage; sizes in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -291,7 +292,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The table of one unit.  ``numel`` is logical, ``padded`` what is stored."""
+    """Placement of one unit's parameters.  ``numel`` counts logical elements, ``padded`` stored ones."""
 
     slots: tuple[Slot, ...]
     numel: int
@@ -309,11 +310,11 @@ class Layout:
         return self.padded // self.ranks
 
     def shard(self, rank: int) -> slice:
-        """The elements that a rank owns."""
+        """Return the range of elements that a rank owns."""
         return slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
 
     def pieces(self, rank: int) -> tuple[Piece, ...]:
-        """The logical content of a rank's shard, padding left out."""
+        """Return the parameter pieces in a rank's shard, without padding."""
         shard = self.shard(rank)
         return tuple(piece for slot in self.slots if (piece := _overlap_shard(slot, shard)) is not None)
 
@@ -362,14 +363,14 @@ _NEEDS_NO_VALUES = frozenset(
 
 
 class ParameterOwner(Protocol):
-    """The unit of absent parameters."""
+    """The unit that owns absent parameters."""
 
     def touched(self, parameter: nn.Parameter) -> None:
-        """Make its values be there, or raise an error that says why they cannot be."""
+        """Make the parameter's values available, or raise an error that says why they are not."""
 
 
 class AbsentParameter(nn.Parameter):
-    """A parameter whose values are not here; see :func:`absent_class`."""
+    """A parameter whose values are not present; see :func:`make_absent_class`."""
 
     owner: Callable[[], ParameterOwner | None]
 
@@ -388,7 +389,7 @@ class AbsentParameter(nn.Parameter):
 
 
 def make_absent_class(owner_of_all: ParameterOwner) -> type[AbsentParameter]:
-    """The class of one unit's absent parameters; it knows the unit weakly."""
+    """Return the class for one unit's absent parameters; it holds a weak reference to the unit."""
 
     class AbsentOfUnit(AbsentParameter):
         owner = staticmethod(ref(owner_of_all))
@@ -407,7 +408,7 @@ def _touch(parameter: AbsentParameter) -> None:
 
 def _needs_no_values(func: Any) -> bool:
     name = getattr(func, "__name__", "")
-    if name in ("__get__", "__set__", "__delete__"):  # of a property
+    if name in ("__get__", "__set__", "__delete__"):  # a property's accessor
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     return name in _NEEDS_NO_VALUES or name.startswith(("is_", "_is_"))
 

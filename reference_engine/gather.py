@@ -1,12 +1,11 @@
-"""Gather each unit's parameters before its forward and backward, prefetch the next ones, and release them
-afterwards.
+"""Gather each unit's parameters before its forward and backward, prefetch the next, release them after.
 
 Stage 3 moves per step: all-gather psi (forward) + all-gather psi (backward) + reduce-scatter psi (arXiv
 1910.02054, section 7.2).
 
-The first pass records.  A unit that is needed out of the recorded order ends the look-ahead for the rest of
-that pass; what was recorded meanwhile holds for the next.  The order depends on the calls alone, so that
-all ranks gather in the same order.
+The first pass records the order.  A unit that is needed out of the recorded order ends the prefetch for the
+rest of that pass; the order seen in that pass is used in the next.  The order depends only on the calls, so
+that all ranks gather in the same order.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from zprof.reference_engine.hooks import BackwardPass, ModuleHook, collect_nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefetchDemand:
-    """What to do when a unit is needed: gather ``ahead`` too; ``missed`` is what was expected instead."""
+    """Prefetch decision for a unit: gather ``ahead`` too; ``missed`` is the unit expected instead."""
 
     ahead: tuple[str, ...] = ()
     missed: str | None = None
@@ -36,7 +35,7 @@ class PrefetchOrder:
     """The order in which one direction (forward or backward) needs its units."""
 
     def __init__(self, depth: int) -> None:
-        """Look ``depth`` units ahead; 0 never does."""
+        """Look ``depth`` units ahead; 0 disables prefetch."""
         self._depth = depth
         self._recorded: list[str] = []
         self._seen: list[str] = []
@@ -44,17 +43,17 @@ class PrefetchOrder:
 
     @property
     def latest(self) -> str | None:
-        """The unit that was needed last in this pass."""
+        """The latest unit requested in this pass."""
         return self._seen[-1] if self._seen else None
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Start a pass."""
         if self._seen:
             self._recorded, self._seen = self._seen, []
         self._on_course = bool(self._recorded) and self._depth > 0
 
     def demand(self, unit: str) -> PrefetchDemand:
-        """``unit`` is needed now."""
+        """Record that ``unit`` is needed now, and return what to prefetch."""
         position = len(self._seen)
         self._seen.append(unit)
         if not self._on_course:
@@ -67,10 +66,10 @@ class PrefetchOrder:
 
 
 class ParameterWaiter:
-    """Stages 1 and 2: a unit's forward waits for the gather that the last step started."""
+    """In stages 1 and 2, make a unit's forward wait for the gather that the last step started."""
 
     def __init__(self, units: Sequence[ModuleUnit]) -> None:
-        """Hook the modules."""
+        """Register hooks on the modules."""
         self._units = {unit.name: unit for unit in units}
         for unit in units:
             unit.module.register_forward_pre_hook(ModuleHook(self._before_forward, unit.name), prepend=True)
@@ -80,7 +79,7 @@ class ParameterWaiter:
 
 
 class ParameterGatherer:
-    """Stage 3: gathers each unit when it is needed, and the next ones ahead of that."""
+    """In stage 3, gather each unit when it is needed, and prefetch the next ones."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class ParameterGatherer:
         keep: Keep,
         backward: BackwardPass,
     ) -> None:
-        """Hook the modules; the root comes first in ``units``."""
+        """Register hooks on the modules; the root comes first in ``units``."""
         self._units = {unit.name: unit for unit in units}
         self._root = units[0].name
         self._keep = Keep(keep)
@@ -107,13 +106,13 @@ class ParameterGatherer:
             self._hook(unit)
 
     def release_all(self) -> None:
-        """Give every unit back."""
+        """Release every unit."""
         self._kept.clear()
         for unit in self._units.values():
             unit.release()
 
     def _hook(self, unit: ModuleUnit) -> None:
-        # First before and last after: the user's own hooks see the parameters.
+        # First before and last after, so that the user's own hooks see the parameters.
         before, after = (
             ModuleHook(self._before_forward, unit.name),
             ModuleHook(self._after_forward, unit.name),
@@ -138,18 +137,18 @@ class ParameterGatherer:
 
     def _begin_forward(self) -> None:
         for calls in self._calls.values():
-            calls.clear()  # of a forward that an exception ended
+            calls.clear()  # left by a forward that an exception ended
         self.release_all()
         self._forward_order.begin()
 
     def _after_forward(self, name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if is_in_backward():
-            return  # the backward gives it back, when its gradients are there
+            return  # released in the backward, once its gradients are ready
         unit = self._units[name]
         inputs = self._calls[name].pop()
         if torch.is_grad_enabled():
-            # Hooks of nodes, not of tensors: those of the tensors come first, and by them the units that are
-            # over are reduced and given back before this one is gathered.
+            # Hooks of nodes, not of tensors: tensor hooks run first, and in them finished units are reduced
+            # and released before this one is gathered.
             nodes = collect_nodes(output) - inputs
             for node in nodes:
                 node.register_prehook(partial(self._before_backward, name))
@@ -162,7 +161,8 @@ class ParameterGatherer:
 
     def _keeps(self, unit: ModuleUnit, nodes: set[Node], inputs: set[Node]) -> bool:
         if not nodes and (inputs or any(flat.trainable for flat in unit.flat)):
-            return True  # its tensors are where nobody finds them: nothing will say when its backward begins
+            # its output tensors cannot be found, so nothing will signal the start of its backward
+            return True
         last = self._keep is Keep.LAST and self._forward_order.latest == unit.name
         return last or self._keep is Keep.ALL
 
@@ -185,7 +185,7 @@ class ParameterGatherer:
         self._need_in_backward(self._units[name])
 
     def _need_in_backward(self, unit: ModuleUnit) -> None:
-        if unit.name in self._begun:  # by another output, another call, or its recomputation
+        if unit.name in self._begun:  # started by another output, another call, or its recomputation
             unit.gather()
             unit.wait()
         else:

@@ -1,27 +1,26 @@
-"""Hook a model's modules, parameters and autograd nodes, and find out when a backward pass begins and ends,
-for the model and for each unit.
+"""Hook a model's modules, parameters and autograd nodes, and detect the start and end of each backward pass.
 
-Hooks hold the engine weakly: otherwise a module would keep its engine, which keeps the module, and memory
-would wait for the cycle collector.
+Hooks hold only weak references to the engine.  Otherwise a module would keep its engine, which keeps the
+module, and memory would wait for the cycle collector.
 
-It begins when the gradient of an output of the model is there, or with the first other hook that fires in
-it, and ends in the autograd engine's final callback.  That runs after the last gradient, with the streams of
-the caller of ``backward()`` as the current ones, but on the thread that ran the last node: with gradients on
-a GPU that is autograd's thread of the device, and the caller waits for it.  Nothing here may depend on the
-thread.
+A pass starts when the gradient of an output of the model is ready, or with the first other hook that fires in
+it.  It ends in the autograd engine's final callback, which runs after the last gradient.  In that callback
+the current streams are those of the caller of ``backward()``, but the thread is the one that ran the last
+node. With gradients on a GPU that is autograd's thread of the device, and the caller waits for it.  Nothing
+here may depend on the thread.
 
-``torch.autograd.grad()`` runs through the same nodes, and needs their parameters, but adds to no ``.grad``:
-such a pass begins and ends too, and is not the ``backward()`` of a step.
+``torch.autograd.grad()`` runs through the same nodes and needs their parameters, but adds to no ``.grad``.
+Such a pass starts and ends too, but is not the ``backward()`` of a step.
 
 The callback belongs to the pass in which it is queued.  Reentrant activation checkpointing runs a backward
-inside the backward, whose end is not the end: so the pass is begun before that, by the output of the model
-or by the recomputation, both of which belong to the outer one.
+inside the backward, whose end is not the end of the outer one.  So the pass is started before that, by the
+output of the model or by the recomputation, both of which belong to the outer pass.
 
-Autograd runs what is ready in the reverse order of the forward.  Whatever a unit did came after its input was
-made, so it has run before the node that made the input gets its turn.  Inputs that no node made say nothing:
-tokens have no gradient, and the gradient of a leaf (a parameter that is handed on) comes as soon as it can.
-A unit that was called twice is over when both calls of that forward are; calls of another forward, whose
-graph somebody keeps, do not count.
+Autograd runs ready nodes in the reverse order of the forward.  All nodes of a unit were made after its input,
+so they have run before the node that made the input.  Inputs that no node made carry no information: tokens
+have no gradient, and the gradient of a leaf (a parameter that is passed on) comes as soon as it can.  If a
+unit was called twice in one forward, its backward is over when both calls are.  Calls of another forward
+whose graph is still alive do not count.
 """
 
 import dataclasses
@@ -41,9 +40,9 @@ from zprof.reference_engine.flat_unit import ModuleUnit
 
 
 class EngineHook:
-    """Calls a method of the engine, with ``prefix`` before the hook's own arguments, while the engine lives.
+    """Call a method of the engine while it lives, with ``prefix`` before the hook's own arguments.
 
-    A deep copy of the module is a plain module: the hook of the copy does nothing.
+    A deep copy of the module is a plain module, so the hook of the copy does nothing.
     """
 
     def __init__(self, method: Callable[..., Any], *prefix: Any) -> None:
@@ -52,11 +51,11 @@ class EngineHook:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine is still there."""
+        """True while the engine exists."""
         return self._method() is not None
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Be the hook."""
+        """Call the method, if the engine still exists."""
         method = self._method()
         return None if method is None else method(*self._prefix, *arguments, **named)
 
@@ -68,34 +67,34 @@ class EngineHook:
 
 
 class ModuleHook(EngineHook):
-    """A hook of a module; torch.compile does not look into it, and compiles what stands before and after."""
+    """A module hook that torch.compile does not trace; the code before and after it is compiled."""
 
     @_disable_dynamo
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Be the hook."""
+        """Call the method, if the engine still exists."""
         return super().__call__(*arguments, **named)
 
 
 def do_nothing(*arguments: Any, **named: Any) -> None:
-    """A hook without effect."""
+    """Do nothing; replaces hooks in deep copies."""
 
 
 class Listeners:
-    """Methods to be called one after the other, in the order in which they came.
+    """Methods that are called one after the other, in the order in which they were added.
 
-    Bound methods are known weakly, for the reason above: who adds one has to live elsewhere.
+    Bound methods are held weakly, for the reason above: the caller must keep their objects alive.
     """
 
     def __init__(self) -> None:
         self._methods: list[Callable[[], Callable[[], None] | None]] = []
 
     def append(self, method: Callable[[], None]) -> None:
-        """Add one."""
+        """Add a method."""
         bound = hasattr(method, "__func__")
         self._methods.append(WeakMethod(method) if bound else lambda: method)
 
     def __call__(self) -> None:
-        """Tell all of them."""
+        """Call all methods."""
         for known in self._methods:
             method = known()
             if method is not None:
@@ -103,38 +102,38 @@ class Listeners:
 
 
 def is_in_backward() -> bool:
-    """Whether autograd runs on this thread: a forward in it is a recomputation."""
+    """Return whether autograd runs on this thread; a forward in it is a recomputation."""
     return torch._C._current_graph_task_id() != -1
 
 
 def _will_execute(node: Node) -> bool:
-    """Return whether the running pass executes a node that its graph holds."""
+    """Return whether the running pass executes a node of its graph."""
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # of a leaf whose gradient autograd.grad() returns instead of adding it to .grad
+    except RuntimeError:  # a leaf whose gradient autograd.grad() returns instead of adding it to .grad
         return False
 
 
 def will_have_gradient(parameter: torch.Tensor) -> bool:
-    """Whether the running backward pass gives the parameter a gradient, or has given it one."""
+    """Return whether the running backward pass gives the parameter a gradient, or has already done so."""
     with torch._C.DisableTorchFunctionSubclass():
         return _will_execute(get_gradient_edge(parameter).node)
 
 
 class BackwardPass:
-    """Tells listeners, in their order, of the begin and the end of each backward pass."""
+    """Notify listeners, in order, of the start and end of each backward pass."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        """``parameters`` are those that are trained."""
+        """Track the passes of a model with these trainable ``parameters``."""
         self.running = False
-        #: Whether the pass that runs, or ran last, adds to ``.grad``.
+        #: True if the running pass, or the last one, adds to ``.grad``.
         self.accumulates = True
         self._parameters = parameters
         self.on_begin = Listeners()
         self.on_end = Listeners()
 
     def enter(self) -> None:
-        """To be called from every hook in the backward; the first call of a pass begins it."""
+        """Start the pass with its first hook; every hook in the backward must call this."""
         if self.running:
             return
         self.accumulates = self._is_backward()
@@ -149,7 +148,7 @@ class BackwardPass:
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not is_in_backward():
-            self.running = False  # a pass that an exception ended has not told so
+            self.running = False  # a pass that ended in an exception did not reset it
 
     def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled() and not is_in_backward():
@@ -164,9 +163,9 @@ class BackwardPass:
         self.enter()
 
     def _is_backward(self) -> bool:
-        """Return False in ``autograd.grad()``, and in a ``backward(inputs=...)`` of other tensors.
+        """Return False for ``autograd.grad()``, and for ``backward(inputs=...)`` with other tensors.
 
-        Both execute only what leads to their inputs.  A backward in which this rank has used none of its
+        Both execute only what leads to their inputs.  A backward in which this rank used none of its
         parameters executes the whole graph.
         """
         if any(will_have_gradient(parameter) for parameter in self._parameters):
@@ -189,12 +188,12 @@ class BackwardPass:
 
 
 class InputWatch:
-    """Calls back when the backward of a unit is over."""
+    """Call back when the backward of a unit is over."""
 
     def __init__(
         self, units: Sequence[ModuleUnit], backward: BackwardPass, on_over: Callable[[ModuleUnit], None]
     ) -> None:
-        """Hook the modules."""
+        """Register hooks on the modules."""
         self._units = {unit.name: unit for unit in units}
         self._backward = backward
         self._on_over = on_over
@@ -208,7 +207,7 @@ class InputWatch:
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def call_over(self, call: "_Call") -> None:
-        """One call of a unit has had its backward."""
+        """Handle the end of one call's backward."""
         self._backward.enter()
         if self._backward.accumulates:  # after autograd.grad() the backward of the same graph may still come
             self._open[call.unit].discard(call)
@@ -251,7 +250,7 @@ class InputWatch:
 
 
 class _Call:
-    """One call of a unit in a forward: its first input with a gradient ends it.  The graph alone keeps it."""
+    """One call of a unit, over with the first gradient of an input.  Only the graph keeps it alive."""
 
     def __init__(self, watch: InputWatch, unit: str, forward: int) -> None:
         self._watch = watch
@@ -263,7 +262,7 @@ class _Call:
 
 
 def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in nested containers, dataclasses and the attributes of other objects (not of theirs)."""
+    """Yield the tensors in nested containers, dataclasses and (one level deep) other objects' attributes."""
     if isinstance(value, torch.Tensor):
         yield value
         return
@@ -278,10 +277,10 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def collect_nodes(value: Any) -> set[Node]:
-    """The nodes through which a gradient comes to the tensors in ``value``.
+    """Return the nodes through which gradients reach the tensors in ``value``.
 
-    A view counts with its base too: after a change in place the view has a new node, and the gradient comes
-    by the base's.
+    The base of a view is included: after an in-place change the view has a new node, and the gradient comes
+    through the base's.
     """
     nodes: set[Node] = set()
     for tensor in iter_tensors(value):

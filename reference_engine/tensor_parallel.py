@@ -1,27 +1,26 @@
-"""Split a model's linear layers, embedding and loss over the ranks of a tensor-parallel group, as
-Megatron-LM does (arXiv 1909.08053, section 3).
+"""Split a model's linear layers, embedding and loss over a tensor-parallel group, as in Megatron-LM.
 
-A layer split by columns and then one split by rows need one all-reduce in the forward and one in the
-backward.
+arXiv 1909.08053, section 3.
 
               forward       backward
     copy      identity      all_reduce       f, before a layer that is split by columns
     reduce    all_reduce    identity         g, after a layer that is split by rows
-    gather    all_gather    own part         where split columns are wanted whole
+    gather    all_gather    own part         to restore split columns to the whole
 
-Behind a reduce or a gather all ranks compute the same, so that the gradients there are equal bit by bit.
+After a reduce or a gather all ranks compute the same, so that the gradients there are bitwise equal.
 
     columns   Y_r = X A_r           A = [A_1 .. A_N] by output features
     rows      Y = sum_r X_r B_r     B by input features, where X_r is what the columns before left on the rank
 
-Two matrices in a row, the first by columns and the second by rows, need one all_reduce in the forward and
-one in the backward: nothing is exchanged between them (arXiv 1909.08053, section 3, figure 3).  The layers
-are made of a whole one, so that the weights do not depend on the number of ranks.
+A layer split by columns, followed by one split by rows, needs one all_reduce in the forward and one in the
+backward: nothing is exchanged between them (figure 3).  The layers are made from a whole layer, so that the
+weights do not depend on the number of ranks.
 
     loss = mean over tokens of (lse - logit[target]),   lse = log sum_v exp(logit[v])
 
-Each rank takes the log-sum-exp of its own logits; that of all is the log-sum-exp of the ranks'.  So one
-all_gather of two float32 a token is exchanged (Megatron-LM: three all_reduces of one), and logits stay split.
+Each rank takes the log-sum-exp of its own logits; the log-sum-exp of those is that of all logits.  So one
+all_gather of two float32 per token is exchanged (Megatron-LM: three all_reduces of one), and logits stay
+split.
 """
 
 from typing import Any
@@ -34,10 +33,12 @@ from zprof.reference_engine.comm.collective import Comm
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer of which each rank computes a part of the output features."""
+    """A linear layer in which each rank computes a part of the output features."""
 
     def __init__(self, whole: nn.Linear, mp: Comm, unit: str, *, parts: int = 1) -> None:
-        """Keep this rank's part.  ``parts`` matrices (query, key, value) in ``whole`` are split one by one.
+        """Keep this rank's part.
+
+        ``parts`` matrices (query, key, value) in ``whole`` are split one by one.
 
         Raises:
             ValueError: the output features of a part cannot be divided among the ranks.
@@ -49,15 +50,15 @@ class ColumnParallelLinear(nn.Module):
         self._mp, self._unit = mp, unit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is [..., input features], equal on all ranks; the result is [..., own output features]."""
+        """Map [..., input features], equal on all ranks, to [..., own output features]."""
         return F.linear(copy_to_ranks(x, self._mp, self._unit), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer to which each rank brings a part of the input features."""
+    """A linear layer in which each rank holds a part of the input features."""
 
     def __init__(self, whole: nn.Linear, mp: Comm, unit: str) -> None:
-        """Keep this rank's part; the bias stays whole on every rank.
+        """Keep this rank's part; every rank keeps the whole bias.
 
         Raises:
             ValueError: the input features cannot be divided among the ranks.
@@ -69,25 +70,25 @@ class RowParallelLinear(nn.Module):
         self._mp, self._unit = mp, unit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is [..., own input features]; the result is [..., output features], equal on all ranks."""
+        """Map [..., own input features] to [..., output features], equal on all ranks."""
         summed = reduce_over_ranks(F.linear(x, self.weight), self._mp, self._unit)
         return summed if self.bias is None else summed + self.bias  # once, not once per rank
 
 
 class GatheredColumns(nn.Module):
-    """Makes the output of a layer that is split by columns whole on every rank."""
+    """Gather the output of a column-split layer on every rank."""
 
     def __init__(self, mp: Comm, unit: str) -> None:
         super().__init__()
         self._mp, self._unit = mp, unit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is [..., own columns]; the result is [..., all columns]."""
+        """Map [..., own columns] to [..., all columns]."""
         return gather_columns(x, self._mp, self._unit)
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding of which each rank has a range of rows."""
+    """An embedding in which each rank has a range of rows."""
 
     def __init__(self, whole: nn.Embedding, mp: Comm, unit: str) -> None:
         """Keep this rank's rows.
@@ -101,9 +102,9 @@ class VocabParallelEmbedding(nn.Module):
         self._mp, self._unit = mp, unit
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """``tokens`` are below the whole number of rows; the result is [..., hidden], equal on all ranks."""
+        """Map tokens (global row numbers) to [..., hidden], equal on all ranks."""
         row, absent = _locate_own_rows(tokens, self._first, self.weight.shape[0])
-        # All ranks but one add zeros, so that the sum is exact.
+        # All ranks but one add zeros, so the sum is exact.
         rows = F.embedding(row, self.weight).masked_fill(absent.unsqueeze(-1), 0.0)
         return reduce_over_ranks(rows, self._mp, self._unit)
 
@@ -116,7 +117,7 @@ class VocabParallelLoss(nn.Module):
         self._mp, self._unit = mp, unit
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """``logits`` are [tokens, own words], ``targets`` [tokens]; the loss is float32, the same on all."""
+        """Return the float32 loss, equal on all ranks, of [tokens, own words] logits and [tokens] targets."""
         loss: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
             logits, targets, self._mp, self._unit
         )
@@ -137,7 +138,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """softmax - 1 at the target, over the number of tokens."""
+        """Return softmax - 1 at the target, divided by the number of tokens."""
         logits, lse, column, absent = ctx.saved_tensors
         gradient = (logits.float() - lse.unsqueeze(1)).exp_()
         gradient.scatter_add_(1, column.unsqueeze(1), absent.float().sub_(1.0).unsqueeze(1))
@@ -146,26 +147,26 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _locate_own_rows(index: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions in this rank's range, 0 where it is another rank's, and where that is so."""
+    """Return positions in this rank's range (0 for other ranks' rows), and the mask of those rows."""
     local = index - first
     absent = (local < 0) | (local >= count)
     return local.masked_fill(absent, 0), absent
 
 
 def copy_to_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-    """f: ``x``, which is the same on all ranks; its gradient is the sum over the ranks."""
+    """Return ``x``, which is equal on all ranks; its gradient is summed over the ranks (f)."""
     copied: torch.Tensor = _Copy.apply(x, mp, unit)  # type: ignore[no-untyped-call]
     return copied
 
 
 def reduce_over_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-    """g: the sum over the ranks, in the memory of ``x``, which must be the caller's own."""
+    """Return the sum over the ranks in the memory of ``x``, which must be the caller's own (g)."""
     summed: torch.Tensor = _Reduce.apply(x, mp, unit)  # type: ignore[no-untyped-call]
     return summed
 
 
 def gather_columns(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-    """The last dimensions of all ranks side by side, in rank order."""
+    """Concatenate the last dimension of all ranks, in rank order."""
     whole: torch.Tensor = _Gather.apply(x, mp, unit)  # type: ignore[no-untyped-call]
     return whole
 
@@ -178,7 +179,7 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        # A copy: autograd may have given the same tensor to others.
+        # A copy: autograd may have passed the same tensor elsewhere.
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         ctx.mp.all_reduce(total, ctx.unit).wait()
         return total, None, None
@@ -214,10 +215,10 @@ SPLIT_MARK = "tensor_parallel_split"
 
 
 def divide_among_ranks(size: int, mp: Comm, what: str) -> int:
-    """One rank's part of ``size`` elements.
+    """Return one rank's part of ``size`` elements.
 
     Raises:
-        ValueError: the ranks do not divide ``size``; one line that names it.
+        ValueError: the ranks do not divide ``size``; the one-line message names it.
     """
     if size % mp.world_size:
         raise ValueError(
@@ -227,9 +228,9 @@ def divide_among_ranks(size: int, mp: Comm, what: str) -> int:
 
 
 def slice_for_rank(whole: torch.Tensor, mp: Comm, *, dim: int, parts: int = 1) -> nn.Parameter:
-    """This rank's slice of a parameter along ``dim``, in memory of its own, marked as split.
+    """Return this rank's slice of a parameter along ``dim``, in memory of its own, marked as split.
 
-    ``parts`` is how many matrices lie behind each other along ``dim``; each is split by itself.
+    ``parts`` is the number of matrices stacked along ``dim``; each is split separately.
     """
     share = whole.shape[dim] // parts // mp.world_size
     separate = torch.unflatten(whole.detach(), dim, (parts, mp.world_size, share))

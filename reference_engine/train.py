@@ -36,7 +36,7 @@ from zprof.reference_engine.program.train_config import TrainConfig, Units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltProgram:
-    """What a loop needs; ``begin_step`` is to be called with the number of each step before it."""
+    """Model, optimizer, and ``begin_step``, which must be called with each step's number before the step."""
 
     model: ZeroModel
     optimizer: ZeroOptimizer
@@ -44,10 +44,10 @@ class BuiltProgram:
 
 
 def build_program(config: TrainConfig, mesh: Mesh) -> BuiltProgram:
-    """Make the model and hand it to the engine, on all ranks at once.
+    """Build the model and wrap it in the engine, on all ranks at once.
 
     Raises:
-        ValueError: the engine cannot handle it; one line says why.
+        ValueError: the engine does not support it; the one-line message says why.
     """
     torch.manual_seed(config.seed)
     run_block = make_block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
@@ -64,7 +64,7 @@ def build_program(config: TrainConfig, mesh: Mesh) -> BuiltProgram:
 
 
 def select_unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
-    """The units of the engine; None where its own choice is the one."""
+    """Return the engine's units, or None for its default."""
     if choice is Units.BLOCKS:
         return None
     if choice is Units.MODEL:
@@ -90,26 +90,26 @@ _REFUSED = 2
 
 
 class Observer(Protocol):
-    """Somebody who watches a run, on every rank."""
+    """Observes a run, on every rank."""
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
-        """The engine is there, no step was made."""
+        """Handle the built engine, before the first step."""
 
     def step_done(self, step: int, loss: float) -> None:
-        """A step is over; ``loss`` is that of this rank's part of the batch."""
+        """Handle the end of a step; ``loss`` is that of this rank's part of the batch."""
 
     def finished(self) -> None:
-        """All steps are over; the process group is still there."""
+        """Handle the end of all steps; the process group still exists."""
 
 
 def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
     """Train and return the loss of every step, mean over ranks and micro-batches.
 
-    Uses the default process group, or makes one from RANK, WORLD_SIZE and MASTER_*; without these, of one
-    rank.
+    Uses the default process group, or creates one from RANK, WORLD_SIZE and MASTER_*; without these, one of a
+    single rank.
 
     Raises:
-        ValueError: the config does not fit the number of ranks, or the engine cannot handle it.
+        ValueError: the config does not fit the number of ranks, or the engine does not support it.
         RuntimeError: a peer is gone.
     """
     with _process_group(config.timeout_s):
@@ -163,7 +163,7 @@ def _train_steps(
 
 
 def _resume(config: TrainConfig, built: BuiltProgram) -> int:
-    """The first step of this run."""
+    """Return the first step of this run."""
     if config.resume is None:
         return 0
     done = int(load_checkpoint(config.resume, built.model, built.optimizer)["step"])
@@ -199,14 +199,14 @@ def _process_group(timeout_s: float) -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors are raised: one line from rank 0 is enough."""
+    """An argument parser that raises its errors, so that only rank 0 prints one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train from the command line: 0 fine, 1 failed, 2 settings that cannot be used, 130 interrupted."""
+    """Train from the command line; exit code 0 ok, 1 failed, 2 invalid settings, 130 interrupted."""
     rank = int(os.environ.get("RANK", "0"))
     parser = _Parser(
         prog="python -m zprof.reference_engine.train",
@@ -242,14 +242,10 @@ def _report(message: str, rank: int, *, code: int, only_first: bool = False) -> 
     return code
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def train_step(
     built: BuiltProgram, batches: Iterator[torch.Tensor], step: int, *, micro_batches: int
 ) -> float:
-    """Train on the next micro-batches; their mean loss on this rank."""
+    """Train on the next micro-batches and return their mean loss on this rank."""
     built.begin_step(step)
     built.optimizer.zero_grad()
     losses = []
@@ -263,7 +259,7 @@ def train_step(
 
 
 def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
-    """What this rank trains on; ranks that share a model have the same."""
+    """Return this rank's training data; ranks that share a model have the same."""
     return Batches(
         seed=config.seed,
         batch=config.batch,
@@ -282,10 +278,10 @@ _PLAIN_LINES = 20
 
 
 class Progress:
-    """Tells of finished steps: step, loss, steps per second."""
+    """Print progress: step, loss, steps per second."""
 
     def __init__(self, steps: int, *, first: int = 0, stream: TextIO | None = None) -> None:
-        """``first`` is the number of steps that were made before this run."""
+        """Start the clock; ``first`` is the number of steps made before this run."""
         self._steps, self._first = steps, first
         self._stream = sys.stderr if stream is None else stream
         self._every = -(-(steps - first) // _PLAIN_LINES)
@@ -293,7 +289,7 @@ class Progress:
         self._begin_s = time.monotonic()
 
     def step_done(self, step: int, loss: float) -> None:
-        """``step`` counts from 0."""
+        """Print a finished step; ``step`` counts from 0."""
         done = step + 1
         if self._stream.isatty():
             self._open = done < self._steps
@@ -302,7 +298,7 @@ class Progress:
             self._write(self._words(done, loss), "\n")
 
     def close(self) -> None:
-        """End a line that is open: what is printed next begins at its start."""
+        """End an open line, so that the next output starts on a new one."""
         if self._open:
             self._open = False
             self._write("", "\n")
@@ -318,3 +314,7 @@ class Progress:
 
     def _write(self, text: str, end: str) -> None:
         print(text, end=end, file=self._stream, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

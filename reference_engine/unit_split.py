@@ -1,7 +1,7 @@
 """Assign every parameter of a model to a unit, which is gathered and reduced as a whole.
 
-By default each child of every nn.ModuleList is a unit and the rest of the model is the root unit. A
-parameter belongs to the nearest unit above it; tied weights belong to the root.
+By default each child of every nn.ModuleList is a unit and the rest of the model is the root unit.  A
+parameter belongs to the nearest unit above it; weights that several units share belong to the root.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ class UnitSpec:
 
 
 def find_default_units(model: nn.Module) -> list[nn.Module]:
-    """Children of every ``nn.ModuleList`` that are called themselves."""
+    """Return the children of every ``nn.ModuleList`` that can be called themselves."""
     return [
         child
         for module in model.modules()
@@ -36,7 +36,7 @@ def find_default_units(model: nn.Module) -> list[nn.Module]:
 
 
 def resolve_unit_modules(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]]) -> list[nn.Module]:
-    """The chosen modules, and all modules of the model that are of a chosen class.
+    """Return the chosen modules, and all modules of the model that are instances of a chosen class.
 
     Raises:
         ValueError: the model has no module of a chosen class.
@@ -54,7 +54,7 @@ def resolve_unit_modules(model: nn.Module, units: Iterable[nn.Module | type[nn.M
 
 
 def split_into_units(model: nn.Module, unit_modules: Iterable[nn.Module] | None = None) -> list[UnitSpec]:
-    """Give every parameter of the model to one unit."""
+    """Assign every parameter of the model to one unit."""
     chosen = set(find_default_units(model) if unit_modules is None else unit_modules) - {model}
     owners: dict[nn.Parameter, set[nn.Module]] = {}
     for parameter, owner in _iter_owners(model, model, chosen):
@@ -75,9 +75,9 @@ def split_by_dtype(
     name: str,
     groups: Mapping[nn.Parameter, int] | None = None,
 ) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
-    """Split a unit's parameters into flat units: one dtype, ``requires_grad`` and group each, named.
+    """Split a unit's parameters into named flat units with one dtype, ``requires_grad`` and group each.
 
-    ``groups`` is the group of each trainable parameter; None: all are in one.
+    ``groups`` is the group of each trainable parameter; None puts all in one.
     """
     kinds: dict[tuple[torch.dtype, bool, int], list[tuple[str, nn.Parameter]]] = {}
     for parameter_name, parameter in parameters:

@@ -1,10 +1,10 @@
-"""The pytest plugin: a fixture that records a piece of training, and a marker that limits what it may cost.
+"""Provide a fixture that records a piece of training, and a marker that limits what it may cost.
 
     @pytest.mark.zprof_limit(peak="24 MiB", activations="+0%")
     def test_step(zprof_run):
         zprof_run(step, model=model, optimizer=optimizer)
 
-A session that uses neither pays nothing: what does the work is imported by the first test that needs it.
+A session that uses neither pays nothing: the implementation is imported by the first test that needs it.
 """
 
 from collections.abc import Generator, Iterator
@@ -32,12 +32,12 @@ _HELP = (
 _LIMITS: "pytest.StashKey[tuple[Limit, ...]]" = pytest.StashKey()
 _RUNS: "pytest.StashKey[RunFixture]" = pytest.StashKey()
 _SAID: "pytest.StashKey[list[tuple[str, str]]]" = pytest.StashKey()
-#: As an attribute of a test's report, so that it comes along from the workers of pytest-xdist.
+#: Attribute of a test's report, so that it travels from the workers of pytest-xdist.
 _ATTRIBUTE = "zprof_said"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option, one setting."""
+    """Add the option and the setting."""
     parser.addini(
         _REQUIRE,
         type="bool",
@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One marker."""
+    """Add the marker."""
     config.addinivalue_line("markers", _HELP)
 
 
@@ -73,7 +73,7 @@ def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
 
 
 class _Fixture:
-    """Errors of zprof as one line of a failed test; what the test's own code raises goes through."""
+    """Turn zprof's errors into one line of a failed test; exceptions of the test's own code pass through."""
 
     def __init__(self, runs: "RunFixture") -> None:
         self._runs = runs
@@ -116,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold the run against the limits when the test's own code has passed."""
+    """Check the run against the limits after the test's own code has passed."""
     result = yield
     limits = item.stash.get(_LIMITS, ())
     if limits:
@@ -147,12 +147,12 @@ def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
 
 
 def _names(item: pytest.Item) -> list[str]:
-    """Of the classes around a test, and its own.  Its nodeid may have the group of pytest-xdist behind it."""
+    """Return the names of a test and its classes; its nodeid may end with the group of pytest-xdist."""
     return [node.name for node in item.listchain() if isinstance(node, pytest.Class)] + [item.name]
 
 
 def _said(judged: "LimitVerdict", root: Path) -> Iterator[tuple[str, str]]:
-    """What the terminal's summary says of a test: kind and line."""
+    """Yield kind and line of what the terminal summary reports for a test."""
     yield from (("warning", line) for line in judged.warnings)
     yield from (("notice", line) for line in judged.notices)
     if judged.written is not None:
@@ -162,7 +162,7 @@ def _said(judged: "LimitVerdict", root: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
-    """Send along what is to be said."""
+    """Attach the lines for the terminal summary to the report."""
     report = yield
     if call.when == "call" and (said := item.stash.get(_SAID, None)):
         setattr(report, _ATTRIBUTE, said)
@@ -170,7 +170,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, A
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """A section only where there is something to say."""
+    """Print a section if there is something to report."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     said = [
         (report.nodeid, kind, line) for report in reports for kind, line in getattr(report, _ATTRIBUTE, ())

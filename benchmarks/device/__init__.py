@@ -1,1 +1,1 @@
-"""What needs a GPU, check by check, each in a process of its own."""
+"""Run the checks that need a GPU, each in a process of its own."""

@@ -1,10 +1,11 @@
-"""The engine's AdamW kernel on a GPU: its error against float64, and its time and bandwidth beside torch's
-fused AdamW plus casts and a plain copy.
+"""Measure the engine's AdamW kernel on a GPU: error against float64, time and bandwidth.
 
-Bytes per parameter, with bfloat16 gradients and parameters: the kernel reads 14 and writes 14; the norm
-reads 2. Up to some million parameters everything fits into the device's cache, so ratios to the copy
-above 1 are no error there. ``small_units`` is the same for many units of one call, beside a call for each
-of them: small ones are bound by launches, so their times include the host's.
+It is compared with torch's fused AdamW plus casts, and with a plain copy.
+
+Bytes per parameter, with bfloat16 gradients and parameters: the kernel reads 14 and writes 14; the norm reads
+2. Up to some million parameters everything fits into the device's cache, so ratios to the copy above 1 are no
+error there.  ``small_units`` compares one call for many units with one call per unit: small units are bound
+by launches, so their times include the host's.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ from zprof.reference_engine.optimizer.adamw import (
     Update,
 )
 
-#: One that vectors do not divide, one that fills the device.
+#: One size that vectors do not divide, one that fills the device.
 CORRECTNESS_ELEMENTS = (5003, 2**22 + 3)
 DTYPES = ((torch.float32, None), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16),
           (torch.float32, torch.bfloat16))  # fmt: skip
@@ -33,7 +34,11 @@ SQUARES_ALLOWED = 2.0**-17
 
 
 def measure_adam_correctness() -> dict[str, Any]:
-    """Largest errors of the weights, for each pair of types."""
+    """Return the largest weight errors for each pair of types.
+
+    Raises:
+        CheckFailed: an error is too large, or the kernel breaks a rule.
+    """
     kernel = load_engine_kernel()
     errors: dict[str, Any] = {}
     wrong: list[str] = []
@@ -83,16 +88,16 @@ def _find_broken_rules(kernel: Update, shard: Shard) -> list[str]:
 
 
 BANDWIDTH_ELEMENTS = tuple(2**power for power in (20, 22, 24, 26, 28, 30))
-#: Units of one call, and the elements of each.
+#: Units per call, and the elements of each.
 SMALL_UNITS = ((100, 2**10 + 3), (100, 2**14 + 3), (100, 2**18), (1000, 2**10 + 3))
 UPDATE_BYTES = 28
 NORM_BYTES = 2
-#: The shard itself, and the fp32 gradient and the random numbers that are made beside it.
+#: The shard itself, and the fp32 gradient and random numbers that are made for it.
 NEEDED_BYTES = 16 + 12
 
 
 def measure_adam_bandwidth() -> dict[str, Any]:
-    """One entry for each size that fits into the memory."""
+    """Return one entry per size that fits into the memory."""
     copy = measure_copy_bytes_per_s()
     torch.cuda.empty_cache()
     try:
@@ -155,10 +160,10 @@ NUMBERS = AdamWHyperparameters(learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1
 
 
 def load_engine_kernel() -> Update:
-    """The engine's own kernel on this device.
+    """Return the engine's own kernel on this device.
 
     Raises:
-        NotMeasured: it cannot be had; one line says why.
+        NotMeasured: it is unavailable; the one-line message says why.
     """
     from zprof.reference_engine.optimizer import cuda
 
@@ -170,7 +175,7 @@ def load_engine_kernel() -> Update:
 
 
 def make_shard(elements: int, gradient: torch.dtype, low: torch.dtype | None, *, seed: int = 0) -> Shard:
-    """Random weights and gradient, moments as after some steps."""
+    """Return a shard with random weights and gradient, and moments as after some steps."""
     made = torch.Generator("cuda").manual_seed(seed)
 
     def normal(scale: float) -> torch.Tensor:
@@ -188,7 +193,7 @@ def make_shard(elements: int, gradient: torch.dtype, low: torch.dtype | None, *,
 
 
 def copy_shard(shard: Shard) -> Shard:
-    """The same values in other memory."""
+    """Return a shard with the same values in other memory."""
     return Shard(
         weights=shard.weights.clone(),
         gradient=shard.gradient.clone(),
@@ -200,7 +205,7 @@ def copy_shard(shard: Shard) -> Shard:
 
 
 def make_step_control(divisor: float, *, found_inf: bool = False) -> StepControl:
-    """As the optimizer would give it."""
+    """Return a step control as the optimizer makes it."""
     return StepControl(
         divisor=torch.full((1,), divisor, device="cuda"),
         found_inf=torch.full((1,), float(found_inf), device="cuda"),
@@ -208,7 +213,7 @@ def make_step_control(divisor: float, *, found_inf: bool = False) -> StepControl
 
 
 def compute_true_weights(shard: Shard, divisor: float) -> torch.Tensor:
-    """AdamW's weights after one step, in float64."""
+    """Return AdamW's weights after one step, in float64."""
     t, n = float(shard.step), NUMBERS
     gradient = shard.gradient.double() / divisor
     first = n.beta1 * shard.exp_avg.double() + (1 - n.beta1) * gradient

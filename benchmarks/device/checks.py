@@ -1,6 +1,4 @@
-"""All GPU checks, the most wanted first in case that time runs out, and the row that each leaves in
-the result.
-"""
+"""List all GPU checks, the most important first in case time runs out, and define the row of each result."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """``function`` of ``module`` returns figures, or raises."""
+    """A check: ``function`` of ``module`` returns figures, or raises."""
 
     name: str
     module: str
@@ -19,7 +17,7 @@ class Check:
     limit_s: float
 
     def measure(self) -> Mapping[str, Any]:
-        """Make it, in this process."""
+        """Run the check in this process and return its figures."""
         figures: Mapping[str, Any] = getattr(importlib.import_module(self.module), self.function)()
         return figures
 
@@ -45,7 +43,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def find_check(name: str) -> Check:
-    """By name.
+    """Return the check of this name.
 
     Raises:
         KeyError: there is none.
@@ -54,7 +52,7 @@ def find_check(name: str) -> Check:
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     OK = "ok"
     FAILED = "failed"
@@ -63,7 +61,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``reason`` is one line, None where all is well; ``figures`` are the check's own."""
+    """Result of a check.  ``reason`` is one line, None if all is well; ``figures`` are the check's own."""
 
     check: str
     status: Status
@@ -72,21 +70,21 @@ class Row:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the row for JSON."""
         return asdict(self)
 
     def line(self) -> str:
-        """For people."""
+        """Return the row as a line of text."""
         tail = "" if self.reason is None else f": {self.reason}"
         return f"{self.check:<18} {self.seconds:6.1f} s  {self.status}{tail}"
 
 
 class NotMeasured(Exception):
-    """A check cannot be made here; the message is the one-line reason."""
+    """A check cannot run here; the message is the one-line reason."""
 
 
 class CheckFailed(Exception):
-    """A check was made and its result is wrong; ``figures`` are what was seen."""
+    """A check ran and its result is wrong; ``figures`` are what was measured."""
 
     def __init__(self, reason: str, figures: Mapping[str, Any] | None = None) -> None:
         super().__init__(reason)
@@ -94,6 +92,6 @@ class CheckFailed(Exception):
 
 
 def one_line(text: object) -> str:
-    """The text without line breaks, shortened."""
+    """Return the text without line breaks, shortened."""
     joined = " ".join(str(text).split())
     return joined if len(joined) <= 300 else joined[:297] + "..."

@@ -1,7 +1,6 @@
-"""Train the engine on CUDA tensors with real gloo ranks on one device: all stages, and ZeRO-R (Pa, Pa+cpu,
-CB, MD).
+"""Train the engine on CUDA tensors with real gloo ranks on one device: all stages, Pa, Pa+cpu, CB and MD.
 
-A case is right if its losses are those of a training without the engine.
+A case passes if its losses match those of a training without the engine.
 """
 
 import json
@@ -20,7 +19,7 @@ from benchmarks.steps.launch import ROOT, free_port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """``zero`` and ``activations`` are fields of the engine's configs, dtypes by name.
+    """One training.  ``zero`` and ``activations`` are fields of the engine's configs, dtypes by name.
 
     ``stream``: the whole loop runs on a stream of its own.
     """
@@ -42,10 +41,10 @@ def run_cases(
     backend: str = "gloo",
     limit_s: float = 100,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Results by case, one entry for each rank.  A case that raised has only ``error``.
+    """Return the results by case, one entry per rank; a case that raised has only ``error``.
 
     Raises:
-        CheckFailed: a rank has left nothing.
+        CheckFailed: a rank left no result.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -102,7 +101,7 @@ STAGE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def list_stage_cases() -> dict[str, Case]:
-    """Every stage in every dtype; float16 scales its loss, float32 clips."""
+    """Return every stage in every dtype; float16 scales its loss, float32 clips."""
     made = {}
     for stage in range(4):
         for dtype in STAGE_DTYPES:
@@ -117,16 +116,20 @@ def list_stage_cases() -> dict[str, Case]:
 
 
 def measure_engine_stages() -> dict[str, Any]:
-    """One entry for each case.
+    """Return one entry per case.
 
     Raises:
-        CheckFailed: losses are not those of a training without the engine, or a case raised.
+        CheckFailed: losses differ from those of a training without the engine, or a case raised.
     """
     return judge_cases(list_stage_cases(), run_cases(list_stage_cases()))
 
 
 def judge_cases(asked: dict[str, Case], seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Summaries of all cases, if all are right."""
+    """Return summaries of all cases.
+
+    Raises:
+        CheckFailed: a case is wrong.
+    """
     figures = {name: summarize_case(ranks) for name, ranks in seen.items()}
     wrong = [
         line
@@ -139,7 +142,7 @@ def judge_cases(asked: dict[str, Case], seen: dict[str, list[dict[str, Any]]]) -
 
 
 def list_zero_r_cases() -> dict[str, Case]:
-    """Each switch beside the case without it."""
+    """Return each switch along with the case without it."""
     return {
         "no checkpoints": _make_zero_r_case(),
         "checkpoints": _make_zero_r_case(checkpoint=True),
@@ -155,30 +158,30 @@ def _make_zero_r_case(**activations: bool) -> Case:
 
 
 def measure_zero_r() -> dict[str, Any]:
-    """One entry for each case; see :mod:`benchmarks.device.engine`."""
+    """Return one entry per case; see :mod:`benchmarks.device.engine`."""
     return judge_cases(list_zero_r_cases(), run_cases(list_zero_r_cases(), limit_s=60))
 
 
-#: Relative: float32 differs in the order of sums; of 16 bits the third digit is what a loss is known to.
+#: Relative.  float32 differs in the order of sums; with 16 bits a loss is known to the third digit.
 TOLERANCE = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 2e-2}
 
 
 def find_case_faults(name: str, ranks: Sequence[dict[str, Any]], dtype: str) -> list[str]:
-    """What is wrong with a case, a line each."""
+    """Return what is wrong with a case, one line each."""
     errors = [f"{name}: rank {rank}: {seen['error']}" for rank, seen in enumerate(ranks) if "error" in seen]
     if errors:
         return errors
     lines = []
     for rank, seen in enumerate(ranks):
         pairs = zip(seen["losses"], seen["reference"], strict=True)
-        # all(), not max(): nan is neither larger nor smaller.
+        # all(), not max(): nan is neither larger nor smaller
         if not all(abs(mine - truth) <= TOLERANCE[dtype] * abs(truth) for mine, truth in pairs):
             lines.append(f"{name}: rank {rank}: losses are {seen['losses']}, not {seen['reference']}")
     return lines
 
 
 def summarize_case(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is kept of a case, of the rank that needs the most."""
+    """Return the figures of a case, from the rank that needs the most."""
     if any("error" in seen for seen in ranks):
         return {"error": [seen.get("error") for seen in ranks]}
     kept = {"losses": ranks[0]["losses"], "reference": ranks[0]["reference"], "kept_bytes": ranks[0]["kept"]}

@@ -1,4 +1,4 @@
-"""One rank: trains the cases of a JSON file on a device, each after the other.
+"""Train the cases of a JSON file on a device, one after the other, as one rank.
 
 python -m benchmarks.device.engine_rank CASES.json RESULT.json      (RANK, WORLD_SIZE, MASTER_* are set)
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before init_process_group: it keeps the group otherwise
+import torch.distributed.nn.functional  # before init_process_group: otherwise it keeps the group
 
 from benchmarks.device.checks import one_line
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
@@ -29,7 +29,7 @@ BATCH, CONTEXT, VOCABULARY, SEED = 8, 64, 512, 0
 
 
 def zero_config(fields: dict[str, Any]) -> ZeroConfig:
-    """From what JSON can say."""
+    """Return a config from its JSON fields."""
     made = dict(fields)
     for name in ("dtype", "reduce_dtype"):
         if made.get(name) is not None:
@@ -42,12 +42,12 @@ def zero_config(fields: dict[str, Any]) -> ZeroConfig:
 
 
 def gpt_config(case: dict[str, Any]) -> GPTConfig:
-    """The model of a case."""
+    """Return the model of a case."""
     return GPTConfig(layers=case["layers"], hidden=case["hidden"], vocabulary=VOCABULARY, context=CONTEXT)
 
 
 def batches(case: dict[str, Any], device: torch.device, *, rank: int, ranks: int) -> list[torch.Tensor]:
-    """This rank's sequences of every step."""
+    """Return this rank's sequences of every step."""
     wholes = (
         make_global_batch(seed=SEED, step=step, batch=BATCH, time=CONTEXT, vocabulary=VOCABULARY)
         for step in range(case["steps"])
@@ -56,7 +56,7 @@ def batches(case: dict[str, Any], device: torch.device, *, rank: int, ranks: int
 
 
 def train(case: dict[str, Any], mesh: Mesh, device: torch.device) -> dict[str, Any]:
-    """The engine's losses (mean over the ranks) and what it kept, peaked at and reserved."""
+    """Return the engine's losses (mean over the ranks), and its kept, peak and reserved bytes."""
     torch.manual_seed(SEED)
     runner = make_block_runner(ActivationConfig(**case["activations"]), blocks=case["layers"], mp=mesh.mp)
     module = GPT(gpt_config(case), mesh.mp, runner).to(device)
@@ -79,7 +79,7 @@ def train(case: dict[str, Any], mesh: Mesh, device: torch.device) -> dict[str, A
 
 
 def reference(case: dict[str, Any], device: torch.device) -> list[float]:
-    """Losses of the same training without an engine: one process, the whole batch, float32."""
+    """Return losses of the same training without an engine: one process, the whole batch, float32."""
     torch.manual_seed(SEED)
     model = GPT(gpt_config(case)).to(device)
     config = ZeroConfig()
@@ -98,7 +98,7 @@ def reference(case: dict[str, Any], device: torch.device) -> list[float]:
 
 
 def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
-    """Bytes of parameters, gradients and optimizer state, each memory counted once."""
+    """Return the bytes of parameters, gradients and optimizer state, each memory counted once."""
     seen: set[int] = set()
 
     def unseen(tensors: list[torch.Tensor]) -> int:
@@ -137,7 +137,7 @@ def _memory(device: torch.device) -> dict[str, int]:
 
 
 def run(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """A case's result; what it raises is its ``error``."""
+    """Return a case's result; an exception becomes its ``error``."""
     on_stream: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if case["stream"] and device.type == "cuda":
         on_stream = torch.cuda.stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Which device, driver and software this is, how fast it copies, and a timer of work on the GPU."""
+"""Report device, driver and software, measure the copy bandwidth, and time work on the GPU."""
 
 from collections.abc import Callable
 from statistics import median
@@ -8,7 +8,7 @@ import torch
 
 
 def measure_device_facts() -> dict[str, Any]:
-    """Facts, for the conditions of all other rows."""
+    """Return device facts, as conditions of all other rows."""
     about = torch.cuda.get_device_properties(0)
     free, total = torch.cuda.mem_get_info()
     return {
@@ -30,7 +30,7 @@ COPY_BYTES = 2**30
 
 
 def time_on_gpu_ms(work: Callable[[], object], *, repeats: int = 20, warm_up: int = 3) -> float:
-    """Median time of one call."""
+    """Return the median time of one call in ms."""
     for _ in range(warm_up):
         work()
     times = []
@@ -46,7 +46,10 @@ def time_on_gpu_ms(work: Callable[[], object], *, repeats: int = 20, warm_up: in
 
 
 def measure_copy_bytes_per_s() -> float:
-    """Bytes read and written a second by a copy within the device: the yardstick of a memory-bound kernel."""
+    """Return the bytes per second (read and written) of a copy within the device.
+
+    This is the reference for memory-bound kernels.
+    """
     source = torch.empty(COPY_BYTES // 4, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
     return 2 * COPY_BYTES / (time_on_gpu_ms(lambda: target.copy_(source)) / 1e3)

@@ -1,4 +1,4 @@
-"""The suite tests/gpu, in numbers."""
+"""Run the suite tests/gpu and count its outcomes."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from benchmarks.steps.launch import ROOT
 
 
 def measure() -> dict[str, Any]:
-    """Tests, failures and skips, with the names of what failed and the reasons of what was skipped.
+    """Return tests, failures and skips, with the names of failed tests and the reasons of skips.
 
     Raises:
         CheckFailed: a test failed, or none ran.
@@ -30,7 +30,7 @@ def measure() -> dict[str, Any]:
 
 
 def count_outcomes(junit: str) -> dict[str, Any]:
-    """From pytest's own JUnit file."""
+    """Count the outcomes in pytest's JUnit file."""
     cases = list(ElementTree.fromstring(junit).iter("testcase"))
     failed = [_name(case) for case in cases if _has(case, "failure") or _has(case, "error")]
     skipped = {_name(case): case.find("skipped") for case in cases if _has(case, "skipped")}

@@ -1,4 +1,4 @@
-"""Run a check in a process of its own, for a limited time: if it hangs or crashes, that is one failed row.
+"""Run a check in a process of its own, with a time limit: a hang or crash is one failed row.
 
 The child is  python -m benchmarks.device.isolate CHECK ROW.json
 """
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def isolated(name: str, folder: Path, limit_s: float, command: Sequence[str] | None = None) -> Row:
-    """The row of a check.  After ``limit_s`` it is ended, with the processes that it started."""
+    """Return the row of a check; after ``limit_s`` it is killed with the processes that it started."""
     path, log = folder / f"{name}.json", folder / f"{name}.log"
     command = command or [sys.executable, "-m", "benchmarks.device.isolate", name, str(path)]
     begin = time.monotonic()
@@ -45,7 +45,7 @@ def isolated(name: str, folder: Path, limit_s: float, command: Sequence[str] | N
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    # The check leads a process group of its own; ranks that it started are in it.
+    # The check leads a process group of its own, which includes the ranks that it started.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -62,7 +62,7 @@ def _last_line(log: Path) -> str:
 
 
 def make_row(check: Check) -> Row:
-    """The row of a check, whatever happens in it."""
+    """Return the row of a check, whatever happens in it."""
     begin = time.monotonic()
 
     def seconds() -> float:

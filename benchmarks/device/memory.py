@@ -1,5 +1,4 @@
-"""Where a GPU's memory is, term by term, in a small training that zprof records, and what the report must
-hold.
+"""Measure a GPU's memory term by term in a small training that zprof records, and check the report.
 
 Other cases leave frees waiting for a stream, or free pieces between used ones.
 """
@@ -22,13 +21,13 @@ from zprof.model.memory import DeviceMemory
 
 WIDTH, LAYERS, BATCH, CLASSES = 1024, 8, 8192, 1000
 WARM_UP = 2
-#: Against the allocator's own counter; and of the peak without an owner.
+#: Relative to the allocator's own counter, and the share of the peak without an owner.
 PEAK_TOLERANCE, UNTAGGED_RATIO = 0.01, 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """What zprof says of a recorded step, and of the same step's snapshot, dumped at its end and imported.
+    """zprof's analysis of a recorded step, and of the same step's snapshot, dumped at its end and imported.
 
     ``counter_bytes``: the allocator's own peak over that step.
     """
@@ -39,7 +38,7 @@ class RecordedStep:
 
     @property
     def devices(self) -> dict[str, DeviceMemory]:
-        """The GPU's identity by moment."""
+        """The GPU's memory terms by moment."""
         return {leaf.moment: leaf for leaf in self.analysis.memory.devices}
 
 
@@ -47,7 +46,7 @@ Program = tuple[nn.Module, torch.optim.Optimizer, Callable[[], torch.Tensor]]
 
 
 def make_program(device: str, *, fused: bool = True) -> Program:
-    """A model, its optimizer, and a forward pass that gives the loss."""
+    """Return a model, its optimizer, and a forward pass that returns the loss."""
     torch.manual_seed(0)
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)).to(device)
@@ -60,7 +59,7 @@ def make_program(device: str, *, fused: bool = True) -> Program:
 def record_step(
     folder: Path, *, fused: bool = True, after_forward: Callable[[], object] = object
 ) -> RecordedStep:
-    """Train and record one step; what ``after_forward`` gives in it is kept until the step's end."""
+    """Train and record one step; what ``after_forward`` returns is kept until the step's end."""
     model, optimizer, loss = make_program("cuda", fused=fused)
     path, snapshot, counter = folder / "run.zprof", folder / "snapshot.pickle", 0
     with zprof.record(
@@ -87,7 +86,7 @@ def record_step(
 
 
 def find_report_faults(run: RecordedStep) -> list[str]:
-    """What is wrong with the report of a run."""
+    """Return what is wrong with the report of a run."""
     memory = run.analysis.memory.per_rank[0]
     found = [line for leaf in run.analysis.memory.devices for line in find_identity_faults(leaf)]
     if set(run.devices) != {"allocated peak", "reserved peak"}:
@@ -103,7 +102,7 @@ def find_report_faults(run: RecordedStep) -> list[str]:
 
 
 def find_identity_faults(leaf: DeviceMemory) -> list[str]:
-    """Where a device's terms are negative, unknown, or do not sum up."""
+    """Return where a device's terms are negative, unknown, or do not sum up."""
     terms = _terms(leaf)
     unknown = [name for name, size in terms.items() if size is None]
     negative = [name for name, size in terms.items() if size is not None and size < 0]
@@ -127,7 +126,7 @@ def _terms(leaf: DeviceMemory) -> dict[str, int | None]:
 
 
 def _find_outside_faults(leaf: DeviceMemory) -> list[str]:
-    """What NVML does not say is no fault here: containers hide processes."""
+    """Check terms outside the allocator; values missing in NVML are no fault: containers hide processes."""
     found = []
     for whole, parts in (
         (leaf.process_bytes, (leaf.reserved_bytes, leaf.collectives_bytes, leaf.context_bytes)),
@@ -143,13 +142,13 @@ def _known(parts: Sequence[int | None]) -> bool:
 
 
 AWAITED_BYTES = 256 << 20
-#: Blocks of a size that shares a segment of 20 MiB with others; every second one is given back.
+#: Blocks of a size that shares a segment of 20 MiB with others; every second one is freed.
 PIECE_BYTES, PIECES = 4 << 20, 64
 BUSY_CYCLES = 2_000_000_000
 
 
 def leave_free_waiting() -> object:
-    """Give back a block that another stream still uses."""
+    """Free a block that another stream still uses."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     block = torch.empty(AWAITED_BYTES, dtype=torch.uint8, device="cuda")
     with torch.cuda.stream(side):
@@ -165,7 +164,7 @@ def leave_fragments() -> object:
 
 
 def measure_memory_identity() -> dict[str, Any]:
-    """The identity of each case, and what the same step's snapshot says when it is imported.
+    """Return the memory terms of each case, and the figures of the same step's imported snapshot.
 
     Raises:
         CheckFailed: a term is negative or unknown, a sum is off, or the peak is not the allocator's own.

@@ -1,7 +1,7 @@
-"""What watching memory costs a step on a GPU: nobody, light mode, full mode; wall time and the host's time.
+"""Measure the cost of memory recording per step on a GPU: wall and host time, off, in light and full mode.
 
-The watches take turns, so that none of them has the device's warm clocks for itself.  Opening and closing a
-window, and with it taking the allocator's history, is timed apart.
+The modes take turns, so that none of them has the device's warm clocks for itself.  Opening and closing a
+window, which includes reading the allocator's history, is timed separately.
 """
 
 import statistics
@@ -20,12 +20,12 @@ from zprof.collectors.schedule import MemoryMode
 
 ROUNDS, STEPS = 6, 5
 WATCHES: dict[str, MemoryMode | None] = {"nobody": None, "light": MemoryMode.LIGHT, "full": MemoryMode.FULL}
-#: What the collector may cost the host in full mode, an operator.
+#: Limit of the collector's cost on the host in full mode, per operator.
 GOAL_US = 10.0
 
 
 def measure() -> dict[str, Any]:
-    """Medians by watch, and the host's microseconds an operator in full mode.
+    """Return medians by mode, and the host's microseconds per operator in full mode.
 
     Raises:
         CheckFailed: full mode costs more than its goal, or a collector failed.
@@ -37,7 +37,7 @@ def measure() -> dict[str, Any]:
 
 
 def measured(device: str, rounds: int) -> dict[str, Any]:
-    """The figures, whatever they are."""
+    """Return the figures without checking them."""
     model, optimizer, loss = make_program(device)
 
     def step() -> None:
@@ -60,7 +60,7 @@ def measured(device: str, rounds: int) -> dict[str, Any]:
 def _watched(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], None], mode: MemoryMode | None
 ) -> tuple[float, float, float]:
-    """(wall, processor time) of the median step, and wall of opening and closing; milliseconds."""
+    """Return wall and processor time of the median step, and wall time of opening and closing, in ms."""
     collector = None if mode is None else MemoryCollector(model, optimizer, mode)
     begin = time.perf_counter()
     if collector is not None:

@@ -1,4 +1,4 @@
-"""What NVML says of the device and of this process, beside what torch's allocator says."""
+"""Compare what NVML and torch's allocator report about the device and this process."""
 
 import os
 from typing import Any
@@ -12,7 +12,7 @@ ALLOCATED_BYTES = 2**28
 
 
 def measure() -> dict[str, Any]:
-    """Facts and bytes.
+    """Return facts and bytes.
 
     Raises:
         NotMeasured: NVML does not answer.
@@ -57,6 +57,6 @@ def _facts(handle: Any) -> dict[str, Any]:
 
 
 def _this_process(handle: Any) -> int | None:
-    """None where NVML does not see this process: in a container it knows the host's numbers of processes."""
+    """Return the bytes of this process, or None in a container, where NVML reports the host's pids."""
     running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return next((process.usedGpuMemory for process in running if process.pid == os.getpid()), None)

@@ -1,6 +1,4 @@
-"""What torch's own recordings show of an engine step on a GPU: a Kineto trace (gloo, NCCL with one
-rank) and the CUDA memory history.
-"""
+"""Record an engine step on a GPU with torch's tools: Kineto traces (gloo, one-rank NCCL), memory history."""
 
 import json
 import pickle
@@ -21,7 +19,7 @@ from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 
 def measure_kineto_trace() -> dict[str, Any]:
-    """Counts of one step.
+    """Return counts of one step.
 
     Raises:
         CheckFailed: the trace has no kernel.
@@ -30,7 +28,7 @@ def measure_kineto_trace() -> dict[str, Any]:
 
 
 def trace_step(backend: str) -> dict[str, Any]:
-    """Counts of one step with a backend."""
+    """Return counts of one step with a backend."""
     with run_engine_alone(backend, ZeroConfig(stage=3)) as step:
         step()
         step()
@@ -46,7 +44,7 @@ def trace_step(backend: str) -> dict[str, Any]:
 
 
 def count_trace_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Events by category, streams of kernels, copies by kind, collectives by name."""
+    """Count events by category, streams of kernels, copies by kind, collectives by name."""
     complete = [event for event in events if event.get("ph") == "X"]
     on_device = [event for event in complete if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     return {
@@ -64,7 +62,7 @@ def _is_collective(event: dict[str, Any]) -> bool:
 
 
 def measure_nccl_one_rank() -> dict[str, Any]:
-    """Counts of one stage 3 step."""
+    """Return counts of one stage 3 step."""
     if not dist.is_nccl_available():
         raise NotMeasured("this torch has no NCCL")
     return trace_step("nccl")
@@ -74,7 +72,7 @@ MAX_ENTRIES = 20_000
 
 
 def measure_memory_history() -> dict[str, Any]:
-    """Counts of blocks and events, bytes of the pickled snapshot.
+    """Return counts of blocks and events, and the bytes of the pickled snapshot.
 
     Raises:
         CheckFailed: no event was recorded.
@@ -92,7 +90,7 @@ def measure_memory_history() -> dict[str, Any]:
 
 
 def count_history(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Segments, blocks by state, events by action; bytes of each state."""
+    """Count segments, blocks by state, events by action, and the bytes of each state."""
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     bytes_: Counter[str] = Counter()
     for block in blocks:
@@ -112,7 +110,7 @@ BATCH, CONTEXT, VOCABULARY = 8, 128, 512
 
 @contextmanager
 def run_engine_alone(backend: str, config: ZeroConfig, device: str = "cuda") -> Iterator[Callable[[], float]]:
-    """A function that makes one step on the device and returns its loss."""
+    """Yield a function that runs one step on the device and returns its loss."""
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:

@@ -1,1 +1,1 @@
-"""Steps of the engine beside those of its peers: same ranks, same model, same data, same AdamW."""
+"""Compare steps of the engine and its peers: same ranks, same model, same data, same AdamW."""

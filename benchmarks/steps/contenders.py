@@ -1,11 +1,11 @@
-"""What is compared: the engine's stages, and torch's DDP, DDP with ZeroRedundancyOptimizer, and FSDP2.
+"""Build the contenders: the engine's stages, and torch's DDP, DDP with ZeroRedundancyOptimizer, and FSDP2.
 
 All train the same GPT from the same weights with torch's fused AdamW; each peer is set up as its own
-documentation says is best for memory and speed.  The engine is called
+documentation recommends for memory and speed.  The engine is called
 
-    zero0 .. zero3     as it is by default: reductions and gathers beside compute, one unit ahead
+    zero0 .. zero3     with its defaults: reductions and gathers in parallel with compute, one unit ahead
     ... keep           stage 3 that keeps gathered parameters for the backward (FSDP2: reshard False)
-    ... plain          without any overlap, as FSDP2 on CPU ranks always is (its overlap is CUDA streams')
+    ... plain          without any overlap, as FSDP2 on CPU ranks always is (it overlaps with CUDA streams)
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,10 @@ def _unknown() -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """``finish`` waits for what the last step left under way; ``moved`` are bytes by its own count."""
+    """A model and optimizer to compare.
+
+    ``finish`` waits for what the last step left in flight; ``moved`` returns the bytes by its own count.
+    """
 
     model: Callable[..., torch.Tensor]
     optimizer: torch.optim.Optimizer
@@ -49,7 +52,7 @@ class Contender:
     moved: Callable[[], int | None] = _unknown
 
     def step(self, tokens: torch.Tensor) -> float:
-        """One optimizer step; the loss before it."""
+        """Run one optimizer step and return the loss before it."""
         self.optimizer.zero_grad()
         loss = self.model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()  # type: ignore[no-untyped-call]
@@ -58,7 +61,7 @@ class Contender:
 
 
 def make_contender(name: str, plan: Plan) -> Contender:
-    """Build a contender on all ranks at once.
+    """Build a contender, on all ranks at once.
 
     Raises:
         KeyError: there is none of this name.
@@ -68,7 +71,7 @@ def make_contender(name: str, plan: Plan) -> Contender:
 
 
 def gpt_config(plan: Plan) -> GPTConfig:
-    """The model's sizes."""
+    """Return the model's sizes."""
     return GPTConfig(
         layers=plan.layers,
         hidden=plan.hidden,

@@ -1,4 +1,4 @@
-"""The plan of the engine benchmark (sizes and pairs), and the processes that run its ranks."""
+"""Define the engine benchmark's plan (sizes and pairs), and start the processes of its ranks."""
 
 import json
 import os
@@ -16,8 +16,8 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 class Plan:
     """Sizes of one benchmark; ``batch`` is global.
 
-    A round is every contender once in a random order, and once more in the reverse of it: what drifts in a
-    round, drifts alike for all.  A visit is ``warm_up`` steps that do not count and ``steps`` that do.
+    A round visits every contender once in a random order, and once more in the reverse order, so that drift
+    within a round affects all alike.  A visit is ``warm_up`` steps that do not count and ``steps`` that do.
     """
 
     ranks: int = 2
@@ -45,7 +45,7 @@ class Plan:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the plan for JSON."""
         return asdict(self)
 
 
@@ -58,7 +58,7 @@ QUICK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The engine, called ``subject``, is held against ``peer``."""
+    """A comparison of the engine, called ``subject``, with ``peer``."""
 
     subject: str
     peer: str
@@ -82,12 +82,12 @@ _DDP = (
 
 
 def list_pairs(dtype: str) -> tuple[Pair, ...]:
-    """The pairs of a dtype: DDP has no fp32 master weights for 16-bit parameters, so it is left out there."""
+    """Return the pairs of a dtype; DDP is left out with 16 bits, as it has no fp32 master weights."""
     return (*_DDP, *_FSDP2) if dtype == FLOAT32 else _FSDP2
 
 
 def list_contenders(pairs: tuple[Pair, ...]) -> list[str]:
-    """All names, each once, in the order of the pairs."""
+    """Return all names, each once, in the order of the pairs."""
     return list(dict.fromkeys(name for pair in pairs for name in (pair.peer, pair.subject)))
 
 
@@ -101,10 +101,10 @@ class RanksFailed(Exception):
 def run_pass(
     measure: str, plan: Plan, folder: Path, *, timeout_s: float, preload: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The result of every rank.  They are ended if they take longer than ``timeout_s``.
+    """Return the result of every rank; ranks are killed after ``timeout_s``.
 
     Raises:
-        RanksFailed: a rank has left no result; all output is in ``folder``.
+        RanksFailed: a rank left no result; all output is in ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(json.dumps(plan.as_dict()))
@@ -124,7 +124,7 @@ def run_pass(
 
 
 def free_port() -> int:
-    """One that nobody listens at now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

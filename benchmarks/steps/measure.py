@@ -1,16 +1,16 @@
 """Time or count every contender on one rank.
 
-Timing visits all contenders in the same processes, in a random order and its reverse. Counting has each
-contender alone in the process. Peak memory is the maximum of the live bytes of libc10's CPU allocator on
-all threads, above what was live before the contender was made. A preloaded counter sees each call
-(tests/support/exact_counter); the profiler's memory events would miss what gloo's threads free. gloo's
-own buffers come from malloc and are not counted.
+Timing visits all contenders in the same processes, in a random order and its reverse.  Counting runs each
+contender alone in the process.  Peak memory is the maximum of the live bytes of libc10's CPU allocator on all
+threads, above what was live before the contender was made.  A preloaded counter sees each call
+(tests/support/exact_counter); the profiler's memory events would miss what gloo's threads free.  gloo's own
+buffers come from malloc and are not counted.
 
-Bytes moved are counted from the launches of torch's own ``c10d::`` operators in a profiler's trace, the
-same for every contender: the full (gathered) tensor times what a rank of a ring sends for one byte of it.
-All-gather and reduce-scatter (N-1)/N, all-reduce 2 (N-1)/N, and broadcast (N-1)/N, as all ranks but the
-last send it on (the mean over the ranks, whichever begins). gloo itself makes a reduce-scatter out of an
-all-reduce; what a library asked for is counted.
+Bytes moved are counted from the launches of torch's own ``c10d::`` operators in a profiler's trace, the same
+for every contender: the full (gathered) tensor times what a rank of a ring sends per byte of it.  That is
+(N-1)/N for all-gather and reduce-scatter, 2 (N-1)/N for all-reduce, and (N-1)/N for broadcast, as all ranks
+but the last send it on (mean over the ranks, for any root).  gloo itself runs a reduce-scatter as an
+all-reduce; the requested collective is what counts.
 """
 
 import gc
@@ -33,12 +33,12 @@ from benchmarks.steps.contenders import Contender, make_contender
 from benchmarks.steps.launch import Plan
 from tests.support.exact_counter import ExactCounter
 
-#: Before the first round: the first step has no prefetch order, DDP builds its buckets anew after it.
+#: Steps before the first round: the first has no prefetch order, and DDP rebuilds its buckets after it.
 TIME_SETTLING_STEPS = 3
 
 
 def time_all(plan: Plan, names: list[str], tokens: torch.Tensor) -> dict[str, Any]:
-    """Per contender and round: wall and CPU nanoseconds of a step on this rank, and its first losses."""
+    """Return per contender and round the wall and CPU ns of a step on this rank, and the first losses."""
     contenders = {name: make_contender(name, plan) for name in names}
     losses = {
         name: [contender.step(tokens) for _ in range(TIME_SETTLING_STEPS)]
@@ -47,7 +47,7 @@ def time_all(plan: Plan, names: list[str], tokens: torch.Tensor) -> dict[str, An
     for contender in contenders.values():
         contender.finish()
     gc.collect()
-    gc.freeze()  # so that a collection before each visit costs little
+    gc.freeze()  # makes the collection before each visit cheap
     wall: dict[str, list[float]] = {name: [] for name in names}
     cpu: dict[str, list[float]] = {name: [] for name in names}
     for round_ in range(plan.rounds):
@@ -75,31 +75,31 @@ def _visit(contender: Contender, plan: Plan, tokens: torch.Tensor) -> tuple[floa
 
 
 def _max_over_ranks(wall_ns: int) -> float:
-    """A step is over when it is on all ranks."""
+    """Return the maximum over the ranks: a step is over when it is over on all of them."""
     slowest = torch.tensor(wall_ns, dtype=torch.int64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest)
 
 
 def order_visits(contenders: Sequence[str], *, seed: int, round_: int) -> list[str]:
-    """A random order and its reverse (A B C C B A), the same on all ranks, another one each round."""
+    """Return a random order and its reverse (A B C C B A), equal on all ranks, different in each round."""
     order = list(contenders)
     random.Random(seed * 1_000_003 + round_).shuffle(order)
     return order + order[::-1]
 
 
-#: The first step has no prefetch order, and optimizers make their state in it.
+#: The first step has no prefetch order, and optimizers create their state in it.
 COUNT_SETTLING_STEPS = 2
 
 
 def count_all(plan: Plan, names: list[str], tokens: torch.Tensor) -> dict[str, Any]:
-    """Per contender: peak, resting and left-over bytes, bytes moved a step by both counts."""
+    """Return per contender the peak, resting and left-over bytes, and bytes moved per step (two counts)."""
     counter = ExactCounter()
     return {name: _count_contender(name, plan, tokens, counter) for name in names}
 
 
 def _count_contender(name: str, plan: Plan, tokens: torch.Tensor, counter: ExactCounter) -> dict[str, Any]:
-    gc.freeze()  # what is here by now is never looked at again: collections below cost little
+    gc.freeze()  # existing objects are never scanned again, so collections below are cheap
     base = counter.live_bytes()
     contender = make_contender(name, plan)
     _run_steps(contender, COUNT_SETTLING_STEPS, tokens)
@@ -140,7 +140,7 @@ def _run_steps(contender: Contender, steps: int, tokens: torch.Tensor) -> None:
 
 _ITEM_BYTES = {"double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "int": 4}
 _ITEM_BYTES |= {"unsigned char": 1, "signed char": 1, "bool": 1}
-#: Operator: name of the collective, which input is the full tensor.
+#: Operator: name of the collective, index of the input that is the full tensor.
 _FULL_TENSOR = {
     "c10d::_allgather_base_": ("all_gather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
@@ -151,12 +151,12 @@ _CONTROL = frozenset(("c10d::barrier", "c10d::monitored_barrier_"))
 
 
 def count_moved_bytes(events: Iterable[dict[str, Any]], *, ranks: int, list_item_bytes: int) -> Counter[str]:
-    """By collective, of a trace that was recorded with ``record_shapes``.
+    """Count bytes by collective in a trace that was recorded with ``record_shapes``.
 
-    ``list_item_bytes`` are those of an element in a list of tensors, whose type a trace does not tell.
+    ``list_item_bytes`` is the size of an element in a list of tensors, whose type a trace does not contain.
 
     Raises:
-        ValueError: an operator of c10d that has no rule here, or whose sizes were not recorded.
+        ValueError: an operator of c10d has no rule here, or its sizes were not recorded.
     """
     moved: Counter[str] = Counter()
     for event in events:
@@ -171,7 +171,7 @@ def count_moved_bytes(events: Iterable[dict[str, Any]], *, ranks: int, list_item
 
 
 def ring_factor(kind: str, ranks: int) -> float:
-    """Bytes that a rank sends for one byte of the full tensor."""
+    """Return the bytes that a rank sends per byte of the full tensor."""
     return (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
 
 

@@ -1,4 +1,4 @@
-"""One rank of the benchmark: measures every contender, and writes what it saw.
+"""Run one rank of the benchmark: measure every contender, and write the results.
 
 python -m benchmarks.steps.rank time|count PLAN.json RESULT.json     (RANK, WORLD_SIZE, MASTER_* are set)
 """
@@ -19,7 +19,8 @@ from benchmarks.steps.launch import Plan, list_contenders, list_pairs
 from benchmarks.steps.measure import count_all, time_all
 from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 
-# Keeps the default group alive if it is first imported after init_process_group(), and torch's optimizers do.
+# torch.distributed.nn.functional keeps the default group alive if it is first imported after
+# init_process_group(), which torch's optimizers would do.
 
 
 TIMEOUT = timedelta(seconds=120)
@@ -30,7 +31,7 @@ PASSES: Mapping[str, Callable[[Plan, list[str], torch.Tensor], dict[str, Any]]] 
 
 
 def make_tokens(plan: Plan, rank: int) -> torch.Tensor:
-    """This rank's part of the one batch that all train on."""
+    """Return this rank's part of the one batch that all train on."""
     whole = make_global_batch(
         seed=plan.seed, step=0, batch=plan.batch, time=plan.context, vocabulary=plan.vocabulary
     )
@@ -48,7 +49,7 @@ def main() -> None:
     unfinished.write_text(json.dumps(result))
     unfinished.rename(result_path)
     dist.barrier()
-    # Not a common exit: ZeroRedundancyOptimizer's group outlives it and aborts the process now and then.
+    # Not a regular exit: ZeroRedundancyOptimizer's group outlives it and sometimes aborts the process.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,1 +1,1 @@
-"""What the driver says of the GPUs that this process uses (NVML), while the program runs."""
+"""NVML counters of the GPUs that this process uses, recorded while the program runs."""

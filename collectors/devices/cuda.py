@@ -1,4 +1,4 @@
-"""Ask torch about the CUDA devices of this process, without ever initializing CUDA by asking."""
+"""Read facts about the CUDA devices of this process from torch, without ever initializing CUDA."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,9 +8,9 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIdentity:
-    """By what the driver knows a device; torch's index counts visible devices only.
+    """Ids by which the driver knows a device; torch's index counts visible devices only.
 
-    ``uuid`` has no prefix (that of a MIG instance is the instance's); ``bus_id`` is the PCI address.
+    ``uuid`` has no prefix (for a MIG instance it is the instance's); ``bus_id`` is the PCI address.
     """
 
     uuid: str | None
@@ -18,49 +18,52 @@ class DeviceIdentity:
 
 
 class Cuda(Protocol):
-    """torch's side of a device."""
+    """The part of torch that device counters need."""
 
     def is_built(self) -> bool:
-        """Whether this torch can use a GPU of NVIDIA's at all."""
+        """Return whether this torch can use an NVIDIA GPU at all."""
 
     def in_use(self) -> bool:
-        """Whether the program has begun to use a GPU."""
+        """Return whether the program has started to use a GPU."""
 
     def devices(self) -> list[int]:
-        """Indices of the devices on which this process has a context."""
+        """Return the indices of the devices on which this process has a context."""
 
     def identity(self, index: int) -> DeviceIdentity:
-        """By what the driver knows the device."""
+        """Return the ids by which the driver knows the device."""
 
     def reserved_bytes(self, index: int) -> int | None:
-        """What torch's allocator holds of the device."""
+        """Return the bytes that torch's allocator has reserved on the device, or None."""
 
 
 class TorchCuda:
-    """The real one.  All of it is safe on any thread: nothing makes a context or waits for the device."""
+    """The implementation with torch.
+
+    Safe on any thread: it creates no context and never waits for a device.
+    """
 
     def is_built(self) -> bool:
-        """Whether this is a CUDA build of torch."""
+        """Return whether this is a CUDA build of torch."""
         return torch.version.cuda is not None
 
     def in_use(self) -> bool:
-        """Whether torch has started CUDA; never in a child forked after that."""
+        """Return whether torch has initialized CUDA; False in a child forked after that."""
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def devices(self) -> list[int]:
-        """Devices with a context of this process; nothing before CUDA has started."""
+        """Return the devices with a context of this process; none before CUDA is initialized."""
         if not self.in_use():
             return []
         return [index for index in range(torch.cuda.device_count()) if self._has_context(index)]
 
     def identity(self, index: int) -> DeviceIdentity:
-        """Its UUID and PCI address as torch's device properties have them."""
+        """Return UUID and PCI address from torch's device properties."""
         properties: Any = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
         return DeviceIdentity(uuid=None if uuid is None else str(uuid), bus_id=_bus_id(properties))
 
     def reserved_bytes(self, index: int) -> int | None:
-        """The allocator's counter; None where another allocator is plugged in that does not count."""
+        """Return the allocator's counter; None for a pluggable allocator that does not count."""
         counters: Any = torch.cuda.memory_stats_as_nested_dict(index)
         try:
             return int(counters["reserved_bytes"]["all"]["current"])

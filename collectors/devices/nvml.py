@@ -1,9 +1,8 @@
-"""Open NVML through pynvml, find the handle of a device that torch uses, and explain NVML's errors:
-whether to ask again, and what the user can do.
+"""Open NVML through pynvml, find the handle of a device that torch uses, and explain NVML's errors: whether
+to retry, and what the user can do.
 
-CUDA_VISIBLE_DEVICES renumbers devices, so a handle is found by UUID, then by PCI address.  A MIG
-instance has its own UUID; its PCI address is that of the whole GPU, whose counters are not the
-instance's.
+CUDA_VISIBLE_DEVICES renumbers devices, so a handle is found by UUID, then by PCI address. A MIG instance has
+its own UUID; its PCI address is that of the whole GPU, whose counters are not the instance's.
 """
 
 import importlib
@@ -17,25 +16,27 @@ from zprof.collectors.devices.cuda import DeviceIdentity
 from zprof.model.gaps import Gap
 
 DEVICE_COUNTERS = "device counters"
-#: Made by NVIDIA's driver on Linux, and by the one for WSL.
+#: Device files of NVIDIA's driver on Linux and on WSL.
 _DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 LoadLibrary = Callable[[], Any]
 
 
 def load_pynvml() -> Any:
-    """The module; importing it does not open the library."""
+    """Import pynvml, which does not load the NVML library yet."""
     return importlib.import_module("pynvml")
 
 
 def has_nvidia_driver() -> bool:
-    """Whether this machine runs NVIDIA's driver, found without starting CUDA: a program that forks after
-    CUDA has started cannot use it in its children."""
+    """Return whether this machine runs NVIDIA's driver.
+
+    Does not initialize CUDA: a program that forks after that cannot use CUDA in its children.
+    """
     return any(path.exists() for path in _DRIVER_FILES)
 
 
 def open_nvml(load: LoadLibrary) -> Any | Gap:
-    """The open library, or why there is none."""
+    """Return the initialized library, or the gap that says why there is none."""
     try:
         nvml = load()
     except ImportError as error:
@@ -49,7 +50,7 @@ def open_nvml(load: LoadLibrary) -> Any | Gap:
 
 
 def make_no_driver_gap() -> Gap:
-    """torch uses a GPU, but no driver of NVIDIA's shows itself."""
+    """Return the gap for a GPU in use by torch without a visible NVIDIA driver."""
     return _make_counters_gap(
         "no NVIDIA driver shows itself to this process (/dev/nvidiactl)",
         "in a container pass the GPUs in with the NVIDIA runtime; counters of other makers are not read",
@@ -64,11 +65,11 @@ _REMEDY = "see nvidia-smi -L: it lists the UUIDs that the driver shows to this p
 
 
 def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
-    """NVML's handle.
+    """Return NVML's handle of the device.
 
     Raises:
-        Unseen: NVML does not show the device, or only the GPU of which it is a MIG instance.
-        Exception: what NVML raised, where that is worth asking again.
+        UnusableAnswer: NVML does not show the device, or only the GPU of which it is a MIG instance.
+        Exception: NVML's own error, if a retry may help.
     """
     if identity.uuid is not None:
         for prefix in ("GPU-", "MIG-"):
@@ -130,7 +131,7 @@ _ANY_REMEDY = "see whether nvidia-smi shows it"
 
 
 class UnusableAnswer(Exception):
-    """NVML answered, but what it said does not tell what was asked for."""
+    """An answer of NVML that lacks what was queried."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -139,7 +140,7 @@ class UnusableAnswer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailure:
-    """Why a query gave nothing.  ``for_good``: never ask again; ``lost``: the device is gone."""
+    """Reason why a query failed. ``for_good``: never retry; ``lost``: the device is gone."""
 
     reason: str
     remedy: str
@@ -148,11 +149,11 @@ class QueryFailure:
 
 
 def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
-    """What ``error``, raised by a query, means."""
+    """Return the meaning of an error that a query raised."""
     if isinstance(error, UnusableAnswer):
         return QueryFailure(reason=first_line(error), remedy=error.remedy, for_good=False, lost=False)
     names = _find_error_names(nvml, error)
-    if not names:  # not NVML's own: an answer that we do not understand, or a function that is not there
+    if not names:  # not NVML's own: an answer that cannot be parsed, or a missing function
         return QueryFailure(reason=first_line(error), remedy=_ANY_REMEDY, for_good=True, lost=False)
     remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), _ANY_REMEDY)
     return QueryFailure(
@@ -164,7 +165,7 @@ def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
 
 
 def _find_error_names(nvml: Any, error: Exception) -> list[str]:
-    """The names of an NVML error's code; ``["?"]`` where the code has none, nothing for other errors."""
+    """Return the names of an NVML error's code, ``["?"]`` if unknown; an empty list for other errors."""
     if not isinstance(error, nvml.NVMLError):
         return []
     code = getattr(error, "value", None)

@@ -1,10 +1,8 @@
-"""Read the NVML counters of one device into columns of table ``device``, and remember which queries it
-refuses.
+"""Read the NVML counters of one device into columns of the table ``device``, and remember which queries fail.
 
-NVML counts clocks in MHz, power in mW and utilisation in percent; NVLink counters are KiB since the
-driver was loaded, PCIe counters are bytes that wrap (nvml.h).  ``used`` of the second version of the
-memory query excludes what the driver reserves for itself, so that used minus process is what other
-programs use.
+NVML reports clocks in MHz, power in mW and utilization in percent; NVLink counters are KiB since the driver
+was loaded, PCIe counters are bytes that wrap (nvml.h). ``used`` in version 2 of the memory query excludes
+what the driver reserves for itself, so that used minus process is what other programs use.
 """
 
 import os
@@ -19,21 +17,21 @@ from zprof.collectors.devices.nvml import QueryFailure, UnusableAnswer, explain_
 from zprof.model.gaps import Gap
 
 Answer = Mapping[str, int | float | None]
-#: All links of a device together (nvml.h: UINT_MAX as scope of a NVLink counter).
+#: All links of a device together (nvml.h: UINT_MAX as scope of an NVLink counter).
 _ALL_LINKS = 0xFFFFFFFF
 _SHARES_PIDS = "let the container see the host's process ids (docker run --pid=host)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """``ask`` takes the library and a device handle.  ``what`` names it in a gap."""
+    """``ask`` takes the library and a device handle. ``what`` names the query in a gap."""
 
     what: str
     ask: Callable[[Any, Any], Answer]
 
 
 def make_memory_queries() -> list[Query]:
-    """Those that the identity of a device's memory needs."""
+    """Return the queries that the identity of a device's memory needs."""
     return [
         Query(what="memory of this process", ask=_query_process_memory),
         Query(what="memory of the device", ask=_query_device_memory),
@@ -41,7 +39,7 @@ def make_memory_queries() -> list[Query]:
 
 
 def make_queries() -> list[Query]:
-    """Fresh queries for one device; counters remember what they read last."""
+    """Return new queries for one device. Counters keep their last reading."""
     pcie = CounterRates("pcie", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES", scope=0, unit_bytes=1)
     nvlink = CounterRates(
         "nvlink", "NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX", scope=_ALL_LINKS, unit_bytes=1024
@@ -106,9 +104,9 @@ def _query_temperature(nvml: Any, handle: Any) -> Answer:
 
 
 class CounterRates:
-    """Bytes a second from two counters that only grow; unknown at the first reading and after a wrap.
+    """Computes bytes/s from two monotonic counters; unknown at the first reading and after a wrap.
 
-    NVML's own PCIe query blocks 20 ms for each direction, so only the counters are read.
+    NVML's own PCIe query blocks for 20 ms per direction, so only the counters are read.
     """
 
     def __init__(self, link: str, sent: str, received: str, *, scope: int, unit_bytes: int) -> None:
@@ -117,7 +115,7 @@ class CounterRates:
         self._last: tuple[int, list[int]] | None = None
 
     def __call__(self, nvml: Any, handle: Any) -> Answer:
-        """Read both, and compare with the last time."""
+        """Read both counters and return their rates since the last reading."""
         ids = [(getattr(nvml, f"NVML_FI_DEV_{name}"), self._scope) for name in self._fields]
         read = [_read_field_value(nvml, value) for value in nvml.nvmlDeviceGetFieldValues(handle, ids)]
         now_ns, last = time.monotonic_ns(), self._last
@@ -131,7 +129,7 @@ class CounterRates:
 
 
 def _read_field_value(nvml: Any, value: Any) -> int:
-    """A field's value by its type (nvmlValueType_t)."""
+    """Return a field's value by its type (nvmlValueType_t)."""
     if value.nvmlReturn != 0:
         raise nvml.NVMLError(value.nvmlReturn)
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
@@ -145,7 +143,7 @@ _WHOLE_DEVICE = "all of them"
 
 @dataclass(slots=True)
 class _QueryOutcome:
-    """How often something was answered, and why it was not the last time that it was not."""
+    """Number of answers, and the reason of the last failure."""
 
     answers: int = 0
     refused: QueryFailure | None = None
@@ -160,7 +158,7 @@ class _QueryOutcome:
 
 
 class DeviceProbe:
-    """One device, by torch's index.  What is refused for good is not asked for again."""
+    """Reads one device, by torch's index. Queries that fail for good are not repeated."""
 
     def __init__(self, nvml: Any, cuda: Cuda, index: int) -> None:
         self.device = f"cuda:{index}"
@@ -172,8 +170,10 @@ class DeviceProbe:
         }
 
     def read(self, only: Collection[str] | None = None) -> Values:
-        """Columns and their values now, of the queries that are named or of all; what is unknown is not
-        among them.  NVML's errors never leave it."""
+        """Return current values by column, of the queries in ``only`` or of all; unknown ones are left out.
+
+        NVML's errors never propagate.
+        """
         reserved = self._cuda.reserved_bytes(self._index)
         values: Values = {"reserved_bytes": reserved}
         if self._handle is None:
@@ -184,7 +184,7 @@ class DeviceProbe:
         return values
 
     def gaps(self) -> list[Gap]:
-        """One for each reason, with all that was never answered for it."""
+        """Return one gap per reason, with the queries that never succeeded or lost the device."""
         by_reason: dict[tuple[str, str], list[str]] = {}
         for what, record in self._records.items():
             if record.refused is not None and record.is_gap:
@@ -216,8 +216,11 @@ class DeviceProbe:
 
 
 def _check_answer(answer: Mapping[str, Any], reserved_bytes: int | None) -> Mapping[str, Any]:
-    """NVML says "not available" with the largest number of the type; and with process ids of another
-    namespace it may list a stranger under ours, whose memory need not hold what torch reserved."""
+    """Return the answer if it is plausible, else raise UnusableAnswer.
+
+    NVML reports "not available" as the largest number of the type. With process ids of another namespace it
+    may list another process under this one's id, whose memory need not contain what torch has reserved.
+    """
     for column, value in answer.items():
         if value is not None and not 0 <= value <= _MAX_INT64:
             raise UnusableAnswer(f"NVML answered {value} for {column}", "see whether nvidia-smi shows it")

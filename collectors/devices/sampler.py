@@ -1,10 +1,9 @@
-"""Sample all devices of this process on a daemon thread, at most 1 % of the time, into a bounded log for
+"""Sample all devices of this process on a daemon thread, at most 1 % of the time, into a bounded log for the
 table ``device``.
 
-The thread raises nothing and never initializes CUDA.  NVML is called through ctypes, which releases
-the interpreter lock.  A forked child has no such thread and touches none of this.  A sample that took
-c is followed by a pause of at least c (1 - s) / s, with s the largest share of time that sampling may
-take.
+The thread raises nothing and never initializes CUDA. NVML is called through ctypes, which releases the GIL. A
+forked child has no such thread and touches none of this. A sample that took c is followed by a pause of at
+least c (1 - s) / s, with s the largest share of time that sampling may take.
 """
 
 import os
@@ -23,12 +22,12 @@ from zprof.model.gaps import Gap
 
 PERIOD_NS = 200_000_000
 MAX_SHARE = 0.01
-#: A few samples are always slow: the first ones load the driver's tables, others wait for the interpreter.
+#: A few samples are always slow: the first ones load the driver's tables, others wait for the GIL.
 _SLOW_SAMPLES_RATIO = 0.1
 
 
 class SamplingPace:
-    """The rest after each sample, and what sampling has cost so far."""
+    """Computes the pause after each sample, and accumulates what sampling has cost."""
 
     def __init__(self, period_ns: int = PERIOD_NS, most_share: float = MAX_SHARE) -> None:
         self.period_ns = period_ns
@@ -37,7 +36,7 @@ class SamplingPace:
         self.cost_ns = self.rest_ns = 0
 
     def after(self, cost_ns: int) -> int:
-        """The rest after a sample that took ``cost_ns``."""
+        """Return the pause after a sample that took ``cost_ns``, in ns."""
         fair_ns = round(cost_ns * (1 - self._most_share) / self._most_share)
         rest_ns = max(self.period_ns, fair_ns)
         self.samples += 1
@@ -47,16 +46,16 @@ class SamplingPace:
         return rest_ns
 
     def double(self) -> None:
-        """Sample half as often from now on."""
+        """Double the period."""
         self.period_ns *= 2
 
     @property
     def had_to_slow(self) -> bool:
-        """More than now and then."""
+        """True if more than a few samples were delayed."""
         return self.slowed > max(1, self.samples * _SLOW_SAMPLES_RATIO)
 
     def account(self) -> str:
-        """What sampling took, in words."""
+        """Return the cost of sampling as text."""
         total_s = (self.cost_ns + self.rest_ns) / 1e9
         return (
             f"{self.slowed} of {self.samples} samples took so long that the next one had to wait; "
@@ -65,7 +64,7 @@ class SamplingPace:
 
 
 class SampleReason(StrEnum):
-    """Why a sample was taken: its time had come, or a group's first collective is about to run, or has."""
+    """Reason for a sample: periodic, or right before or after a group's first collective."""
 
     PERIOD = "period"
     BEFORE_GROUP = "before_group"
@@ -99,9 +98,9 @@ class DeviceRow:
 
 
 class DeviceLog:
-    """Keeps at most ``most`` rows of the period; those at groups are few and all stay.
+    """Keeps at most ``most`` rows of periodic samples; the few samples at groups are all kept.
 
-    Two threads append; a list's append and a copy of it are atomic, and only the sampler's thread thins.
+    Two threads append. A list's append and copy are atomic, and only the sampler's thread thins out.
     """
 
     def __init__(self, most: int) -> None:
@@ -111,7 +110,7 @@ class DeviceLog:
         self._at_groups: list[DeviceRow] = []
 
     def add_tick(self, rows: list[DeviceRow]) -> bool:
-        """Keep the rows of one moment.  True: every second moment was dropped to make room."""
+        """Keep the rows of one sample of all devices; return True if every second sample was dropped."""
         if not rows:
             return False
         self._ticks.append(rows)
@@ -123,29 +122,29 @@ class DeviceLog:
         return True
 
     def add_at_group(self, row: DeviceRow) -> None:
-        """Keep a row before or after a group's first collective."""
+        """Keep a row from before or after a group's first collective."""
         self._at_groups.append(row)
 
     def columns(self) -> Columns:
-        """The table as columns, in order of time."""
+        """Return the columns of the table, by time."""
         rows = [row for tick in list(self._ticks) for row in tick] + list(self._at_groups)
         rows.sort(key=lambda row: row.time_ns)
         return {field.name: [getattr(row, field.name) for row in rows] for field in fields(DeviceRow)}
 
 
-#: 27 minutes at the first period, for one device; then the period doubles.
+#: 27 minutes at the initial period, for one device; then the period doubles.
 MAX_ROWS = 8192
 _JOIN_S = 2.0
-#: nvmlInit() takes long where no process holds the driver open.
+#: nvmlInit() is slow if no process holds the driver open.
 _OPEN_S = 10.0
 
-#: Waits so many seconds, and says whether to end.
+#: Waits for a number of seconds, and returns whether to end.
 Wait = Callable[[float], bool]
 Clock = Callable[[], int]
 
 
 class DeviceSampler:
-    """``start()`` and ``stop()`` it in the same process; ``run()`` is the thread's whole life."""
+    """Samples on a thread, whose body is ``run()``. Call ``start()`` and ``stop()`` in the same process."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class DeviceSampler:
         self._process_id = 0
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the thread."""
         self._process_id = os.getpid()
         self._thread = threading.Thread(
             target=self.run, args=(self._end.wait,), name="zprof-devices", daemon=True
@@ -174,7 +173,7 @@ class DeviceSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread.  One that hangs in the driver is left behind: it is a daemon."""
+        """Stop the thread. One that hangs in the driver is left behind: it is a daemon."""
         if self._thread is None or self._process_id != os.getpid():
             return
         self._end.set()
@@ -186,7 +185,7 @@ class DeviceSampler:
         self._thread = None
 
     def run(self, wait: Wait) -> None:
-        """Open the library once the program uses a GPU, then sample until ``wait`` says to end."""
+        """Open the library once the program uses a GPU, then sample until ``wait`` returns True."""
         try:
             while not self._cuda.in_use():
                 if wait(self._pace.period_ns / 1e9):
@@ -194,7 +193,7 @@ class DeviceSampler:
             if self._open():
                 while not wait(self._sample() / 1e9):
                     pass
-        except Exception as error:  # the program is not ours to end
+        except Exception as error:  # a fault of zprof must never end the program
             self._gaps.append(
                 _make_fault_gap(first_line(error), "please report this; training was not touched")
             )
@@ -202,7 +201,7 @@ class DeviceSampler:
             self._opened.set()
 
     def read_now(self, index: int, reason: SampleReason, group: str, only: Collection[str]) -> bool:
-        """A sample of one device on the caller's thread; False where NVML does not work."""
+        """Sample one device on the calling thread. Return False if NVML does not work."""
         if not self._opened.wait(_OPEN_S) or self._nvml is None:
             return False
         if index in self._cuda.devices():
@@ -210,11 +209,11 @@ class DeviceSampler:
         return True
 
     def columns(self) -> Columns:
-        """Table ``device``."""
+        """Return the table ``device``."""
         return self._log.columns()
 
     def gaps(self) -> list[Gap]:
-        """What could not be seen, and whether sampling had to slow down."""
+        """Return gaps for what could not be read, and for sparse samples."""
         seen = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
         if self._pace.had_to_slow:
             seen.append(
@@ -232,7 +231,7 @@ class DeviceSampler:
         return True
 
     def _sample(self) -> int:
-        """One moment of all devices; the rest that it asks for."""
+        """Sample all devices once, and return the pause that follows in ns."""
         begin_ns = self._clock()
         rows = [self._read(index, SampleReason.PERIOD, None, None) for index in self._cuda.devices()]
         if self._log.add_tick(rows):

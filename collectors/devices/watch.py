@@ -1,9 +1,9 @@
-"""Give the recorder its device counters from start to end of a run: periodic samples, and one before and
-after the first collective of each NCCL group.
+"""Record device counters from start to end of a run: periodic samples, and one before and after the first
+collective of each NCCL group.
 
-NCCL allocates its communicator in that first collective, half a gigabyte and more per group, outside
-torch's allocator.  The methods of ``ProcessGroup`` are wrapped from the start of the recording and
-restored after the first step without a new group.
+NCCL allocates its communicator in that first collective, half a gigabyte and more per group, outside torch's
+allocator. The methods of ``ProcessGroup`` are wrapped from the start of the recording and restored after the
+first step without a new group.
 """
 
 import functools
@@ -25,47 +25,47 @@ from zprof.model.gaps import Gap
 
 
 class Devices(Protocol):
-    """What the recorder needs of device counters."""
+    """The part of device counters that the recorder needs."""
 
     def start(self) -> None:
-        """Begin, at the start of the recording."""
+        """Start, at the start of the recording."""
 
     def step(self) -> None:
-        """A step is over."""
+        """Handle the end of a step."""
 
     def stop(self) -> None:
-        """End."""
+        """Stop recording."""
 
     def columns(self) -> Columns | None:
-        """Table ``device`` so far; None where there is not a row."""
+        """Return the table ``device`` so far; None if it has no row."""
 
     def gaps(self) -> list[Gap]:
-        """What could not be seen."""
+        """Return a gap for everything that could not be recorded."""
 
 
 class NoDevices:
-    """Nothing is watched."""
+    """Implementation that records nothing."""
 
     def start(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     def step(self) -> None:
-        """Nothing to see."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def columns(self) -> Columns | None:
-        """No table."""
+        """Return None."""
         return None
 
     def gaps(self) -> list[Gap]:
-        """Nothing was asked for."""
+        """Return no gaps."""
         return []
 
 
 class DeviceWatch:
-    """Watches the GPUs of this process; on a machine without one it does and says nothing."""
+    """Records the GPUs of this process; without NVIDIA's driver it does nothing."""
 
     def __init__(
         self,
@@ -83,30 +83,30 @@ class DeviceWatch:
         self._started = self._used = False
 
     def start(self) -> None:
-        """Start the thread and watch the groups, where NVIDIA's driver is; a second call does nothing."""
+        """Start the thread and watch the groups, if there is an NVIDIA driver; a second call does nothing."""
         if not self._started and self._cuda.is_built() and self._driver():
             self._started = True
             self._sampler.start()
             self._groups.install()
 
     def step(self) -> None:
-        """A step is over."""
+        """Handle the end of a step."""
         self._used = self._used or self._cuda.in_use()
         self._groups.step()
 
     def stop(self) -> None:
-        """End the thread, and leave the process as it was."""
+        """Stop the thread, and restore the process."""
         self._used = self._used or self._cuda.in_use()
         self._groups.remove()
         self._sampler.stop()
 
     def columns(self) -> Columns | None:
-        """Table ``device`` so far."""
+        """Return the table ``device`` so far; None if it has no row."""
         columns = self._sampler.columns()
         return columns if columns["time_ns"] else None
 
     def gaps(self) -> list[Gap]:
-        """Nothing where the program never used a GPU."""
+        """Return a gap for everything that could not be recorded; none if the program never used a GPU."""
         if not self._used:
             return []
         return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [make_no_driver_gap()]
@@ -115,13 +115,13 @@ class DeviceWatch:
         return self._sampler.read_now(index, reason, group, only)
 
 
-#: Takes a sample of a device, reason and group; False: there is nothing to sample with.
+#: Samples a device, for a reason and a group; returns False if NVML does not work.
 TakeSample = Callable[[int, SampleReason, str], bool]
 _MAX_DEPTH = 3
 
 
 class GroupWatch:
-    """Wraps the collectives while installed."""
+    """Wraps the collectives while installed, to sample around the first one of each NCCL group."""
 
     def __init__(self, read: TakeSample, methods_of: type | None = None) -> None:
         self._read = read
@@ -135,7 +135,7 @@ class GroupWatch:
         self._gaps: list[Gap] = []
 
     def install(self) -> None:
-        """Put the wrappers in place, where torch was built with distributed."""
+        """Install the wrappers, if torch was built with distributed."""
         if self._home is None:
             return
         self._active = True
@@ -146,7 +146,7 @@ class GroupWatch:
                 setattr(self._home, name, self._wrappers[name][1])
 
     def step(self) -> None:
-        """A step is over: without a new group in it, no more are waited for."""
+        """Handle the end of a step: remove the wrappers if it had no new group."""
         if self._active and len(self._seen) == self._seen_before:
             self._active = False
         self._seen_before = len(self._seen)
@@ -154,7 +154,7 @@ class GroupWatch:
             self.remove()
 
     def remove(self) -> None:
-        """Give the methods back; one that somebody wrapped after us stays until that is gone."""
+        """Restore the methods; a wrapper that has been wrapped since stays until it can be removed."""
         self._active = False
         for name, (original, wrapper) in list(self._wrappers.items()):
             if self._home.__dict__.get(name) is wrapper:
@@ -175,10 +175,10 @@ class GroupWatch:
         return launch
 
     def _before(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
-        """The device to watch, once sampled; None where this call is not the first of an NCCL group."""
+        """Sample before the first collective of an NCCL group and return its device; None for other calls."""
         try:
             return None if group.group_name in self._seen else self._first(group, args)
-        except Exception as error:  # not the program's fault or business; without rows nothing is claimed
+        except Exception as error:  # a fault of zprof must never reach the program
             self._fail(error)
             return None
 
@@ -189,7 +189,7 @@ class GroupWatch:
             self._fail(error)
 
     def gaps(self) -> list[Gap]:
-        """What kept first collectives from being watched."""
+        """Return the reason why first collectives were no longer watched, or an empty list."""
         return list(self._gaps)
 
     def _fail(self, error: Exception) -> None:
@@ -203,12 +203,12 @@ class GroupWatch:
         )
 
     def _first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
-        if self._process_id != os.getpid():  # a fork: it is not recorded
+        if self._process_id != os.getpid():  # a fork, which is not recorded
             self._active = False
             return None
         index = _find_device(args)
         if index is None:
-            return None  # on the host: another backend's
+            return None  # tensors on the host: another backend
         self._seen.add(group.group_name)
         if "nccl" not in str(dist.get_backend_config(group)):
             return None
@@ -217,7 +217,7 @@ class GroupWatch:
         return index if self._active else None
 
     def _name(self, group: Any) -> str:
-        """The sorted ranks; a second group of the same ranks has its own name behind them."""
+        """Return the sorted ranks; a second group over the same ranks has its own name appended."""
         ranks = format_ranks(dist.get_process_group_ranks(group))
         return f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
 
@@ -227,7 +227,7 @@ def _process_group_class() -> Any:
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:
-    """Of the first tensor, where it is on a GPU; without tensors (a barrier) the current device."""
+    """Return the device of the first tensor, None on the host; without tensors (barrier), the current."""
     if args is None:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     found: Any = args

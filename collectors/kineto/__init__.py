@@ -1,1 +1,1 @@
-"""Kineto traces: records one around a window of steps, and turns a trace into tables of a run."""
+"""Kineto traces: record one around a window of steps, and convert a trace into tables of a run."""

@@ -1,8 +1,8 @@
 """Find rows of a trace by name, the innermost interval around an instant, the ranges that an engine wrote
 (``zprof.run.ranges``), and the module or phase (unit) that an annotation names.
 
-Units are one table, ``UNIT_PATTERNS``; another engine is one more row.  Engines that write zprof's own
-ranges name the unit there.
+Units are defined by one table, ``UNIT_PATTERNS``; support for another engine is another row. Engines that
+write zprof's own ranges name the unit there.
 """
 
 import re
@@ -18,7 +18,7 @@ from zprof.run.ranges import EngineRange, RangeVerb, parse_range
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeSpan:
-    """A range of an engine with its place in time; ``row`` is that of the trace."""
+    """A range of an engine with its start, end and thread; ``row`` is its row of the trace."""
 
     range: EngineRange
     start_ns: int
@@ -28,7 +28,7 @@ class RangeSpan:
 
 
 def find_engine_ranges(trace: Trace) -> list[RangeSpan]:
-    """All ranges of engines in a trace, by start.  Names are parsed once each."""
+    """Return all ranges of engines in a trace, by start. Each distinct name is parsed once."""
     parsed: dict[str, EngineRange] = {}
     rows = find_rows(trace, ("user_annotation",), partial(_parse_into, parsed))
     ends = (trace.start_ns + trace.duration_ns)[rows]
@@ -51,14 +51,14 @@ Identity = tuple[str, int, str]
 
 
 def collective_identity(found: EngineRange) -> Identity | None:
-    """What a launch, wait or comm range is about; None where the text leaves it open."""
+    """Return the collective of a launch, wait or comm range; None if the range does not identify one."""
     if found.group is None or found.sequence is None or found.kind is None:
         return None
     return found.group, found.sequence, found.kind
 
 
 def index_by_identity(spans: Sequence[RangeSpan], verb: RangeVerb) -> Mapping[Identity, RangeSpan]:
-    """Spans of one verb; of several waits for one collective the longest is the one that blocked."""
+    """Return the spans of one verb by collective. Of several waits for one, the longest is kept."""
     found: dict[Identity, RangeSpan] = {}
     for span in spans:
         key = collective_identity(span.range) if span.range.verb is verb else None
@@ -75,13 +75,13 @@ _MAX_ANNOTATION_LENGTH = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPattern:
-    """How one engine names its units: ``unit`` is a template over the groups of ``pattern``."""
+    """Pattern of one engine's names of units: ``unit`` is a template over the groups of ``pattern``."""
 
     pattern: str
     unit: str
 
 
-#: FSDP2 writes ``FSDP::all_gather (blocks.0) [pg=8]``; the model itself has no name, and so no brackets.
+#: FSDP2 writes ``FSDP::all_gather (blocks.0) [pg=8]``; the root module has no name, and so no parentheses.
 UNIT_PATTERNS = (
     UnitPattern(pattern=r"FSDP::\w+ \((.+)\)( \[pg=\d+\])?", unit=r"\1\2"),
     UnitPattern(pattern=r"FSDP::\w+_prefetch for (.+)", unit=r"\1"),
@@ -97,7 +97,7 @@ _COMPILED_UNITS = tuple((re.compile(row.pattern, re.ASCII), row.unit) for row in
 
 
 def parse_unit(annotation: str) -> str | None:
-    """The unit that an annotation names, or None where it names none."""
+    """Return the unit that an annotation names, or None."""
     if len(annotation) > _MAX_ANNOTATION_LENGTH:
         return None
     for pattern, unit in _COMPILED_UNITS:
@@ -109,14 +109,14 @@ def parse_unit(annotation: str) -> str | None:
 
 
 def find_units(trace: Trace, threads: Int64s, times_ns: Int64s) -> list[str | None]:
-    """The unit in which each of some threads was at an instant."""
+    """Return the unit around each instant on its thread, or None."""
     found = find_rows(trace, ("user_annotation", "cpu_op"), lambda name: parse_unit(name) is not None)
     rows = IntervalIndex(trace, found).at(threads, times_ns) if len(found) else np.full(len(threads), -1)
     return [parse_unit(trace.name[row]) if row >= 0 else None for row in rows.tolist()]
 
 
 def find_rows(trace: Trace, categories: Collection[str], named: Callable[[str], bool]) -> Int64s:
-    """Rows of some categories whose name answers yes, by start; each text that they have is asked once."""
+    """Return the rows of some categories whose name matches, by start; ``named`` is called once per name."""
     rows = np.flatnonzero(trace.category.where(lambda category: category in categories))
     codes = trace.name.codes[rows].astype(np.int64)
     found = rows[_match_names(trace, codes, named)[codes]] if len(rows) else rows
@@ -132,7 +132,7 @@ def _match_names(trace: Trace, codes: Int64s, named: Callable[[str], bool]) -> M
 
 
 class IntervalIndex:
-    """Intervals of threads, to be asked for the innermost one around an instant."""
+    """Index of intervals by thread, to find the innermost one around an instant."""
 
     def __init__(self, trace: Trace, rows: Int64s) -> None:
         start, duration, thread = trace.start_ns[rows], trace.duration_ns[rows], trace.thread[rows]
@@ -143,14 +143,14 @@ class IntervalIndex:
         self._outer = _find_outer_intervals(self._thread, self._start, self._end)
 
     def at(self, threads: Int64s, times_ns: Int64s) -> Int64s:
-        """The row around each instant, or -1."""
+        """Return the row of the innermost interval around each instant, or -1."""
         index = self._last_begun(threads, times_ns)
         while (closed := (index >= 0) & (self._end[index] < times_ns)).any() if len(self._rows) else False:
             index[closed] = self._outer[index[closed]]
         return np.where(index >= 0, self._rows[index], -1) if len(self._rows) else index
 
     def _last_begun(self, threads: Int64s, times_ns: Int64s) -> Int64s:
-        """The last interval of the same thread that begins no later; intervals sort before instants."""
+        """Return the last interval of the thread that starts no later; intervals sort before instants."""
         count, asked = len(self._rows), len(times_ns)
         thread = np.concatenate((self._thread, threads))
         time = np.concatenate((self._start, times_ns))
@@ -164,7 +164,7 @@ class IntervalIndex:
 
 
 def _find_outer_intervals(thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """The innermost interval that is open when another one of its thread begins, or -1."""
+    """Return, for each interval, the innermost one of its thread that is open at its start, or -1."""
     outer, stack = [], list[tuple[int, int, int]]()
     for index, span in enumerate(zip(thread.tolist(), start.tolist(), end.tolist(), strict=True)):
         while stack and (stack[-1][1] != span[0] or stack[-1][2] <= span[1]):

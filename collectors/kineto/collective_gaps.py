@@ -1,4 +1,4 @@
-"""Report what a trace does not say about its collectives, on a device or of gloo, as gaps."""
+"""Make gaps for what a trace does not contain about its collectives, on a device or of gloo."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _RECORD_AGAIN = "record with ProfilerActivity.CPU too, on torch 2.4 or newer"
 
 
 def list_device_gaps(rows: Sequence[CollectiveRow], by_name: str) -> list[Gap]:
-    """Metadata, groups, sizes and launches that are not known, each with how many of how many."""
+    """Return gaps for unknown metadata, groups, sizes and launches, with the number of each."""
     named = [row for row in rows if row.method.startswith(by_name)]
     rest = [row for row in rows if not row.method.startswith(by_name)]
     ungrouped = [row for row in rest if row.group.startswith(("pg:", "stream:"))]
@@ -31,7 +31,7 @@ def list_device_gaps(rows: Sequence[CollectiveRow], by_name: str) -> list[Gap]:
 
 
 def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> list[Gap]:
-    """Collectives that the host launched and no work of a device belongs to."""
+    """Return a gap if the host launched collectives and the trace has no device work of any of them."""
     if rows:
         return []
     calls = _count_launched(trace)
@@ -49,7 +49,7 @@ def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> lis
 
 
 def _count_launched(trace: Trace) -> int:
-    """Collectives that the host launched; those of one rank alone have nobody to talk to."""
+    """Return the number of collectives that the host launched, without those of single-rank groups."""
     records = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__).tolist()
     found = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
     known = [entry for entry in found if entry is not None]
@@ -101,7 +101,7 @@ def _make_no_launch_gap(count: int, rows: int) -> Gap | None:
 
 
 def list_gloo_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
-    """Groups and sizes that are not known."""
+    """Return gaps for unknown groups and sizes."""
     gaps = []
     groups = sum(row.group == UNKNOWN_GROUP for row in rows)
     if groups:
@@ -113,7 +113,7 @@ def list_gloo_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
 
 
 def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
-    """Launches and executions of one kind that are not equally many, or in an impossible order."""
+    """Return the gap for launches and executions of one key that differ in number or order."""
     operator, count = key
     of = "" if count is None else f" of {count} elements"
     return Gap(
@@ -125,7 +125,7 @@ def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
 
 
 def make_no_launches_gap(executions: int) -> Gap:
-    """Executions that nobody is seen to launch."""
+    """Return the gap for executions whose launches the trace lacks."""
     return Gap(
         what="launches of collectives",
         reason=f"the trace has {executions} executions of gloo and none of the operators that launched them: "
@@ -155,7 +155,7 @@ def make_unposted_gap(messages: int, rows: int) -> Gap:
 
 
 def make_unknown_peers_gap(messages: int, rows: int) -> Gap:
-    """Return the gap for messages that do not say, or not unambiguously, to or from which rank they go."""
+    """Return the gap for messages whose other rank is missing or ambiguous."""
     return Gap(
         what="point-to-point messages",
         reason=f"the other side of {messages} of {rows} messages is unknown (any source, shapes not "

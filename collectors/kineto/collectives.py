@@ -1,9 +1,8 @@
-"""Define one row of the ``collectives`` table, and parse the names of collectives and element types as
-traces spell them.
+"""Define one row of the ``collectives`` table, and parse the names of collectives and element types as traces
+spell them.
 
-``_allgather_base``, ``all_gather_into_tensor_coalesced`` and ``nccl:_all_gather_base`` alike are an
-all-gather: underscores and case do not count, and the prefix decides.  Another spelling is one more
-table entry.
+``_allgather_base``, ``all_gather_into_tensor_coalesced`` and ``nccl:_all_gather_base`` are all all-gathers:
+underscores and case are ignored, and the prefix decides. Support for another spelling is another table entry.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 from zprof.model.collectives import CollectiveKind
 
-#: Shapes in a file may multiply to anything.
+#: Upper limit: shapes in a file may multiply to anything.
 _MAX_BYTES = 1 << 62
 
 
@@ -41,13 +40,13 @@ class CollectiveRow:
 
 
 def build_collective_columns(rows: Sequence[CollectiveRow]) -> dict[str, list[Any]]:
-    """The ``collectives`` table, by start."""
+    """Return the columns of the ``collectives`` table, by start."""
     rows = sorted(rows, key=lambda row: (row.start_ns, row.end_ns))
     columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
     return columns | {"bytes": [min(size, _MAX_BYTES) for size in columns["bytes"]]}
 
 
-#: Rows stand before those that begin them.
+#: The first prefix that matches decides, so longer ones come before their own prefixes.
 _KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
     ("allreducebarrier", CollectiveKind.BARRIER),
     ("allgather", CollectiveKind.ALL_GATHER),
@@ -82,7 +81,7 @@ _NAMESPACES = re.compile(
 
 
 def parse_collective_kind(name: object) -> CollectiveKind | None:
-    """The kind that a name says, OTHER where it is a collective of no known kind, None where it is none."""
+    """Return the kind that a name states: OTHER for an unknown collective, None if it is no collective."""
     return _parse_kind(name) if isinstance(name, str) else None
 
 
@@ -97,9 +96,9 @@ def _parse_kind(name: str) -> CollectiveKind | None:
     return CollectiveKind.OTHER
 
 
-#: Longer names are cut: they come from a file.
+#: Limit on names, which come from a file.
 _MAX_TEXT = 400
-#: Torch's name and the bytes of an element.
+#: torch's name and the bytes per element.
 _ELEMENT_TYPES = {
     "float": ("float32", 4),
     "f64": ("float64", 8),
@@ -138,7 +137,7 @@ _ELEMENT_TYPES = {
     "float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
 }
 
-#: What reduces is made for a type; what only moves bytes is made for bytes, whatever they are.
+#: Kernels that reduce are compiled per element type; those that only move data are not.
 _REDUCING_KERNEL = re.compile(
     r"(?:nccl|rccl)\w*Kernel_(?:ReduceScatter|AllReduce|Reduce)_(?:[A-Z][A-Z0-9]*_)*"
     r"(?:Sum|Prod|Max|Min|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_[A-Z]\w*)?(?:\(.*)?",
@@ -147,11 +146,11 @@ _REDUCING_KERNEL = re.compile(
 
 
 def parse_reduced_type(kernel: str) -> tuple[str, int] | None:
-    """Torch's name and the bytes of an element that a kernel reduces, None where its name does not say."""
+    """Return torch's name and the bytes per element of the type that a kernel reduces, or None."""
     match = _REDUCING_KERNEL.fullmatch(kernel[:_MAX_TEXT])
     return parse_element_type(match[1]) if match else None
 
 
 def parse_element_type(name: object) -> tuple[str, int] | None:
-    """Torch's name and the bytes of an element, or None where the text is no type that is known."""
+    """Return torch's name and the bytes per element of a type, or None if it is unknown."""
     return _ELEMENT_TYPES.get(name.strip().lower().removeprefix("c10::")) if isinstance(name, str) else None

@@ -1,10 +1,9 @@
 """Record a window of steps with torch's profiler, and convert its trace.
 
-Shapes are recorded (bytes of collectives come from them) and all threads, so that a communication
-thread written in Python is seen too.  Memory is not: it would slow the steps, and torch cannot do both
-``profile_memory`` and ``profile_all_threads``.  Each ``Work.wait`` becomes a profiler range, because
-gloo leaves no event when a thread waits for a collective; waits inside C++ (the reducer of DDP) stay
-unseen.
+Shapes are recorded (bytes of collectives come from them), and all threads, so that a communication thread
+written in Python is seen too. Memory is not: it would slow the steps, and torch cannot combine
+``profile_memory`` with ``profile_all_threads``. Each ``Work.wait`` becomes a profiler range, because gloo
+leaves no event when a thread waits for a collective; waits inside C++ (the reducer of DDP) stay unseen.
 """
 
 import errno
@@ -32,7 +31,7 @@ class KinetoCollector:
         self._tables: Mapping[str, Mapping[str, Sequence[Any]]] | None = None
 
     def start(self) -> None:
-        """Open the window.
+        """Start the profiler.
 
         Raises:
             RuntimeError: the program runs a profiler of its own.
@@ -49,7 +48,7 @@ class KinetoCollector:
             self._gaps.append(_make_no_waits_gap(error))
 
     def stop(self) -> None:
-        """Close the window and put ``Work.wait`` back."""
+        """Stop the profiler and restore ``Work.wait``."""
         self._waits.remove()
         if self._session is None:
             return
@@ -60,11 +59,11 @@ class KinetoCollector:
         self._session = None
 
     def tables(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
-        """The window as tables."""
+        """Return the tables of the window."""
         return self._convert()
 
     def gaps(self) -> Sequence[Gap]:
-        """What the window does not show."""
+        """Return a gap for everything that could not be recorded."""
         self._convert()
         return tuple(self._gaps)
 
@@ -127,7 +126,7 @@ class WaitRanges:
         self._active = False
 
     def install(self) -> None:
-        """Begin to write ranges.
+        """Start writing ranges.
 
         Raises:
             RuntimeError: this torch has no ``Work.wait`` to wrap.
@@ -141,7 +140,7 @@ class WaitRanges:
         work.wait = self._wrapper
 
     def remove(self) -> None:
-        """Put the original back; where somebody wrapped ours meanwhile, ours goes silent instead."""
+        """Restore the original method; a wrapper that has been wrapped since stays and becomes inactive."""
         self._active = False
         work = _work_class()
         if work is not None and self._wrapper is not None and work.wait is self._wrapper:

@@ -1,7 +1,7 @@
-"""Convert a trace into tables ``events`` and ``collectives`` of a run.
+"""Convert a trace into the tables ``events`` and ``collectives`` of a run.
 
-Columns of ``events`` are passed as arrays, not as Python objects.  Collectives come from ``::comm``
-ranges (method "range"), from gloo, and from the device.
+Columns of ``events`` are passed as arrays, not as Python objects. Collectives come from ``::comm`` ranges
+(method "range"), from gloo, and from the device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ Tables = dict[str, Mapping[str, Sequence[Any]]]
 
 
 def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
-    """The tables that a trace fills, and what in it could not be used.
+    """Return the tables of a trace, and gaps for what in it could not be used.
 
-    Columns of ``events`` are arrays of pyarrow and numpy.
+    Columns of ``events`` are pyarrow and numpy arrays.
     """
     spans = find_engine_ranges(trace)
     on_device = find_device_collectives(trace, spans)
@@ -48,7 +48,7 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
 
 
 def list_read_gaps(report: ReadReport) -> list[Gap]:
-    """Say what of a trace could not be read, or not as it stands there: one gap for each reason."""
+    """Return a gap for each reason why parts of a trace could not be read, or not as written."""
     of_all = f"of {report.events} events"
     counts = (
         (report.repaired, f"{report.repaired} {of_all} were not sound JSON: mended"),
@@ -83,14 +83,14 @@ def list_read_gaps(report: ReadReport) -> list[Gap]:
 def _add_range_times(
     rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupNames
 ) -> list[CollectiveRow]:
-    """Launch and wait times from the ranges that name the same collective."""
+    """Return the rows with launch and wait times of the ranges that name the same collective."""
     launches = _key_by_group_name(index_by_identity(spans, RangeVerb.LAUNCH), groups)
     waits = _key_by_group_name(index_by_identity(spans, RangeVerb.WAIT), groups)
     return [_add_times_to_row(row, launches, waits) for row in rows]
 
 
 def _key_by_group_name(found: Mapping[Identity, RangeSpan], groups: GroupNames) -> dict[Identity, RangeSpan]:
-    """Ranges keyed as rows are: by the group's resolved name."""
+    """Return the ranges keyed like rows, by the group's resolved name."""
     return {(groups.resolve(key[0])[0], key[1], key[2]): span for key, span in found.items()}
 
 
@@ -101,21 +101,23 @@ def _add_times_to_row(
         return row
     key = row.group, row.sequence, row.kind
     launch, wait = launches.get(key), waits.get(key)
-    if launch is not None and row.stream is None:  # a device's call is nearer than the range around it
+    if (
+        launch is not None and row.stream is None
+    ):  # the call of device work is tighter than the range around it
         row = replace(row, launch_start_ns=launch.start_ns, launch_end_ns=launch.end_ns)
     if wait is not None:
         row = replace(row, wait_start_ns=wait.start_ns, wait_end_ns=wait.end_ns)
     return row
 
 
-#: The profiler's bookkeeping about itself.
+#: Categories of the profiler's own bookkeeping.
 _NOT_EVENTS = ("Trace", "")
-#: Threads that are called by a word.
+#: Thread of events whose ``tid`` is not a number.
 _NO_THREAD = -1
 
 
 def build_event_columns(trace: Trace) -> dict[str, Any]:
-    """The columns of ``zprof.run.schema.EVENTS``."""
+    """Return the columns of ``zprof.run.schema.EVENTS``."""
     rows = _order_events(trace)
     return {
         "start_ns": trace.start_ns[rows],
@@ -131,7 +133,7 @@ def build_event_columns(trace: Trace) -> dict[str, Any]:
 
 
 def _order_events(trace: Trace) -> Int64s | slice:
-    """All events by start; no copy where they stand so already."""
+    """Return the rows of all events by start; a full slice, without a copy, if they are sorted already."""
     events = trace.category.where(lambda category: category not in _NOT_EVENTS)
     start = trace.start_ns
     if events.all():
@@ -142,14 +144,13 @@ def _order_events(trace: Trace) -> Int64s | slice:
 
 
 def _encode_texts(words: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
-    """The same codes, and the same texts."""
     return pa.DictionaryArray.from_arrays(
         pa.array(words.codes[rows]), pa.array(_replace_surrogates(words.texts))
     )
 
 
 def _replace_surrogates(texts: tuple[str, ...]) -> list[str]:
-    """Texts that UTF-8 can hold: half of a surrogate pair, as JSON may spell it, becomes a question mark."""
+    """Return texts that UTF-8 can encode: half a surrogate pair becomes a question mark."""
     return [text.encode("utf-8", "replace").decode() if not text.isascii() else text for text in texts]
 
 
@@ -165,7 +166,7 @@ BY_COMM_RANGE = "range"
 
 
 def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[list[CollectiveRow], list[Gap]]:
-    """A row for each ``::comm`` range; size and type may stand in the launch instead."""
+    """Return a row for each ``::comm`` range. Size and type may come from the launch range instead."""
     launches = index_by_identity(spans, RangeVerb.LAUNCH)
     rows, unclear = [], 0
     for span in spans:

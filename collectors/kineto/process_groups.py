@@ -1,10 +1,10 @@
-"""Name process groups alike on all ranks, by their sorted global ranks ("0,1,2,3"), and resolve places in
-a group to global ranks.
+"""Name process groups alike on all ranks, by their sorted global ranks ("0,1,2,3"), and resolve group ranks
+to global ranks.
 
-Sequence numbers count per process group.  If several groups span the same ranks, the first keeps the
-bare ranks (the default group, else the lowest number); the others have their description appended, as
-"0,1,2,3#mesh_fsdp", or their name if they have none of their own.  Every member lists the same groups
-over its ranks, so all of them find the same names.
+Sequence numbers count per process group. If several groups span the same ranks, the first keeps the bare
+ranks (the default group, else the lowest number); the others have their description appended, as in
+"0,1,2,3#mesh_fsdp", or their name if they have no description. Every member lists the same groups over its
+ranks, so all of them derive the same names.
 """
 
 from collections import defaultdict
@@ -12,20 +12,20 @@ from collections.abc import Iterable, Sequence
 
 from zprof.collectors.kineto.trace import Arguments, Group, TraceHeader
 
-#: How torch calls the group that spans all ranks, and a group that nobody described.
+#: torch's name and description of the group over all ranks, and the descriptions that say nothing.
 _DEFAULT_NAME, _DEFAULT, _UNDESCRIBED = "0", "default_pg", ("", "undefined")
 _MAX_RANKS = 1 << 16
 UNKNOWN_GROUP = "unknown"
 
 
 class GroupNames:
-    """Resolves the groups that one trace names to (name, size).  Size 0 is unknown.
+    """Resolves the groups that one trace names to (name, size). Size 0 is unknown.
 
     Args:
-        listed: What the trace lists; groups without ranks span the whole world.
-        world_size: As the trace says, or None.
-        rank: Whose trace it is, or None.
-        seen: Groups that only collectives name, with the ranks they say.
+        listed: Groups of the trace's header; groups without ranks span all ranks.
+        world_size: World size of the trace, or None.
+        rank: Rank of the trace, or None.
+        seen: Groups that only collectives name, with the ranks that they state.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class GroupNames:
         }
 
     def resolve(self, name: str | None) -> tuple[str, int]:
-        """The name and size of a group; without its name, of all groups where they span the same ranks."""
+        """Return the name and size of a group. Without a name, of all groups if they span the same ranks."""
         if name is None:
             return _name_if_single(self._own) or (UNKNOWN_GROUP, 0)
         return self._names.get(name, (name, 0))
 
     def of_size(self, size: int | None) -> tuple[str, int]:
-        """The group of so many ranks, if all groups of that size span the same ones."""
+        """Return the group of this size, if all groups of the size span the same ranks."""
         return _name_if_single({ranks for ranks in self._own if len(ranks) == size}) or self.resolve(None)
 
     def listed(self) -> tuple[str, int] | None:
-        """All groups that the trace lists, where they span the same ranks."""
+        """Return the groups of the trace's header as one, if they span the same ranks; else None."""
         return _name_if_single(self._own) if self._are_listed else None
 
     def ranks_of(self, name: str) -> tuple[int, ...]:
-        """The ranks of a group that the trace lists, else none."""
+        """Return the ranks of a group in the trace's header, else an empty tuple."""
         return self._ranks.get(name, ())
 
     def shown(self, name: str, ranks: tuple[int, ...] | range) -> str:
-        """What a group of known ranks is called in tables; to sort them costs too much for each row."""
+        """Return the name of a group in tables, from its ranks. Cached: sorting per row is too slow."""
         found = self._asked.get((ranks, name))
         if found is None:
             key = tuple(sorted(ranks))
@@ -85,7 +85,7 @@ def _name_if_single(spans: set[tuple[int, ...]]) -> tuple[str, int] | None:
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """``(1, 0)`` as ``0,1``."""
+    """Return ``(1, 0)`` as ``0,1``."""
     return ",".join(str(rank) for rank in sorted(ranks))
 
 
@@ -102,7 +102,7 @@ def _make_display_names(groups: Sequence[Group]) -> dict[tuple[tuple[int, ...], 
 
 
 def _disambiguate(ranks: str, members: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Names for groups over the same ranks, from their descriptions by name."""
+    """Yield (name, display name) of groups over the same ranks; ``members`` are descriptions by name."""
     descriptions = list(members.values())
     for place, name in enumerate(sorted(members, key=lambda name: _sort_key(name, members[name]))):
         description = members[name]
@@ -125,7 +125,7 @@ _MAX_WORLD_RANKS = 1 << 16
 
 
 def parse_place_in_group(arguments: Arguments, argument: int | None) -> int | None:
-    """Return the place that an argument of an operator names, None where it is not recorded."""
+    """Return the group rank in an operator's argument, or None if it is not recorded."""
     values = arguments.values
     if argument is None or not isinstance(values, list) or len(values) <= argument:
         return None
@@ -135,7 +135,7 @@ def parse_place_in_group(arguments: Arguments, argument: int | None) -> int | No
 
 
 class Peers:
-    """Resolves places in process groups of one trace to global ranks."""
+    """Resolves group ranks in the process groups of one trace to global ranks."""
 
     def __init__(self, header: TraceHeader) -> None:
         size = header.world_size or 0
@@ -145,13 +145,13 @@ class Peers:
         self._spans = {ranks for ranks in listed if header.rank is None or header.rank in ranks}
 
     def find(self, group: str, place: int | None, *, other: bool) -> int | None:
-        """Return the global rank at ``place`` of a group, None where that is not known.
+        """Return the global rank at ``place`` of a group, or None if it is not known.
 
         Args:
-            group: Its name, which begins with its ranks ("0,1,2", "0,1#pipeline"); where it is unknown, all
-                groups that the place can be of must agree.
-            place: What the operator names.
-            other: It cannot be this rank: nobody sends to itself.
+            group: Its name, which starts with its ranks ("0,1,2", "0,1#pipeline"); if it is unknown, all
+                groups that have this place must agree.
+            place: The group rank that the operator names.
+            other: True if it cannot be this rank: no rank sends to itself.
         """
         if place is None:
             return None

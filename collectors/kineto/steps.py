@@ -1,5 +1,5 @@
-"""Find the steps of a trace: the ranges that ``prof.step()`` leaves, else the time between the ends of
-two optimizer steps, else the whole trace as one step.
+"""Find the steps of a trace: the ranges that ``prof.step()`` leaves, else the time between the ends of two
+optimizer steps, else the whole trace as one step.
 """
 
 import itertools
@@ -15,26 +15,26 @@ from zprof.model.formatting import shorten
 from zprof.model.gaps import Gap
 
 WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
-#: torch's own, and what loops that mark their own steps tend to call them; the first that is there is taken.
+#: torch's name of a step, and a common name in loops that mark their own; the first that is present is used.
 _STEP_NAMES = ("ProfilerStep", "Iteration")
 _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
-#: What an optimizer runs, and hardly anything else does, where its range is not in the trace.
+#: Operators that hardly anything but an optimizer runs; used if the trace lacks the optimizer's range.
 _UPDATES = re.compile(r"aten::(_fused_(adamw?|sgd|adagrad)|_foreach_addcdiv)_")
 _COLLECTIVE_CALL = re.compile(r"c10d::|nccl:|gloo:|record_param_comms")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
-#: Old traces have the ranges of the user among the operators.
+#: Old traces have user annotations among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
 _DEVICE = frozenset({"gpu_user_annotation"})
 _WORK = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-#: What a step is compared by in a file that ends early, and from which share of the fullest on it is whole.
+#: Events counted to compare the steps of a truncated file; a step with this share of the most is complete.
 _RECORDS = (frozenset({"cpu_op"}), _CALLS, _DEVICE_WORK)
 _WHOLE_RATIO = 0.99
 _MAX_TEXT = 80
 _BOOKKEEPING = frozenset({"Trace", ""})
-#: Steps follow each other without a break: their clock ticks may overlap.
+#: Consecutive steps may overlap by the resolution of the clock.
 _CLOCK_TOLERANCE_NS = 2_000
 _PROF_STEP_REMEDY = "call prof.step() at the end of each step (torch.profiler.profile(schedule=...))"
 _REMEDY = "call prof.step() once at the end of each step, on one thread"
@@ -42,7 +42,7 @@ _REMEDY = "call prof.step() once at the end of each step, on one thread"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMarks:
-    """The ``mark`` table of a trace, the numbers of its steps, and what is odd about them."""
+    """The ``mark`` table of a trace, the numbers of its steps, and gaps about them."""
 
     columns: dict[str, Sequence[Any]]
     numbers: tuple[int, ...]
@@ -57,7 +57,7 @@ class _Step:
 
 
 def mark_steps(trace: Trace) -> StepMarks:
-    """Where the steps of ``trace`` begin and end."""
+    """Return the starts and ends of the steps of ``trace``."""
     for categories, of_device in ((_HOST, False), (_DEVICE, True)):
         for name in _STEP_NAMES:
             found, elsewhere = _find_marked_steps(trace, name, categories)
@@ -71,7 +71,7 @@ def mark_steps(trace: Trace) -> StepMarks:
 
 
 def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
-    """The steps of the thread that has most of them, by begin, and how many numbers are on others only."""
+    """Return the steps of the thread with the most, by start, and the count of those on other threads."""
     read = {code: _parse_step_number(text, name) for code, text in enumerate(trace.name.texts)}
     numbers = {code: number for code, number in read.items() if number is not None}
     named = np.isin(trace.name.codes, np.fromiter(numbers, np.int32, len(numbers)))
@@ -99,7 +99,7 @@ def _make_step(trace: Trace, row: int, number: int) -> _Step:
 
 
 def _keep_longest(steps: Sequence[_Step]) -> list[_Step]:
-    """Each number once: its longest range."""
+    """Return one step per number: its longest range."""
     best: dict[int, _Step] = {}
     for step in steps:
         kept = best.setdefault(step.number, step)
@@ -109,7 +109,7 @@ def _keep_longest(steps: Sequence[_Step]) -> list[_Step]:
 
 
 def _drop_overlapping(steps: Sequence[_Step]) -> Iterator[_Step]:
-    """The steps that lie in no other and overlap none; those that only touch are cut to fit."""
+    """Yield the steps that overlap no earlier one; steps that overlap by a clock tick are cut to fit."""
     end_ns = ABSENT
     for position, step in enumerate(steps):
         following = steps[position + 1].begin_ns if position + 1 < len(steps) else step.end_ns
@@ -121,7 +121,7 @@ def _drop_overlapping(steps: Sequence[_Step]) -> Iterator[_Step]:
 
 
 def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
-    """Without the last step if nothing was done in it: the profiler was stopped right after it began."""
+    """Drop the last step if it has no work: the profiler was stopped right after it started."""
     if len(steps) < 2 or _has_work(trace, steps[-1]) or not _has_work(trace, steps[-2]):
         return steps, ()
     reason = f"step {steps[-1].number} ended as soon as it had begun, with nothing in it: left out"
@@ -129,11 +129,11 @@ def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
 
 
 def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
-    """Leave out the steps that a file that ends early does not wholly hold.
+    """Drop the steps that a truncated file does not wholly contain.
 
-    A file has its host's operators first, and then what the device and its driver did, thread by thread: what
-    is missing may be of any step.  A step is whole where it holds as much as the fullest one, and another
-    holds as much too.  Idle time of any other may be time of which the file lacks the events.
+    A file has the host's operators first, and then device and driver, thread by thread: the missing part may
+    belong to any step. A step is complete if it has as many events as the fullest step, and if another step
+    has as many too. Idle time in any other step may be time whose events the file lacks.
     """
     if not trace.report.cut_short or not steps:
         return steps, ()
@@ -154,7 +154,7 @@ def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
 
 
 def _count_events_per_step(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -> Int64s:
-    """Count the events of some categories in each step; work of a device by the call that launched it."""
+    """Count the events of some categories in each step; device work counts where it was launched."""
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     rows = np.flatnonzero(trace.category.where(categories.__contains__))
@@ -185,9 +185,9 @@ def _list_step_gaps(left_out: int, of_device: bool) -> tuple[Gap, ...]:
 
 
 def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
-    """Mark steps from the end of one optimizer step to that of the next; None where there are fewer than two.
+    """Mark steps from the end of one optimizer step to the end of the next; None for fewer than two ends.
 
-    What comes before the first end may be part of a step, and has the start of the profiler in it.
+    What precedes the first end may be an incomplete step, and includes the profiler's start.
     """
     ends = _find_optimizer_ends(trace, _OPTIMIZER)
     if len(ends) < 2:
@@ -210,9 +210,10 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
 
 
 def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
-    """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one.
+    """Return when optimizer steps end. Optimizers (or parameter groups) with no backward in between are one.
 
-    Where no backward was recorded, a range that comes again is the next step's; an operator tells nothing.
+    Without a recorded backward, a range whose name repeats starts the next step; a repeated operator does
+    not.
     """
     host = trace.category.where(_HOST.__contains__)
     rows = np.flatnonzero(host & trace.name.where(lambda name: pattern.fullmatch(name) is not None))
@@ -237,7 +238,7 @@ def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
 
 
 def _extend_over_collectives(trace: Trace, ends: Sequence[int]) -> list[int]:
-    """Return the ends of optimizer steps with the collectives called right behind them: new parameters."""
+    """Return the ends of optimizer steps, extended over the collectives right after them: new parameters."""
     rows = np.flatnonzero(trace.category.where(_HOST.__contains__))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     sends = trace.name.where(lambda name: _COLLECTIVE_CALL.match(name) is not None)[rows]
@@ -253,7 +254,7 @@ def _extend_over_collectives(trace: Trace, ends: Sequence[int]) -> list[int]:
 
 
 def _mark_whole_trace(trace: Trace) -> StepMarks:
-    """One step over everything; without anything in the trace, none."""
+    """Mark the whole trace as one step; an empty trace has none."""
     begin_ns, end_ns = _find_extent(trace)
     gap = Gap(
         what="steps",
@@ -265,7 +266,7 @@ def _mark_whole_trace(trace: Trace) -> StepMarks:
 
 
 def _find_extent(trace: Trace) -> tuple[int, int]:
-    """First begin and last end; events that a failing profiler leaves at time 0 tell nothing."""
+    """Return the first start and last end, without the events at time 0 that a failing profiler leaves."""
     real = ~trace.category.where(lambda category: category in _BOOKKEEPING)
     real &= (trace.start_ns > trace.header.base_ns) | (trace.duration_ns > 0)
     if not real.any():

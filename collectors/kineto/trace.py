@@ -1,8 +1,7 @@
-"""Define a trace as columns: what the reader makes of a file, and what the converters make tables of.
+"""Define a trace as columns, the interface between the reader of files and the converters to tables.
 
-One entry per event with a duration, in the order of the file.  Repeated texts are kept once.  A whole
-number that an event does not have is ``ABSENT``.  Of the arguments of events only those named here are
-read.
+One entry per event with a duration, in the order of the file. Repeated texts are stored once. An integer that
+an event does not have is ``ABSENT``. Of the events' arguments, only those named here are read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-#: How traces write the fields of ``Arguments``, where it is not the field's own name.
+#: Keys of the fields of ``Arguments`` in traces, if they differ from the field's name.
 ARGUMENT_KEYS = {
     "dims": "Input Dims",
     "types": "Input type",
@@ -43,9 +42,9 @@ ARGUMENT_KEYS = {
 
 
 class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
-    """Arguments of one event as they stand in the file: any of them may be of any type.
+    """Arguments of one event as written in the file: any of them may have any type.
 
-    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` is that of a kernel.
+    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` is the grid of a kernel.
     """
 
     name: Any = None
@@ -81,23 +80,23 @@ class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     sync_event: Any = None
 
 
-#: What the profiler calls the type of an argument that is no tensor.
+#: Types that the profiler writes for arguments that are not tensors.
 _NO_TENSORS = ("", "Scalar", "ScalarList", "GenericList", "TensorList")
 
 
 def int64_or_none(value: object) -> int | None:
-    """A whole number that an int64 column can hold, else None."""
+    """Return ``value`` if it is an integer below 2^62 in size, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if abs(value) < 1 << 62 else None
 
 
 def count_elements(dims: Any, argument: int | None = None, types: Any = None) -> int | None:
-    """Elements of one argument of an operator, or of all tensors; a list of tensors is summed.
+    """Return the elements of one argument of an operator, or of all; a list of tensors is summed.
 
-    ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16.  A scalar has no
-    extents, as arguments that are no tensors: in a list of tensors it has 1, and beside them where ``types``
-    names its type.
+    ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16. A scalar tensor
+    has no extents, like an argument that is not a tensor: it counts as 1 element in a list of tensors, and
+    elsewhere if ``types`` has a tensor type for it.
     """
     types = types if isinstance(types, list) else []
     if not isinstance(dims, list):
@@ -113,7 +112,7 @@ def count_elements(dims: Any, argument: int | None = None, types: Any = None) ->
 
 
 def _iter_tensor_elements(entry: Any, scalar: bool) -> Iterator[int]:
-    """Elements of the tensors of one argument; ``scalar``: without extents it is one of one element."""
+    """Yield the elements of each tensor in one argument; with ``scalar``, an empty list is one element."""
     if not isinstance(entry, list) or not (entry or scalar):
         return
     if all(isinstance(extent, int) for extent in entry):
@@ -133,14 +132,14 @@ def _multiply_extents(extents: list[int]) -> int:
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: In place of a whole number that an event does not have.  Threads and processes that are called by a word
-#: (the profiler's bookkeeping) have it too.
+#: Stands for an integer that an event does not have, and for threads and processes whose id is a word (the
+#: profiler's bookkeeping).
 ABSENT = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextColumn:
-    """A column of texts: a code a row, and each text once."""
+    """A column of texts: one code per row, and each distinct text once."""
 
     codes: npt.NDArray[np.int32]
     texts: tuple[str, ...]
@@ -152,7 +151,7 @@ class TextColumn:
         return self.texts[int(self.codes[row])]
 
     def where(self, predicate: Callable[[str], bool]) -> Mask:
-        """The rows whose text answers yes; asked once for each distinct text."""
+        """Return a mask of the rows whose text matches; ``predicate`` is called once per distinct text."""
         answers = np.fromiter((predicate(text) for text in self.texts), np.bool_, len(self.texts))
         chosen: Mask = answers[self.codes] if len(self.codes) else np.zeros(0, dtype=np.bool_)
         return chosen
@@ -169,9 +168,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """What a trace says of itself outside its events; None and empty where it does not.
+    """Facts of a trace outside its events; None or empty if missing.
 
-    ``rank`` and ``world_size`` are those of ``distributedInfo``.  ``devices`` are the names of GPUs.
+    ``rank`` and ``world_size`` are those of ``distributedInfo``. ``devices`` are the names of GPUs.
     """
 
     base_ns: int = 0
@@ -186,17 +185,17 @@ class TraceHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """How reading went.  Each count that is not 0 becomes a gap (``zprof.collectors.kineto.convert``).
+    """Counts of what went wrong while reading. Each non-zero count becomes a gap (see ``convert``).
 
-    ``events``: all objects of ``traceEvents`` that could be read, of any ``ph``.  ``repaired``: those of them
-    that were not JSON as it should be and were mended; ``dropped``: pieces that could not be.  ``timeless``:
-    events that should have a duration, but have no place in time, and so are in no column: ``ts`` or ``dur``
-    is missing, negative or beyond any clock, or both are 0, as for work whose times the device never gave.
-    ``nameless``: events that do not say what they are: their name, category or ``ph`` is missing or no text.
-    Those with a duration are in the columns, with an empty text.
-    ``unkept_names``, ``unkept_arguments``: events whose name or arguments were beyond all measure.
-    ``cut_short``: the file ends early or its packing is damaged.  ``trailing_bytes``: after the last gzip
-    member, left out.  ``resolution_ns``: 1, or more where the file's own times are coarser.
+    ``events``: all objects of ``traceEvents`` that could be read, of any ``ph``. ``repaired``: those of them
+    that were not valid JSON and were repaired. ``dropped``: pieces that could not be repaired. ``timeless``:
+    events that should have a duration but no valid time, and so are in no column: ``ts`` or ``dur`` is
+    missing, negative or beyond any clock, or both are 0, as for work whose times the device never reported.
+    ``nameless``: events whose name, category or ``ph`` is missing or no text; those with a duration are in
+    the columns, with an empty text. ``unkept_names``, ``unkept_arguments``: events whose name or arguments
+    exceeded the limits. ``cut_short``: the file ends early or its compression is damaged. ``trailing_bytes``:
+    bytes after the last gzip member, left out. ``resolution_ns``: 1, or more if the file's own times are
+    coarser.
     """
 
     events: int = 0
@@ -213,11 +212,11 @@ class ReadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One rank's trace.  Times are absolute: the header's base is in them.
+    """One rank's trace. Times are absolute: they include the header's base.
 
-    ``category`` is in today's words (``kernel``, not ``Kernel``).  ``process`` is the device's number for
-    its work.  ``bytes`` are those of copies.  ``arguments`` holds those rows only whose other arguments
-    zprof reads: collectives.  ``thread_names`` keeps every name that a thread ever had.
+    ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device's
+    number. ``bytes`` are those of copies. ``arguments`` holds only rows whose other arguments zprof reads:
+    collectives and waits for devices. ``thread_names`` has every name that a thread ever had.
     """
 
     start_ns: Int64s

@@ -1,1 +1,1 @@
-"""Watches one window of steps and records who owns which bytes of memory."""
+"""Record who owns which bytes of memory in one window of steps."""

@@ -1,7 +1,7 @@
 """Read the allocator's own events from torch.profiler: every allocation and free.
 
-On the CPU a free on a thread that the profiler does not know (gloo's, an engine's own) leaves no
-event; on CUDA the allocator reports from every thread.
+On the CPU a free on a thread that the profiler does not know (gloo's, an engine's own) leaves no event; on
+CUDA the allocator reports from every thread.
 """
 
 import bisect
@@ -20,7 +20,7 @@ from zprof.model.collectives import OPERATOR_PREFIXES
 
 @dataclass(slots=True)
 class Allocation:
-    """One block from its allocation to its free (None: no event of a free)."""
+    """One block from its allocation to its free. ``freed_ns`` is None if the free left no event."""
 
     address: int
     bytes: int
@@ -40,7 +40,7 @@ class AllocatorEvents:
         self._recorded = False
 
     def start(self) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
             RuntimeError: the program runs a profiler of its own.
@@ -49,16 +49,16 @@ class AllocatorEvents:
         self._recorded = True
 
     def stop(self) -> None:
-        """End; the events stay in memory until :meth:`read`."""
+        """Stop recording. The events stay in memory until :meth:`read`."""
         self._session.stop()
 
     def abandon(self) -> None:
-        """In a fork of the recording process: end, and drop what was recorded."""
+        """Stop and drop what was recorded, in a fork of the recording process."""
         self._session.abandon()
         self._profiler = None
 
     def read(self) -> list[Allocation]:
-        """All blocks allocated in the window, in the order of time; drops the events.
+        """Return all blocks allocated in the window, by time, and drop the events.
 
         Raises:
             RuntimeError: the program started a profiler of its own, and the events are lost.
@@ -74,7 +74,7 @@ class AllocatorEvents:
 
 
 def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
-    """Allocation events with their operator: the enclosing collective's, else the innermost."""
+    """Yield allocation events with their operator: the enclosing collective, else the innermost operator."""
     pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
     memory = torch._C._profiler._EventType.Allocation
     while pending:
@@ -87,7 +87,10 @@ def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
 
 
 def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
-    """Frees to the allocation that is open at their address; an address handed out again leaves it open."""
+    """Pair each free with the open allocation at its address.
+
+    If an address is allocated again without a free in between, the earlier block stays open.
+    """
     blocks: list[Allocation] = []
     open_at: dict[tuple[str, int], Allocation] = {}
     for event, operator in events:
@@ -109,10 +112,11 @@ def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
 def close_collective_scratch(
     blocks: Sequence[Allocation], works: Sequence[CollectiveWork], births: Sequence[Birth]
 ) -> None:
-    """Close blocks born within a collective's launch whose free left no event: when its work died.
+    """Close collectives' blocks whose free left no event, at the death of the work that held them.
 
-    Not those whose storage came into sight while the work lived (gloo's wait copies out of it): the death
-    of that storage is exact, and falls later where another thread held the last reference.
+    Applies to blocks allocated within a collective's launch. Blocks whose storage was seen while the work
+    lived are skipped (gloo's wait copies out of them): the death of that storage is exact, and is later if
+    another thread held the last reference.
     """
     scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
     seen: dict[int, list[int]] = {}

@@ -1,8 +1,8 @@
-"""Note when the work object of each collective dies: until then it holds what the collective allocated.
+"""Record when the work object of each collective dies: until then it holds what the collective allocated.
 
-gloo's reduce-scatter clones its input inside the operator and keeps the clone in its work.  The last
-reference often falls on a thread that the profiler does not see, and then the free is missing from the
-allocator's events.
+gloo's reduce-scatter clones its input inside the operator and keeps the clone in its work. The last reference
+is often dropped on a thread that the profiler does not see, so the free is missing from the allocator's
+events.
 """
 
 import functools
@@ -24,7 +24,7 @@ _MIN_WAIT_S = 0.001
 
 
 class CollectiveWork(NamedTuple):
-    """A collective's launch on the host, and the death of its work object."""
+    """Launch of a collective on the host, and death of its work object."""
 
     launch_begin_ns: int
     launch_end_ns: int
@@ -34,9 +34,9 @@ class CollectiveWork(NamedTuple):
 class WorkPatch:
     """Wraps the methods of ``ProcessGroup`` that return work objects while installed.
 
-    A work captures the state of the launching thread.  Were our saved-tensor hooks part of that, gloo's
-    thread would need the interpreter lock to finish, while it holds the mutex that ``is_completed()`` of the
-    main thread waits for with the lock in its hands: a deadlock.  So they are off during a launch.
+    A work object captures the launching thread's state. If that included zprof's saved-tensor hooks, gloo's
+    thread would need the GIL to finish while it holds the mutex that the main thread's ``is_completed()``
+    waits for with the GIL held: a deadlock. So the hooks are off during a launch.
     """
 
     def __init__(self, log: MemoryLog, hooks: Hooks) -> None:
@@ -47,7 +47,7 @@ class WorkPatch:
         self._originals: dict[str, Callable[..., Any]] = {}
 
     def install(self) -> None:
-        """Put the wrappers in place, where torch was built with distributed."""
+        """Install the wrappers, if torch was built with distributed."""
         if not dist.is_available():
             return
         group = torch._C._distributed_c10d.ProcessGroup
@@ -58,12 +58,12 @@ class WorkPatch:
                 setattr(group, name, self._wrap(original))
 
     def settle(self) -> None:
-        """Wait until the collectives of the window are complete, before the profiler ends.
+        """Wait until the collectives of the window are complete, before the profiler stops.
 
-        gloo notes the end of a collective on its own thread into the event that the launch began.  Once the
-        profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
-        ``wait()``, not ``is_completed()``: that one keeps the interpreter lock while it waits for a mutex
-        whose holder, gloo's thread, may need the lock.
+        gloo records the end of a collective on its own thread, into the event that the launch created. Once
+        the profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes. Uses
+        ``wait()``, not ``is_completed()``: the latter holds the GIL while it waits for a mutex whose holder,
+        gloo's thread, may need the GIL.
         """
         deadline = time.monotonic() + PENDING_TIMEOUT_S
         failed: RuntimeError | None = None
@@ -72,14 +72,14 @@ class WorkPatch:
             if work is not None:
                 try:
                     work.wait(timedelta(seconds=max(deadline - time.monotonic(), _MIN_WAIT_S)))
-                except RuntimeError as error:  # too long, or its peer is gone: the program will hear of it
+                except RuntimeError as error:  # timeout, or the peer is gone: the program gets the error too
                     failed = error
         self._pending.clear()
         if failed is not None:
             raise failed
 
     def remove(self) -> None:
-        """Put the original methods back."""
+        """Restore the original methods."""
         for name, original in self._originals.items():
             setattr(torch._C._distributed_c10d.ProcessGroup, name, original)
         self._originals.clear()
@@ -93,7 +93,7 @@ class WorkPatch:
             if self._log.active and work is not None:
                 try:
                     self._follow(work, begin_ns)
-                except Exception as error:  # a fault of ours must never reach the training loop
+                except Exception as error:  # a fault of zprof must never reach the training loop
                     self._log.fail("collective", error)
             return work
 

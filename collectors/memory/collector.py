@@ -1,7 +1,7 @@
 """Follow every storage and every allocation of one window of steps.
 
-Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them
-by address and time.  A fault in here ends the recording of memory and becomes a gap; training goes on.
+Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them by
+address and time. A fault in here ends the recording of memory and becomes a gap; training goes on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from zprof.collectors.schedule import MemoryMode
 from zprof.collectors.torch_private import enter_mode_below, leave_mode_anywhere
 from zprof.model.gaps import Gap
 
-#: What is smaller never matters in a list of the largest; what is larger pays 0.3 us for its stack.
+#: Allocations from this size on get a stack, which costs 0.3 us; smaller ones never rank among the largest.
 STACK_FROM_BYTES = 4096
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -45,13 +45,13 @@ WITHOUT_MODEL = Gap(
 
 
 class MemoryCollector:
-    """Watches the window between ``start()`` and ``stop()``, both at a step boundary.
+    """Records the window between ``start()`` and ``stop()``, both at a step boundary.
 
     Args:
-        model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
-        optimizer: The same for its states; also several, in a list or tuple.  Without either, tenants
-            are missing from the result.
-        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.light`.
+        model: Its parameters, buffers and gradients get their tenants, and its modules name memory.
+        optimizer: One or several, in a list or tuple; their states get their tenant. Without model or
+            optimizer, tenants are missing from the result.
+        mode: Full, or light: hooks only, see :mod:`zprof.collectors.memory.light`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MemoryCollector:
         self._without_model = model is None
 
     def start(self) -> None:
-        """Note what is there, then begin to watch.  After a fault nothing stays in place."""
+        """Scan what is there, then start recording. After a fault nothing stays installed."""
         try:
             if self.mode is MemoryMode.FULL:
                 self._begin("allocator events", self._allocator.start, self._allocator.stop)
@@ -106,7 +106,7 @@ class MemoryCollector:
             raise
 
     def stop(self) -> None:
-        """End, and leave the process as it was: in reverse order, whatever fails on the way."""
+        """Stop, and restore the process: undo in reverse order, and go on if one of the actions fails."""
         if self._log.active:
             self._attempt("last scan", lambda: self._scanner.boundary(first=False))
         self._log.active = False
@@ -117,25 +117,25 @@ class MemoryCollector:
         self._model = None
 
     def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
-        """Learn within the window what is trained; the scans from here on claim it."""
+        """Set model and optimizer within the window; scans from here on claim their memory."""
         self._scanner.adopt(model, _as_sequence(optimizer))
         self._without_model = model is None
 
     def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
-        """A module of the program has a new parameter or buffer."""
+        """Claim a new parameter or buffer of one of the program's modules."""
         if self._log.active:
             self._scanner.registered(tensor, is_buffer=is_buffer)
 
     def rows(self) -> int:
-        """How much was logged so far."""
+        """Return the number of rows logged so far."""
         return len(self._log.birth_rows) + len(self._log.claim_rows)
 
     def mute(self) -> None:
-        """Log nothing more; from any thread, and before ``stop``, which only the window's own can call."""
+        """Stop logging, on any thread; ``stop`` may only be called on the window's own thread."""
         self._log.active = False
 
     def abandon(self) -> None:
-        """In a fork of the recording process: take everything off, and keep nothing."""
+        """Remove everything that was installed and keep nothing, in a fork of the recording process."""
         self._log.active = False
         for undo in (
             self._leave_tap,
@@ -150,7 +150,7 @@ class MemoryCollector:
         self._undo.clear()
 
     def tables(self) -> Mapping[str, Columns]:
-        """Tables ``alloc``, ``stack``, ``role`` and ``mark``; on CUDA ``block`` and ``segment`` too."""
+        """Return the tables ``alloc``, ``stack``, ``role``, ``mark``, and on CUDA ``block``, ``segment``."""
         allocations = self._read_allocator()
         stacks = AllocationStacks()
         self._attempt("stacks", lambda: stacks.read(self._log.births()))
@@ -163,7 +163,7 @@ class MemoryCollector:
         return merge_history(tables, self._history.tables())
 
     def gaps(self) -> list[Gap]:
-        """What could not be seen."""
+        """Return a gap for everything that could not be recorded."""
         self._read_allocator()
         trained = bool(self._log.phases)
         unknown = [WITHOUT_MODEL] if self._without_model and trained else []
@@ -175,14 +175,14 @@ class MemoryCollector:
         self._attempt(what, install)
 
     def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Do what the rest can do without; a fault is a gap."""
+        """Run an optional action; an exception becomes a gap."""
         try:
             action()
         except Exception as error:
             self._log.gaps.append(_make_fault_gap(what, error))
 
     def _end_saving(self) -> None:
-        """From here on no work can capture our saved-tensor hooks: collectives need no watch any more."""
+        """Remove the saved-tensor hooks, and the wrappers that kept collectives from capturing them."""
         self._hooks.end_saving()
         self._works.remove()
 

@@ -1,12 +1,10 @@
-"""Record the CUDA allocator's own history of a window: blocks, segments, and where each block was
-requested.
+"""Record the CUDA allocator's own history of a window: blocks, segments, and where each block was requested.
 
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=...)
 
-It costs about 2 us per allocation for the Python frames; C++ frames would make the snapshot take
-minutes.  A program that records its own history is left alone.  Bytes of tenants come from the
-profiler's events; the history says where reserved memory is, and where blocks come from that no hook
-saw.
+It costs about 2 us per allocation for the Python frames; C++ frames would make the snapshot take minutes. If
+the program records its own history, that one is not touched. Bytes of tenants come from the profiler's
+events; the history locates reserved memory, and the origin of blocks that no hook saw.
 """
 
 from collections.abc import Mapping
@@ -20,36 +18,36 @@ from zprof.collectors.base import Columns, first_line
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 from zprof.model.gaps import Gap
 
-#: Entries of the ring: an allocation is three of them, with its stack a few kilobytes.
+#: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
 MAX_ENTRIES = 200_000
-#: Stacks of the history are numbered from here on, those of storages below.
+#: First stack number of the history; stacks of storages have lower numbers.
 FIRST_STACK = 1 << 40
 _HISTORY = "memory: allocator history"
-#: What ``tables_of`` calls the gap of a history that begins late.
+#: ``Gap.what`` of ``list_snapshot_gaps`` for blocks from before the history.
 BEFORE_HISTORY = "allocator history"
 
 
 class CudaMemory(Protocol):
-    """What a history needs of torch."""
+    """The part of ``torch.cuda.memory`` that a history needs."""
 
     def in_use(self) -> bool:
-        """Whether this process uses a CUDA device; asking must not start one."""
+        """Return whether this process uses a CUDA device, without initializing one."""
 
     def is_recorded(self) -> bool:
-        """Whether somebody records the history."""
+        """Return whether the history is being recorded."""
 
     def record(self, max_entries: int) -> None:
-        """Begin."""
+        """Start recording."""
 
     def snapshot(self) -> Mapping[str, Any]:
-        """Everything up to now."""
+        """Return everything recorded so far."""
 
     def end(self) -> None:
-        """Record no more."""
+        """Stop recording."""
 
 
 class TorchCudaMemory:
-    """torch's own."""
+    """The implementation with torch."""
 
     def in_use(self) -> bool:
         """See :class:`CudaMemory`."""
@@ -76,7 +74,7 @@ class TorchCudaMemory:
 
 
 class CudaHistory:
-    """Records between ``start`` and ``stop``; gives nothing where no CUDA device is in use."""
+    """Records between ``start`` and ``stop``; has no tables if no CUDA device is in use."""
 
     def __init__(self, memory: CudaMemory | None = None, *, max_entries: int = MAX_ENTRIES) -> None:
         self._memory = memory or TorchCudaMemory()
@@ -87,17 +85,17 @@ class CudaHistory:
         self._gaps: list[Gap] = []
 
     def start(self) -> None:
-        """Begin to record, unless the program does so itself."""
+        """Start recording, unless the program does so itself."""
         if not self._memory.in_use():
             return
         if self._memory.is_recorded():
             self._gaps.append(_make_taken_gap("the program records its own, which is not touched"))
             return
-        self._recording = True  # also where the next line fails half way
+        self._recording = True  # before the next line, which may fail half way
         self._memory.record(self._max_entries)
 
     def stop(self) -> None:
-        """Take what was recorded, then record no more, whatever happens to the first."""
+        """Take a snapshot of the history and stop recording, even if the snapshot fails."""
         if not self._recording:
             return
         self._recording = False
@@ -110,7 +108,7 @@ class CudaHistory:
             self._memory.end()
 
     def tables(self) -> dict[str, Columns]:
-        """Tables ``block``, ``segment`` and ``stack``, or none."""
+        """Return the tables ``block``, ``segment`` and ``stack``, or none."""
         self._read()
         if self._tables is None:
             return {}
@@ -120,7 +118,7 @@ class CudaHistory:
         return {"block": block, "segment": tables.segment, "stack": stack}
 
     def gaps(self) -> list[Gap]:
-        """What the history does not tell."""
+        """Return a gap for everything that the history lacks."""
         self._read()
         return list(self._gaps)
 
@@ -131,7 +129,7 @@ class CudaHistory:
             return
         try:
             self._tables = convert_snapshot(snapshot)
-            # That some memory was there before the window is so in every window.
+            # Every window has memory from before it: that is no gap.
             self._gaps += [gap for gap in self._tables.gaps if gap.what != BEFORE_HISTORY]
         except Exception as error:
             self._gaps.append(
@@ -144,7 +142,7 @@ class CudaHistory:
 
 
 def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
-    """The tables of a window and those of its history; their stacks in one table."""
+    """Return the tables of a window and of its history, with the stacks of both in one table."""
     joined = {**tables, **history}
     if "stack" in tables and "stack" in history:
         found = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
@@ -153,7 +151,7 @@ def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns])
 
 
 def _offset_stacks(numbers: Any) -> Any:
-    """Stack numbers of the history, out of the way of the storages'; no number stays none."""
+    """Return the history's stack numbers, moved above those of the storages. Null stays null."""
     column = numbers if isinstance(numbers, pa.Array) else pa.array(numbers, pa.int64())
     moved = np.asarray(column.fill_null(0)) + FIRST_STACK
     return pa.array(moved, pa.int64(), mask=np.asarray(column.is_null()))

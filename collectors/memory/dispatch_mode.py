@@ -1,4 +1,4 @@
-"""See every operator: note the storages that it returns, and the operands of collectives; and patch the
+"""Intercept every operator to record the storages that it returns and the operands of collectives; patch the
 two functions that allocate below dispatch (``UntypedStorage.resize_``, ``torch.get_rng_state``).
 
 A dispatch mode without ``ignore_compile_internals`` silently turns torch.compile into eager code.
@@ -20,15 +20,15 @@ from zprof.collectors.torch_private import skip_in_compiler
 from zprof.model.tenants import Tenant
 
 _Tensor = torch.Tensor
-#: Of a subclass that has none of its own: torch asks it all the same below some calls (``.data``).
+#: ``__torch_dispatch__`` of a subclass without its own: torch still calls it below some calls (``.data``).
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-#: What torch itself traces with: nothing of it holds bytes, and these must not be asked to go first.
+#: Tensors that torch traces with: they hold no bytes, and must not be dispatched to first.
 _TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Passes every operator on, and notes what it returned."""
+    """Dispatch mode that runs every operator unchanged and records what it returned."""
 
     supports_higher_order_operators = True
 
@@ -42,16 +42,20 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Without torch's own wrapper, which says the same to the compiler half a microsecond slower."""
+        """Return False if the compiler skips this mode already; torch's wrapper for it
+        costs 0.5 us per call.
+        """
         return not skip_in_compiler(cls.__torch_dispatch__.__code__)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled code run as it is."""
+        """Return True, so that compiled code runs unchanged."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
+        """Run the operator, or let a tensor subclass (DTensor) go first, whose inner operators come here
+        again.
+        """
         if types:
             for kind in types:
                 if kind not in PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
@@ -68,7 +72,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._claim_operands((args, kwargs, result), role)
                 elif self._packs.depth:
                     self._claim_operands(result, SAVED)
-            except Exception as error:  # a fault of ours must never reach the training loop
+            except Exception as error:  # a fault of zprof must never reach the training loop
                 self._log.fail(f"operator {func}", error)
         return result
 
@@ -86,7 +90,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _claim_operands(self, value: Any, role: Role) -> None:
         if type(value) in PLAIN:
             entry = self._see(value)
-            # An activation that is reduced in place was an activation until then.
+            # Only an unclaimed storage is backdated: an activation reduced in place was one until now.
             self._storages.claim(entry, role, backdated=not entry.claimed)
         elif isinstance(value, tuple | list):
             for item in value:
@@ -100,7 +104,7 @@ def _is_traced(types: Any) -> bool:
 
 
 def _classify_operator(func: Any) -> tuple[Any, Role | None]:
-    """Operator to name as allocator (None where it may return what it was given), role of its operands."""
+    """Return the operator as allocator (None if it may return its input), and the role of its operands."""
     if isinstance(func, HigherOrderOperator):  # it has no schema, and calls operators of its own
         return None, None
     aliases = any(returned.alias_info is not None for returned in func._schema.returns)
@@ -111,7 +115,7 @@ def _classify_operator(func: Any) -> tuple[Any, Role | None]:
 
 
 class ResizePatch:
-    """Replaces the method on the class while installed."""
+    """Replaces ``UntypedStorage.resize_`` on the class while installed."""
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
         self._log = log
@@ -119,7 +123,7 @@ class ResizePatch:
         self._patch: Any = None
 
     def install(self) -> None:
-        """Put the noticing method in place."""
+        """Install the method that records resizes."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +131,7 @@ class ResizePatch:
             if self._log.active:
                 try:
                     self._storages.resized(storage)
-                except Exception as error:  # a fault of ours must never reach the training loop
+                except Exception as error:  # a fault of zprof must never reach the training loop
                     self._log.fail("storage resize", error)
             return result
 
@@ -135,14 +139,14 @@ class ResizePatch:
         setattr(torch.UntypedStorage, "resize_", resize_)  # noqa: B010, mypy knows it as a method
 
     def remove(self) -> None:
-        """Take the method off again: the class inherits the original."""
+        """Remove the method: the class inherits the original."""
         if self._patch is not None and torch.UntypedStorage.__dict__.get("resize_") is self._patch:
             del torch.UntypedStorage.resize_
         self._patch = None
 
 
 class RandomStatePatch:
-    """Replaces the function in ``torch`` while installed; checkpointing looks it up there."""
+    """Replaces ``torch.get_rng_state``, which checkpointing looks up in ``torch``, while installed."""
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
         self._log = log
@@ -151,7 +155,7 @@ class RandomStatePatch:
         self._patch: Any = None
 
     def install(self) -> None:
-        """Put the noticing function in place."""
+        """Install the function that records the returned state."""
         original = self._original = torch.get_rng_state
 
         @functools.wraps(original)
@@ -160,14 +164,14 @@ class RandomStatePatch:
             if self._log.active:
                 try:
                     self._storages.see(state, "get_rng_state")
-                except Exception as error:  # a fault of ours must never reach the training loop
+                except Exception as error:  # a fault of zprof must never reach the training loop
                     self._log.fail("random state", error)
             return state
 
         self._patch = torch.get_rng_state = get_rng_state
 
     def remove(self) -> None:
-        """Put the original back, where nobody has replaced ours meanwhile."""
+        """Restore the original, unless the function has been replaced since."""
         if self._patch is not None and torch.get_rng_state is self._patch:
             torch.get_rng_state = self._original
         self._patch = None

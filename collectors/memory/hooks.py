@@ -23,28 +23,28 @@ from zprof.model.training import Phase
 
 
 class OwnerScans(Protocol):
-    """What the hooks ask for at their points of the step."""
+    """Scans of owners that the hooks trigger at points of the step."""
 
     absent: list[weakref.ref[nn.Parameter]]
 
     def begin_forward(self) -> None:
-        """The model is called."""
+        """Handle the call of the model."""
 
     def gathered(self, module: nn.Module) -> None:
-        """A module is called: its parameters are there."""
+        """Handle the call of a module: its parameters are materialized."""
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Gradients are complete."""
+        """Handle the start of an optimizer step: gradients are complete."""
 
     def states(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
+        """Handle the end of an optimizer step."""
 
 
 _DisableTorchDispatch = torch._C._DisableTorchDispatch
 
 
 class Hooks:
-    """Installs and removes them; each one leaves tensors and control flow as they are."""
+    """Installs and removes the hooks. None of them changes tensors or control flow."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class Hooks:
         self._saving.install()
 
     def remove(self) -> None:
-        """Take everything off again, in reverse order."""
+        """Remove all hooks, in reverse order."""
         self.end_saving()
         while self._handles:
             self._handles.pop().remove()
         self._hooked.clear()
 
     def suspended_saving(self) -> AbstractContextManager[None]:
-        """Without our saved-tensor hooks on this thread, where no others are on top of them."""
+        """Return a context without zprof's saved-tensor hooks on this thread, if they are on top."""
         return nullcontext() if self._saving is None else self._saving.suspended()
 
     def end_saving(self) -> None:
-        """No longer watch what autograd saves; what it has saved it can still use."""
+        """Stop recording what autograd saves; what it has saved stays usable."""
         saving, self._saving = self._saving, None
         if saving is not None and not saving.remove():
             self._log.gaps.append(
@@ -98,7 +98,7 @@ class Hooks:
 
     def _hook_modules(self, name: str, module: nn.Module) -> None:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return  # hooks inside of compiled code would be traced, and break its graphs
+            return  # hooks inside compiled code would be traced, and break its graphs
         self._handles.append(module.register_forward_pre_hook(ModuleHook(name, self._enter)))
         leave = ModuleHook(name, self._leave)
         self._handles.append(module.register_forward_hook(leave, always_call=True))
@@ -114,7 +114,7 @@ class Hooks:
         hooked = self._hooked.get(id(parameter))
         if hooked is not None and hooked() is parameter:
             return
-        # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
+        # Wrapped parameters (DTensor) are not leaves of the graph; the gathered ones come later.
         if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.is_leaf:
             self._hooked[id(parameter)] = weakref.ref(parameter)
             self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
@@ -128,7 +128,7 @@ class Hooks:
                 if module._parameters:
                     self._scanner.gathered(module)
                     self._hook_gradients(module)
-            except Exception as error:  # a fault of ours must never reach the training loop
+            except Exception as error:  # a fault of zprof must never reach the training loop
                 self._log.fail("module hook", error)
 
     def _leave(self, name: str, module: nn.Module) -> None:
@@ -150,7 +150,7 @@ class Hooks:
         self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
 
     def _save(self, tensor: torch.Tensor) -> PackedTensor:
-        """Pack hook.  What has a graph must not be returned itself: that ties a cycle that frees nothing."""
+        """Pack a saved tensor. With a graph it is detached: returned as it is, it would form a cycle."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
             # A subclass need not share its version counter.
@@ -158,9 +158,9 @@ class Hooks:
         if self._log.active:
             try:
                 self._storages.claim(self._storages.see(tensor), SAVED)
-            except Exception as error:  # a fault of ours must never reach the training loop
+            except Exception as error:  # a fault of zprof must never reach the training loop
                 self._log.fail("saved tensor", error)
-        if tensor.is_leaf:  # no graph, no cycle; and who swaps its ``.data`` finds what is there by then
+        if tensor.is_leaf:  # no graph, no cycle; a ``.data`` that is swapped later is seen in the backward
             return tensor, tensor._version
         with _DisableTorchDispatch():
             return tensor.detach(), tensor._version
@@ -177,7 +177,7 @@ class Hooks:
             self._storages.claim(self._storages.see(plain), role)
 
     def _safely(self, what: str, action: Callable[..., None], *args: Any) -> None:
-        """A fault of ours must never reach the training loop."""
+        """Run ``action``: a fault of zprof must never reach the training loop."""
         if self._log.active:
             try:
                 action(*args)
@@ -185,7 +185,7 @@ class Hooks:
                 self._log.fail(what, error)
 
 
-for _ours in (Hooks._save, Hooks._gradient):  # autograd calls them wherever the program is, compiled or not
+for _ours in (Hooks._save, Hooks._gradient):  # autograd calls them from compiled code too
     skip_in_compiler(_ours.__code__)
 
 
@@ -193,20 +193,20 @@ _is_compiling = torch.compiler.is_compiling
 
 
 class ModuleHook:
-    """Calls ``action(name, module)`` from a module's forward hook, and leaves arguments and result alone."""
+    """Calls ``action(name, module)`` from a module's forward hook; arguments and result stay unchanged."""
 
     def __init__(self, name: str, action: Callable[[str, Any], None]) -> None:
         self._name = name
         self._action = action
 
     def __call__(self, module: Any, *_: Any) -> None:
-        """Nothing while a graph is traced: what we do would break it, or become a part of it."""
+        """Call the action, except while a graph is traced: it would break the graph or become part of it."""
         if not _is_compiling():
             self._action(self._name, module)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What a copy or a file of the module gets in our place: a callable that does nothing.
+        """Reduce to a callable that does nothing, for copies and files of the module.
 
-        It comes from the standard library, so that the file can be read where this package is missing.
+        The callable comes from the standard library, so that the file can be loaded without this package.
         """
         return getattr, (nullcontext(), "__exit__")

@@ -1,7 +1,7 @@
-"""Watch memory in light mode: hooks alone, at most 1 % of the step; operators are not seen.
+"""Record memory in light mode: hooks only, at most 1 % of the step; operators are not seen.
 
-What autograd saves is watched until the first step of the window is over (a saved tensor costs two
-calls into Python, a hundred of them per step); gradients, states and gathered parameters all the time,
+What autograd saves is recorded until the first step of the window is over (a saved tensor costs two calls
+into Python, a hundred of them per step). Gradients, states and gathered parameters are recorded in all steps,
 with scans reduced to what can have changed.
 """
 
@@ -19,7 +19,7 @@ from zprof.collectors.memory.storages import StorageTracker, find_plain_tensors
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
 
-#: As the operator of what a hook was the first to see: some operator of the window made it.
+#: Operator of storages that a hook saw first: some operator of the window allocated them.
 SEEN_BY_HOOK = "(seen by a hook)"
 
 OPERATORS_UNSEEN = Gap(
@@ -35,21 +35,21 @@ FIRST_STEP_ONLY = Gap(
 
 
 class LightScans:
-    """The scans within a step, without a look at what cannot have changed."""
+    """Scans within a step, reduced to what can have changed."""
 
     def __init__(
         self, scanner: OwnerScanner, storages: StorageTracker, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """The states that these have now are claimed by the scan at the window's begin."""
+        """Count the present states of ``optimizers``: the scan at the window's start claims them."""
         self._scanner, self._storages = scanner, storages
         self._sizes = {id(optimizer): _count_states(optimizer) for optimizer in optimizers}
         self.absent = scanner.absent
 
     def begin_forward(self) -> None:
-        """A gradient that was dropped is gone with its storage; the window's last scan sees the rest."""
+        """Do nothing: a dropped gradient dies with its storage, and the window's last scan sees the rest."""
 
     def gathered(self, module: nn.Module) -> None:
-        """Look closer only where a parameter is not in the storage in which the window found it."""
+        """Scan the module only if a parameter is not in the storage that the window's first scan found."""
         for parameter in module._parameters.values():
             if parameter is not None:
                 entry = self._storages.live.get(_get_storage_key(parameter))
@@ -58,7 +58,7 @@ class LightScans:
                     return
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Claim what its gradient hook did not see: reduced, copied or reshaped gradients."""
+        """Claim the gradients that no hook saw: reduced, copied or reshaped ones."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -68,7 +68,7 @@ class LightScans:
                             self._storages.claim(entry, GRADIENT)
 
     def states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Claim states where their number has changed; the scan at the window's end sees all."""
+        """Claim the states if their number has changed; the scan at the window's end sees all."""
         size = _count_states(optimizer)
         if self._sizes.get(id(optimizer)) != size:
             self._sizes[id(optimizer)] = size
@@ -76,7 +76,7 @@ class LightScans:
 
 
 def _get_storage_key(parameter: nn.Parameter) -> int:
-    """Of the storage that holds its bytes; -1 where it holds none itself (DTensor)."""
+    """Return the key of the storage with the parameter's bytes; -1 if it holds none itself (DTensor)."""
     return parameter.untyped_storage()._cdata if type(parameter) is nn.Parameter else -1
 
 
@@ -102,27 +102,27 @@ class FirstStep:
         self._over_at: int | None = None
 
     def install(self) -> None:
-        """Wait for the optimizers, on the thread that calls this."""
+        """Start waiting for the optimizers' steps on the calling thread."""
         self._thread = threading.get_ident()
         self._handle = register_optimizer_step_post_hook(self._step_done)
 
     def remove(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
 
     def gaps(self) -> list[Gap]:
-        """What later steps of the window did without being watched."""
+        """Return a gap if the window has steps after the first, whose saved tensors are not recorded."""
         later = [] if self._over_at is None else self._log.phases[self._over_at :]
-        # A compiled model has no hooks that would tell of its forward; the step of its optimizer tells.
+        # A compiled model has no forward hooks; its optimizer's step still shows that a step ran.
         return [FIRST_STEP_ONLY] if any(phase in _STEPS for _, phase in later) else []
 
     def _step_done(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Over when all optimizers have stepped, or one has for the second time.
+        """Call ``over`` when all optimizers have stepped, or one has for the second time.
 
-        Not from within a backward (an optimizer for each parameter may step there), nor on another thread:
-        saved-tensor hooks belong to the thread, and the engine puts its own set of them back.
+        Not from within a backward (a per-parameter optimizer may step there), nor on another thread:
+        saved-tensor hooks belong to the thread, and the autograd engine restores its own set of them.
         """
         again = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
@@ -133,5 +133,5 @@ class FirstStep:
             self._over_at = len(self._log.phases)
             try:
                 self._over()
-            except Exception as error:  # a fault of ours must never reach the training loop
+            except Exception as error:  # a fault of zprof must never reach the training loop
                 self._log.fail("end of the first step", error)

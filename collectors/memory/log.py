@@ -1,8 +1,8 @@
-"""Hold what the hooks record while the program trains: births, deaths and claims of storages, as tuples
-that any thread appends.
+"""Hold what the hooks record while the program trains: births, deaths and claims of storages, as tuples that
+any thread appends.
 
-``list.append`` and ``itertools.count`` are atomic under the interpreter lock, so that no hook takes a
-lock.  Nothing here keeps a tensor or a storage alive.
+``list.append`` and ``itertools.count`` are atomic under the GIL, so that no hook takes a lock. Nothing here
+keeps a tensor or a storage alive.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from zprof.model.training import Phase
 
 
 class Role(NamedTuple):
-    """A claim that hooks can make: who owns the storage, and which hook says so."""
+    """Owner of a storage, and the hook that identified it."""
 
     tenant: Tenant
     sub: str
@@ -30,10 +30,10 @@ SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
 
 
 class Birth(NamedTuple):
-    """A storage began to hold bytes, or was first seen holding them (then ``operator`` is None).
+    """Start of a storage's life: bytes were allocated, or first seen (then ``operator`` is None).
 
-    ``module`` is a name in the forward pass, and the autograd node's sequence number in the backward.
-    ``stack`` is what the profiler gathered of the Python stack, still to be read.
+    ``module`` is a module name in the forward pass, and the autograd node's sequence number in the backward.
+    ``stack`` is the profiler's raw Python stack, not yet symbolized.
     """
 
     generation: int
@@ -50,7 +50,7 @@ class Birth(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A role that a storage's life got; ``backdated`` claims hold from its birth on."""
+    """A role given to a storage's life. ``backdated`` claims hold from its birth on."""
 
     generation: int
     time_ns: int
@@ -59,10 +59,10 @@ class Claim(NamedTuple):
 
 
 class MemoryLog:
-    """All records of one window, and the switch that a fault turns off."""
+    """All records of one window. ``active`` is set to False by the first fault."""
 
     def __init__(self) -> None:
-        # Rows are the fields of Birth and Claim as plain tuples: a named one costs half a microsecond.
+        # Rows are the fields of Birth and Claim as plain tuples: a named tuple costs half a microsecond.
         self.birth_rows: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[int, int]] = []
         self.claim_rows: list[tuple[Any, ...]] = []
@@ -74,15 +74,15 @@ class MemoryLog:
         self.next_work: Callable[[], int] = itertools.count().__next__
 
     def births(self) -> list[Birth]:
-        """Births in the order of time."""
+        """Return the births by time."""
         return [Birth(*row) for row in self.birth_rows]
 
     def claims(self) -> list[Claim]:
-        """Claims in the order of time."""
+        """Return the claims by time."""
         return [Claim(*row) for row in self.claim_rows]
 
     def backward_began_ns(self) -> int | None:
-        """When the backward that is under way, or was the last one, began; None where there was none."""
+        """Return when the current or last backward started; None if there was none."""
         began_ns = None
         for time_ns, phase in reversed(self.phases):
             if phase in (Phase.BACKWARD, Phase.RECOMPUTE):
@@ -92,19 +92,19 @@ class MemoryLog:
         return began_ns
 
     def died(self, generation: int) -> None:
-        """A storage's life is over now."""
+        """Record that a storage's life is over."""
         if self.active:
             self.deaths.append((generation, time.time_ns()))
 
     def miss(self, what: str, error: BaseException) -> None:
-        """Note that something could not be read, once for each kind of thing; the recording goes on."""
+        """Record once per kind that something could not be read; the recording goes on."""
         what = f"memory: {what}"
         if all(gap.what != what for gap in self.gaps):
             remedy = "see the reason; the rest of the recording and training are not touched"
             self.gaps.append(Gap(what=what, reason=first_line(error), remedy=remedy))
 
     def fail(self, what: str, error: BaseException) -> None:
-        """Stop recording after a fault of our own: training goes on, the rest of the window is unknown."""
+        """Stop recording after a fault of zprof: training goes on, the rest of the window is unknown."""
         if not self.active:
             return
         self.active = False

@@ -1,8 +1,8 @@
-"""Read who owns which storage from the module and the optimizer themselves, at step boundaries; and end
-claims whose holder let go (a ``.grad`` set to None, a deleted state).
+"""Read at step boundaries which storages the module and the optimizer own, and end claims whose holder has
+released them (a ``.grad`` set to None, a deleted state).
 
-A module's parameter is ``parameters`` only if it is there at a step boundary: what an engine gathers
-for a forward or backward pass is a communication buffer, also if a parameter is a view of it.
+A module's parameter is ``parameters`` only if it is there at a step boundary: what an engine gathers for a
+forward or backward pass is a communication buffer, even if a parameter is a view of it.
 """
 
 import time
@@ -27,7 +27,7 @@ Life = tuple[Storage, int]
 
 
 class Holdings:
-    """Lives by their holders, for one tenant.  Holds no storage itself: an entry is a weak reference."""
+    """Lives of storages by holder, for one tenant. Entries are weak references and keep no storage alive."""
 
     def __init__(self, log: MemoryLog, tenant: Tenant) -> None:
         self._log = log
@@ -37,11 +37,13 @@ class Holdings:
         self._lost: set[int] = set()
 
     def has_lost(self, generation: int) -> bool:
-        """Whether this life lost its tenant once: what claims it again does not do so from its birth on."""
+        """Return whether this life has lost its tenant before, so that a new claim is not backdated to its
+        birth.
+        """
         return generation in self._lost
 
     def holds(self, holder: Hashable, entries: Iterable[Storage]) -> None:
-        """This is all that the holder holds now."""
+        """Replace all that ``holder`` holds by ``entries``."""
         now = [(entry, entry.generation) for entry in entries if entry.generation >= 0]
         for _, generation in now:
             self._holders[generation] = self._holders.get(generation, 0) + 1
@@ -51,7 +53,7 @@ class Holdings:
             self._held[holder] = now
 
     def release_all_but(self, holders: set[Hashable]) -> None:
-        """Holders that are not among these are gone."""
+        """Release what is held by holders other than these."""
         for holder in [holder for holder in self._held if holder not in holders]:
             self.holds(holder, ())
 
@@ -91,7 +93,7 @@ class OwnerScanner:
         self._storages = storages
         self._model = model
         self._optimizers = tuple(optimizers)
-        # Without the model nothing says which optimized tensors are its own.
+        # Without the model, its parameters cannot be distinguished from an optimizer's master weights.
         self._optimized_role = OPTIMIZED if model is None else MASTER
         self._parameters = Holdings(log, Tenant.PARAMETERS)
         self._gradients = Holdings(log, Tenant.GRADIENTS)
@@ -101,7 +103,7 @@ class OwnerScanner:
         self.absent: list[weakref.ref[nn.Parameter]] = []
 
     def boundary(self, *, first: bool) -> None:
-        """Claim everything at a step boundary; the first scan also notes what was there before."""
+        """Claim everything at a step boundary; the first scan also records tensors from before the window."""
         for module_name, module in self._named_modules():
             for name, parameter in module._parameters.items():
                 self._hold_parameter(module_name, module, name, parameter, first)
@@ -112,13 +114,13 @@ class OwnerScanner:
             for tensor in find_live_tensors(self._missed_old):
                 try:
                     self._note_old(tensor)
-                except Exception as error:  # somebody's subclass may refuse to be asked
+                except Exception as error:  # a third-party subclass may raise on access
                     self._missed_old(error)
 
     def begin_forward(self) -> None:
-        """The model is called: what was dropped since the last scan is no gradient or state any more."""
+        """Release the gradients and states dropped since the last scan, when the model is called."""
         if torch._C._current_graph_task_id() != -1:
-            return  # called again, to recompute
+            return  # called within a backward, to recompute
         for key, reference in list(self._graded.items()):
             tensor = reference()
             if tensor is None or tensor.grad is None:
@@ -131,10 +133,10 @@ class OwnerScanner:
                 self._states.holds(id(optimizer), ())
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Gradients are complete now.
+        """Claim the gradients, which are complete now.
 
-        An optimizer that steps within the backward (one for each parameter, say) has no look at the whole
-        model: that would be done once for each of them.
+        An optimizer that steps within the backward (a per-parameter optimizer, say) does not scan the whole
+        model: that would be done once for each parameter.
         """
         if torch._C._current_graph_task_id() != -1:
             self._optimized_gradients([optimizer])
@@ -145,26 +147,26 @@ class OwnerScanner:
         self._parameters.release_all_but(self._slots())
 
     def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Model and optimizers become known within the window."""
+        """Set model and optimizers within the window."""
         self._model, self._optimizers = model, tuple(optimizers)
         self._optimized_role = OPTIMIZED if model is None else MASTER
 
     def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
-        """A module that need not be the model's got a parameter or a buffer."""
+        """Claim a new parameter or buffer of a module, which may be outside the model."""
         for entry in self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False):
             entry.holds_parameter = entry.holds_parameter or not is_buffer
 
     def forget(self) -> None:
-        """Let go of model and optimizer.
+        """Drop model and optimizers.
 
-        A collective under way has captured the thread's hooks, and with them this object; a reference back to
-        the model, which holds the collective, would be a cycle that Python cannot see through.
+        A pending collective has captured the thread's hooks, and with them this object; a reference back to
+        the model, which holds the collective, would be a cycle that Python's garbage collector cannot see.
         """
         self._model = None
         self._optimizers = ()
 
     def gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
-        """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
+        """Claim the ``.grad`` of every module's parameters and of the optimized tensors."""
         owners: dict[int, torch.Tensor] = {id(tensor): tensor for tensor in _list_optimized(optimizers)}
         for _, module in self._named_modules():
             for parameter in module._parameters.values():
@@ -174,7 +176,10 @@ class OwnerScanner:
             self._hold_gradient(owner, first)
 
     def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
-        """Claim the states, and the tensors that are optimized: masters, beside the model's own."""
+        """Claim the states, and all optimized tensors as master weights (without a model, as parameters).
+
+        The model's own parameters are among them: their claim as parameters takes precedence in analysis.
+        """
         for optimizer in optimizers:
             tensors = [
                 tensor for state in list(optimizer.state.values()) for tensor in find_nested_tensors(state)
@@ -187,7 +192,7 @@ class OwnerScanner:
             self._claim(tensor, self._optimized_role, first)
 
     def gathered(self, module: nn.Module) -> None:
-        """Within a step: parameters that no scan at a boundary has found are gathered for this use."""
+        """Claim the parameters that no scan at a boundary has found: they are gathered for this forward."""
         for parameter in module._parameters.values():
             if parameter is None:
                 continue
@@ -230,7 +235,7 @@ class OwnerScanner:
                 self._parameters.holds((id(module), name), entries)
 
     def _slots(self) -> set[Hashable]:
-        """Where parameters and buffers stand.  What stands there may change: engines gather into it."""
+        """Return the places of parameters and buffers. Their tensors may change: engines gather there."""
         return {
             (id(module), name)
             for _, module in self._named_modules()
@@ -253,7 +258,9 @@ class OwnerScanner:
         return entries
 
     def _claim_again(self, entry: Storage, role: Role) -> None:
-        """Not from its birth on: a gradient since the backward began (DDP's buckets), all else from now."""
+        """Claim without backdating to birth: gradients from the backward's start (DDP's buckets), else from
+        now.
+        """
         entry.claimed.append(role)
         time_ns = self._log.backward_began_ns() if role is GRADIENT else None
         self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
@@ -267,7 +274,7 @@ class OwnerScanner:
         self._log.miss("tensors from before the window", error)
 
     def _note_old(self, tensor: torch.Tensor) -> None:
-        """A tensor that was there before; a parameter without bytes is filled when it is gathered."""
+        """Record a tensor from before the window; a parameter without bytes is filled when it is gathered."""
         entry = self._storages.see(tensor, before_window=True)
         if entry.bytes == 0 and isinstance(tensor, nn.Parameter):
             entry.holds_parameter = True

@@ -1,8 +1,8 @@
-"""Track the phase of the step and the module that runs, from module and optimizer hooks.
+"""Track the phase of the step and the running module, from module and optimizer hooks.
 
-In the backward pass no module hook runs.  There an operator is identified by the sequence number of
-its autograd node: nodes count upwards during the forward pass, so the numbers noted at entry and exit
-of each module tell later which module made a node.
+In the backward pass no module hook runs. There an operator is identified by the sequence number of its
+autograd node: nodes are numbered upwards during the forward pass, so the numbers at entry and exit of each
+module later map a node to the module that created it.
 """
 
 import bisect
@@ -13,7 +13,7 @@ import torch
 from zprof.collectors.memory.log import MemoryLog
 from zprof.model.training import Phase
 
-# Read at every birth and at every module: a look-up of a name in its module is a quarter of what they cost.
+# Read at every birth and every module: attribute look-ups would be a quarter of the cost.
 _FORWARD, _BACKWARD, _OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OTHER
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -21,7 +21,7 @@ _next_sequence_number = torch._C._autograd._get_sequence_nr
 
 
 class PhaseTracker:
-    """The current phase and module; changed by hooks, read at each birth."""
+    """The current phase and module; set by hooks, read at each birth."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -31,10 +31,10 @@ class PhaseTracker:
         self.phase = _OTHER
 
     def enter_module(self, name: str) -> None:
-        """A module's forward begins."""
+        """Record the start of a module's forward."""
         if _graph_task() != -1:
             if not self._recomputing:
-                self.switch(_BACKWARD)  # its begin counts, though nothing was allocated in it yet
+                self.switch(_BACKWARD)  # its start is recorded, though it has allocated nothing yet
             self._recomputing += 1
             self.switch(Phase.RECOMPUTE)
         elif self.phase is not _FORWARD and self.phase is not Phase.OPTIMIZER:
@@ -43,7 +43,7 @@ class PhaseTracker:
         self._note(name)
 
     def leave_module(self, name: str) -> None:
-        """A module's forward is over, or failed."""
+        """Record the end of a module's forward, successful or not."""
         modules = self._modules
         if name in modules:
             while modules.pop() != name:
@@ -55,13 +55,13 @@ class PhaseTracker:
                 self.switch(_BACKWARD)
 
     def switch(self, phase: Phase) -> None:
-        """Begin a phase, where it is not the current one."""
+        """Start a phase if it is not the current one."""
         if phase is not self.phase:
             self.phase = phase
             self._log.phases.append((time.time_ns(), phase))
 
     def locate(self) -> tuple[Phase, str | int | None]:
-        """Phase now, and the module's name or the autograd node's number."""
+        """Return the current phase, and the module's name or the autograd node's number."""
         phase = self.phase
         if (phase is _FORWARD or phase is _OTHER) and _graph_task() != -1:
             self.switch(_BACKWARD)
@@ -72,7 +72,7 @@ class PhaseTracker:
         return phase, None if node is None else node._sequence_nr()
 
     def module_of(self, sequence: int) -> str | None:
-        """The module whose forward made the autograd node with this number."""
+        """Return the module whose forward created the autograd node with this number."""
         index = bisect.bisect_right(self._entrances, sequence, key=lambda entrance: entrance[0])
         return self._entrances[index - 1][1] if index else None
 

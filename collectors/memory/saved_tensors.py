@@ -1,9 +1,9 @@
-"""See what autograd saves for the backward pass: each saved tensor is an activation, and so is what the
+"""Record what autograd saves for the backward pass: each saved tensor is an activation, and so is what the
 program's own pack hooks keep (save_on_cpu, ZeRO's partitioned checkpoints).
 
-A tensor saved under saved-tensor hooks comes back as a new tensor, also if it is a parameter.  A
-custom autograd function may look for what the program keeps on its parameters (``weight.main_grad``),
-so the original is given back to it.
+A tensor saved under saved-tensor hooks is unpacked as a new tensor, even if it is a parameter. A custom
+autograd function may read attributes that the program keeps on its parameters (``weight.main_grad``), so it
+gets the original back.
 """
 
 import threading
@@ -22,18 +22,18 @@ AnyPack = Callable[[Any], Any]
 
 
 class PackWatch:
-    """Knows whether a pack hook of the program runs now."""
+    """Tracks whether a pack hook of the program is running."""
 
     def __init__(self, phases: PhaseTracker) -> None:
         self._phases = phases
-        #: How many run now; above 0 what is written is kept for the backward.  Read at every operator.
+        #: Pack hooks that run now; if above 0, what operators return is kept for the backward.
         self.depth = 0
 
     def watched(self, pack: AnyPack, kept: Callable[[Any], None]) -> AnyPack:
-        """The hook itself, watched; ``kept`` gets what it returned."""
+        """Return the hook wrapped to be tracked; ``kept`` gets what it returned."""
 
         def watched_pack(tensor: Any) -> Any:
-            if self._phases.phase is Phase.RECOMPUTE:  # saved for now, as all that is recomputed
+            if self._phases.phase is Phase.RECOMPUTE:  # short-lived, like all that is recomputed
                 return pack(tensor)
             self.depth += 1
             try:
@@ -46,23 +46,24 @@ class PackWatch:
         return watched_pack
 
 
-#: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
+#: What autograd keeps: the tensor without its graph, and its version (None: not checked).
 PackedTensor = tuple[torch.Tensor, int | None]
 Pack = Callable[[torch.Tensor], PackedTensor]
 
 
 class SavedTensors:
-    """Puts a pack hook on this thread, and takes it off where torch or a collective cannot live with it.
+    """Installs a pack hook on this thread, and removes it where torch or a collective cannot work with it.
 
-    torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
+    torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises if there are any.
     """
 
     def __init__(
         self, pack: Pack, watched: Callable[[AnyPack], AnyPack], missed: Callable[[Exception], None]
     ) -> None:
-        """``watched`` gets each pack hook that the program puts on top of ours; its result replaces it.
+        """Create the hooks, not installed yet.
 
-        ``missed`` gets what keeps custom functions from finding their own parameters again.
+        ``watched`` gets each pack hook that the program installs on top; its result replaces the hook.
+        ``missed`` gets the error that keeps custom functions from getting their own parameters back.
         """
         self._pack = pack
         self._watched = watched
@@ -78,7 +79,7 @@ class SavedTensors:
         self._saved_originals.install()
 
     def remove(self) -> bool:
-        """Take everything off; false where ours are not on this thread, or cannot be taken off."""
+        """Remove all hooks. Return False if zprof's are not on this thread, or cannot be removed."""
         self._suspended.clear()
         self._saved_originals.remove()
         if self._originals is not None:
@@ -90,7 +91,7 @@ class SavedTensors:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Without our hooks on this thread, where no others are on top of them."""
+        """Suspend zprof's hooks on this thread, if no others are on top of them."""
         on_top = self._is_on_top()
         if on_top:
             self._hooks.__exit__()
@@ -110,7 +111,7 @@ class SavedTensors:
         push = torch._C._autograd._push_saved_tensors_default_hooks
 
         def disable_without_ours(message: str, fail_if_non_empty: bool = True) -> None:
-            # Compiled code passes false: it only forbids new hooks, and those in place go on.
+            # Compiled code passes False: that forbids new hooks only, and those in place stay active.
             if fail_if_non_empty and self._originals is not None and self._is_on_top():
                 self._hooks.__exit__()
                 self._suspended.add(threading.get_ident())
@@ -132,7 +133,7 @@ class SavedTensors:
 
 
 def unpack_saved(packed: PackedTensor) -> torch.Tensor:
-    """Give the tensor back; autograd's own check for in-place changes ends where there are hooks."""
+    """Return the tensor, after the check for in-place changes, which autograd skips if there are hooks."""
     tensor, version = packed
     if version is not None and tensor._version != version:  # detach() shares the counter
         raise RuntimeError(
@@ -152,19 +153,20 @@ _NAME = "saved_tensors"
 
 
 class SavedOriginals:
-    """Stands before ``ctx.saved_tensors`` while installed."""
+    """Replaces ``ctx.saved_tensors`` while installed."""
 
     def __init__(self, unpack: Callable[..., torch.Tensor], missed: Callable[[Exception], None]) -> None:
-        """``unpack`` is the hook of those tensors whose originals are known.
+        """Create the replacement, not installed yet.
 
-        ``missed`` gets the error where this torch does not say what a context keeps.
+        ``unpack`` is the unpack hook of the tensors whose originals are known. ``missed`` gets the error if
+        this torch does not expose what a context keeps.
         """
         self._unpack, self._missed = unpack, missed
         self._patch: Any = None
 
     def install(self) -> None:
-        """Put the property on the class that all contexts share; its base has torch's own."""
-        if _NAME in BackwardCFunction.__dict__:  # somebody was here before
+        """Set the property on the class that all contexts share; its base has torch's own."""
+        if _NAME in BackwardCFunction.__dict__:  # already patched by another library
             return
         read: Any = torch._C._FunctionBase.saved_tensors
 
@@ -176,7 +178,7 @@ class SavedOriginals:
         setattr(BackwardCFunction, _NAME, self._patch)
 
     def remove(self) -> None:
-        """Take it off again."""
+        """Remove the property."""
         if self._patch is not None and BackwardCFunction.__dict__.get(_NAME) is self._patch:
             delattr(BackwardCFunction, _NAME)
         self._patch = None
@@ -188,7 +190,7 @@ class SavedOriginals:
                 tensor if tensor is None or not tensor.requires_grad else self._original(kept, tensor)
                 for kept, tensor in zip(saved, found, strict=True)
             )
-        except Exception as error:  # this torch does not tell what it keeps: they stay as they are
+        except Exception as error:  # this torch does not expose what it keeps: return the unpacked tensors
             self._missed(error)
             return found
 
@@ -196,4 +198,4 @@ class SavedOriginals:
         if kept.unpack_hook is not self._unpack:
             return tensor
         original: torch.Tensor = kept.data[0]
-        return original if original.requires_grad else tensor  # one that was detached is none
+        return original if original.requires_grad else tensor  # a detached tensor is not the original

@@ -1,10 +1,9 @@
-"""Follow tensor storages from birth to death without keeping them alive, and find the plain tensors that
-hold bytes (inside DTensor and other subclasses, in optimizer states).
+"""Follow tensor storages from birth to death without keeping them alive, and find the plain tensors that hold
+bytes (inside DTensor and other subclasses, in optimizer states).
 
-A storage is identified by the address of its StorageImpl, which lives as long as its Python object.
-Each time its (data pointer, size) changes, a new life (generation) starts: engines resize one storage
-to 0 and back.  This runs for every operator: what a known storage costs here (0.3 us) is paid a
-thousand times per step.
+A storage is identified by the address of its StorageImpl, which lives as long as its Python object. Each time
+its (data pointer, size) changes, a new life (generation) starts: engines resize one storage to 0 and back.
+This runs for every operator: the cost of a known storage (0.3 us) is paid a thousand times per step.
 """
 
 import gc
@@ -26,12 +25,12 @@ GATHERED = Role(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")
 _now_ns = time.time_ns
 _gather_stack = torch._C._profiler.gather_traceback
 
-#: As ``stack_from_bytes``: no allocation gets a stack.
+#: Value of ``stack_from_bytes`` with which no allocation gets a stack.
 NO_STACKS = sys.maxsize
 
 
 class Storage(weakref.ref):  # type: ignore[type-arg]
-    """What is known of one storage now.  ``generation`` is -1 while it holds no bytes."""
+    """State of one storage. ``generation`` is -1 while it holds no bytes."""
 
     __slots__ = ("address", "bytes", "claimed", "generation", "holds_parameter", "key")
     address: int
@@ -43,10 +42,10 @@ class Storage(weakref.ref):  # type: ignore[type-arg]
 
 
 class StorageTracker:
-    """All storages that were seen and live, by the address of their StorageImpl.
+    """All live storages that were seen, by the address of their StorageImpl.
 
-    ``stack_from_bytes``: what an operator allocates of this size or more is noted with its Python stack.
-    ``otherwise``: the operator of what none is known of; None where that may be older than the window.
+    ``stack_from_bytes``: allocations by an operator are recorded with their Python stack from this size on.
+    ``otherwise``: the operator if none is known; None if the storage may be older than the window.
     """
 
     def __init__(
@@ -63,10 +62,10 @@ class StorageTracker:
         self.live: dict[int, Storage] = {}
 
     def see(self, tensor: torch.Tensor, operator: Any = None, *, before_window: bool = False) -> Storage:
-        """Note a tensor's storage; ``operator`` is the one that allocated it, None where unknown."""
+        """Record a tensor's storage. ``operator`` is the one that allocated it, None if unknown."""
         try:
             storage = tensor.untyped_storage()
-        except NotImplementedError:  # sparse and opaque tensors; those inside of them are seen themselves
+        except NotImplementedError:  # sparse and opaque tensors; their inner tensors are seen themselves
             return _clear_storage(Storage(tensor))
         entry = self.live.get(storage._cdata)
         if entry is None or storage.nbytes() != entry.bytes or storage.data_ptr() != entry.address:
@@ -74,22 +73,22 @@ class StorageTracker:
         return entry
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage was resized in place: its old bytes are gone, new ones may be there."""
-        if storage.device.type == "meta":  # torch traces with such ones, and some refuse to be asked
+        """Record that a storage was resized in place: its old bytes are gone, new ones may be there."""
+        if storage.device.type == "meta":  # torch traces with these, and some raise on access
             return
         entry = self.live.get(storage._cdata) or self._add(storage)
         if storage.nbytes() != entry.bytes or storage.data_ptr() != entry.address:
             self._begin_life(entry, storage, "storage.resize_", False)
 
     def claim(self, entry: Storage, role: Role, *, backdated: bool = True) -> None:
-        """Give the storage's present life a role, once."""
+        """Give the storage's current life a role, once."""
         if entry.generation < 0 or role in entry.claimed:
             return
         entry.claimed.append(role)
         self._log.claim_rows.append((entry.generation, _now_ns(), role, backdated))
 
     def clear(self) -> None:
-        """Forget all storages; their deaths are no longer noted."""
+        """Forget all storages; their deaths are no longer recorded."""
         self.live.clear()
 
     def _add(self, storage: torch.UntypedStorage) -> Storage:
@@ -110,13 +109,13 @@ class StorageTracker:
             log.died(entry.generation)
             entry.generation, entry.claimed = -1, []
         entry.bytes, entry.address = size, address = _measure_storage(storage)
-        if size == 0 or address == 0:  # nothing there, or a tensor without memory (meta)
+        if size == 0 or address == 0:  # empty, or a tensor without memory (meta)
             return entry
         entry.generation = generation = log.next_generation()
         phase, module = self._phases.locate()
         stack = None
         if size >= self._stack_from_bytes and operator is not None:
-            # Code objects and positions in them, no frames: 0.3 us, and nothing is kept alive.
+            # Code objects and positions only, no frames: 0.3 us, and nothing is kept alive.
             stack = _gather_stack(True, False, False)
         if operator is None and not before_window:
             operator = self._otherwise
@@ -131,13 +130,13 @@ class StorageTracker:
         return entry
 
 
-skip_in_compiler(StorageTracker._forget.__code__)  # it runs wherever a storage dies
+skip_in_compiler(StorageTracker._forget.__code__)  # it runs wherever a storage dies, also in compiled code
 
 
 def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:
     try:
         return storage.nbytes(), storage.data_ptr()
-    except RuntimeError:  # torch's own tensors of zeros have a size, and hold nothing
+    except RuntimeError:  # torch's zero tensors have a size but no data
         return 0, 0
 
 
@@ -153,11 +152,11 @@ _MAX_DEPTH = 4
 
 
 def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
-    """The tensor itself, or the inner ones of a subclass that wraps others; none for one without memory."""
+    """Return the tensor itself, or the inner ones of a wrapper subclass; none for one without memory."""
     if type(value) in PLAIN:
         return (value,) if value.layout is torch.strided else _list_sparse_parts(value)
     if not isinstance(value, torch.Tensor):
-        return ()  # a subclass may name other parts too: DTensor its device mesh
+        return ()  # the parts of a subclass need not be tensors: DTensor has its device mesh
     flatten = getattr(value, "__tensor_flatten__", None)
     if flatten is not None:
         return [plain for name in flatten()[0] for plain in find_plain_tensors(getattr(value, name))]
@@ -171,12 +170,12 @@ def _list_sparse_parts(sparse: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Plain tensors in nested dicts, lists and tuples."""
+    """Yield the plain tensors in nested dicts, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield from find_plain_tensors(value)
     elif depth < _MAX_DEPTH and isinstance(value, dict):
         for item in list(value.values()):
-            # Directly where it can be: hundreds of states are read after each step of an optimizer.
+            # Skips a generator for plain tensors: hundreds of states are read after each optimizer step.
             yield from (
                 find_plain_tensors(item) if type(item) in PLAIN else find_nested_tensors(item, depth + 1)
             )
@@ -186,16 +185,16 @@ def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def find_live_tensors(refused: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
-    """Every plain tensor that a Python object of this process holds.
+    """Yield every plain tensor that a Python object of this process holds.
 
-    ``refused`` gets the error of each subclass that cannot be asked.
+    ``refused`` gets the error of each subclass that raises on access.
     """
     for value in gc.get_objects():
-        # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
+        # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
         if issubclass(type(value), torch.Tensor):
             try:
                 found = find_plain_tensors(value)
-            except Exception as error:  # somebody's subclass may refuse to be asked
+            except Exception as error:  # a third-party subclass may raise on access
                 refused(error)
             else:
                 yield from found

@@ -1,7 +1,6 @@
-"""Turn the logs of a window into tables ``alloc``, ``role``, ``mark`` and ``stack``, once the window is
-over.
+"""Build the tables ``alloc``, ``role``, ``mark`` and ``stack`` from the logs of a window, once it is over.
 
-Python stacks are named here: while the program trains only code objects and positions are gathered, in
+Python stacks are symbolized here: while the program trains, only code objects and positions are gathered, in
 0.3 us.
 """
 
@@ -17,16 +16,16 @@ from zprof.collectors.memory.log import Birth, MemoryLog
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.model.training import Phase
 
-#: Frames of a stack that are kept, the innermost first.
+#: Frames kept per stack, innermost first.
 MAX_FRAMES = 24
 _BATCH = 1000
-_PACKAGE = Path(__file__).parents[2]  # as the interpreter names the files of this package
-#: What watches and starts the program; the engine beside it is a program itself.
+_PACKAGE = Path(__file__).parents[2]  # not resolved: frames have the path that the interpreter uses
+#: Code that records and starts the program. The reference engine is a program, and not among it.
 _OWN_FILES = (
     *(f"{_PACKAGE}/{part}" for part in ("collectors/", "integrations/", "cli/", "__main__.py")),
     "<frozen runpy>",
 )
-#: How torch gets from a module's call to its forward, and from an operator to a dispatch mode.
+#: torch's frames between a module's call and its forward, and between an operator and a dispatch mode.
 _TORCH_FRAMES = (
     ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl", "inner"})),
     ("torch/_ops.py", frozenset({"__call__", "handler"})),
@@ -37,14 +36,14 @@ Frame = tuple[str, int, str]
 
 
 class AllocationStacks:
-    """Numbers the stacks of births, and gives the table ``stack``."""
+    """Numbers the stacks of births, and builds the table ``stack``."""
 
     def __init__(self) -> None:
         self._numbers: dict[Sequence[Frame], int] = {}
         self._of: dict[int, int] = {}
 
     def read(self, births: Iterable[Birth]) -> None:
-        """Name the frames of all that was gathered, a part at a time: they are large while they are read."""
+        """Symbolize the frames of all births, in batches: symbolized stacks are large."""
         gathered = [(birth.generation, birth.stack) for birth in births if birth.stack is not None]
         for begin in range(0, len(gathered), _BATCH):
             batch = gathered[begin : begin + _BATCH]
@@ -55,11 +54,11 @@ class AllocationStacks:
                     self._of[generation] = self._numbers.setdefault(kept, len(self._numbers))
 
     def of(self, generation: int) -> int | None:
-        """The stack's number, where the allocation has one."""
+        """Return the number of the allocation's stack, or None."""
         return self._of.get(generation)
 
     def table(self) -> dict[str, list[Any]]:
-        """Table ``stack``: a row for each frame."""
+        """Return the table ``stack``: one row per frame."""
         rows = [
             (number, depth, *frame)
             for frames, number in self._numbers.items()
@@ -70,7 +69,7 @@ class AllocationStacks:
 
 
 def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame]:
-    """Frames (file, line, function) without those of the recorder and of torch's way to it."""
+    """Yield frames (file, line, function) without those of the recorder and of torch's path to it."""
     for frame in frames:
         file, function = str(frame["filename"]), str(frame["name"])
         if not file.startswith(_OWN_FILES) and not _is_internal(file, function):
@@ -91,7 +90,7 @@ def build_alloc_table(
     allocations: Iterable[Allocation],
     stacks: AllocationStacks,
 ) -> TableColumns:
-    """Lives of storages first, then the allocator's blocks."""
+    """Return the table ``alloc``: lives of storages first, then the allocator's blocks."""
     deaths = dict(log.deaths)
     rows = [_make_storage_row(birth, deaths, phases, module_of, stacks) for birth in log.births()]
     rows += [_make_allocator_row(block) for block in allocations]
@@ -103,7 +102,7 @@ def build_alloc_table(
 
 
 def build_role_table(log: MemoryLog) -> TableColumns:
-    """One row for each claim, then one for each that was given up."""
+    """Return the table ``role``: one row per claim, then one per claim that was dropped."""
     rows: list[Sequence[Any]] = [
         (claim.generation, claim.time_ns, claim.role.tenant.value, claim.role.sub, True, claim.backdated,
          claim.role.via)
@@ -118,7 +117,7 @@ def build_role_table(log: MemoryLog) -> TableColumns:
 
 
 def build_mark_table(log: MemoryLog) -> TableColumns:
-    """One row where a phase begins."""
+    """Return the phases as rows of the table ``mark``: one row per start of a phase."""
     return {
         "time_ns": [time_ns for time_ns, _ in log.phases],
         "kind": ["phase"] * len(log.phases),

@@ -1,1 +1,1 @@
-"""Records a program that knows nothing of zprof: finds its steps, its models and its optimizers by itself."""
+"""Recorder of programs that do not know zprof: finds their steps, models and optimizers."""

@@ -1,7 +1,7 @@
 """Find what a program trains among the live Python objects: its models and its optimizers.
 
-A model is an ``nn.Module`` that no other module contains and that holds optimized parameters: the
-wrapper (DDP, a compiled module, a LightningModule), not what is inside.
+A model is an ``nn.Module`` that no other module contains and that holds optimized parameters: the wrapper
+(DDP, a compiled module, a LightningModule), not what it wraps.
 """
 
 import gc
@@ -19,7 +19,7 @@ Optimizer = torch.optim.Optimizer
 class Trained:
     """Models, by the number of optimized elements (largest first), and optimizers.
 
-    ``by_size``: no module holds what is optimized (an engine optimizes copies), so the largest was taken.
+    ``by_size``: no module holds the optimized tensors (an engine optimizes copies), so the largest was taken.
     """
 
     models: tuple[nn.Module, ...]
@@ -27,17 +27,17 @@ class Trained:
     by_size: bool = False
 
     def model(self) -> nn.Module | None:
-        """The model; several as one that contains them by the name of their class."""
+        """Return the model; several as children of one module, named by their class."""
         if len(self.models) < 2:
             return self.models[0] if self.models else None
         together = nn.Module()
-        for model in self.models:  # straight into the table: no registration hook of the program runs
+        for model in self.models:  # written directly, so that no registration hook of the program runs
             together._modules[_make_free_name(type(model).__name__, together._modules)] = model
         return together
 
 
 def find_trained(stepped: Sequence[Optimizer]) -> Trained:
-    """Models and optimizers of a program whose optimizers ``stepped`` are known."""
+    """Return the models and optimizers of a program whose optimizers in ``stepped`` have stepped."""
     optimizers = (*stepped, *_find_related(stepped, find_live_optimizers()))
     wanted = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
     roots = list(_find_roots(list(_find_live(nn.Module))))
@@ -50,12 +50,12 @@ def find_trained(stepped: Sequence[Optimizer]) -> Trained:
 
 
 def find_live_optimizers() -> Iterator[Optimizer]:
-    """All optimizers that there are, whether they step or not."""
+    """Return all live optimizers, whether they step or not."""
     return _find_live(Optimizer)
 
 
 def find_idle_optimizers(stepped: Sequence[Optimizer]) -> list[Optimizer]:
-    """Those that optimize something of their own and have not stepped yet."""
+    """Return the optimizers that have tensors of their own and have not stepped yet."""
     known = {id(tensor) for optimizer in stepped for tensor in list_optimized(optimizer)}
     return [
         optimizer
@@ -65,13 +65,13 @@ def find_idle_optimizers(stepped: Sequence[Optimizer]) -> list[Optimizer]:
 
 
 def list_optimized(optimizer: Any) -> list[torch.Tensor]:
-    """The tensors that an optimizer optimizes; none for a wrapper that keeps no groups of its own."""
+    """Return the tensors that an optimizer optimizes; none for a wrapper without param groups."""
     groups = getattr(optimizer, "param_groups", None) or []
     return [tensor for group in groups for tensor in group["params"]]
 
 
 def _find_related(stepped: Sequence[Optimizer], live: Iterable[Optimizer]) -> Iterator[Optimizer]:
-    """Optimizers inside of those that stepped: what they optimize is the same or made from it."""
+    """Return live optimizers with states that did not step: they are inside those that stepped."""
     known = {id(optimizer) for optimizer in stepped}
     return (other for other in live if id(other) not in known and getattr(other, "state", None))
 
@@ -82,7 +82,7 @@ def _find_roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _count_elements(root: nn.Module, wanted: set[int] | None) -> int:
-    """Elements of a module's parameters that are optimized, or could be."""
+    """Return the elements of the parameters in ``wanted``, or of all that require gradients if None."""
     return sum(
         parameter.numel()
         for parameter in root.parameters()
@@ -95,12 +95,12 @@ def _get_size(sized: tuple[int, nn.Module]) -> int:
 
 
 def _find_live(kind: type) -> Iterator[Any]:
-    # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
+    # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
     return (found for found in gc.get_objects() if issubclass(type(found), kind) and _is_made(found))
 
 
 def _is_made(found: Any) -> bool:
-    """Not one whose ``__init__`` has not begun."""
+    """Return False for an object whose ``__init__`` has not run yet."""
     return bool(getattr(found, "__dict__", None))
 
 

@@ -1,8 +1,8 @@
 """Record memory from the first parameter that a program registers to the end of its first step.
 
 The window starts there and not with the process: a process that never builds a model (a launcher, a
-data-loader worker) pays nothing, and a full model that is built before it is sharded is seen from its
-first parameter on.  The profiler's events stay in memory, so the window ends early at a limit.
+data-loader worker) pays nothing, and a full model that is built before it is sharded is seen from its first
+parameter on. The profiler's events stay in memory, so the window ends early at a limit.
 """
 
 import threading
@@ -24,12 +24,12 @@ from zprof.model.gaps import Gap
 MAX_ROWS = 1_000_000
 MAX_SECONDS = 600.0
 _CHECK_EVERY_S = 1.0
-#: Number of the window's marks: it lies before the first step.
+#: Step number of the window's marks, which are before the first step.
 BEFORE_STEPS = -1
 
 
 class InitWindow:
-    """Armed at the start of a program; everything that goes wrong within is a gap."""
+    """The init window, armed at the start of a program; every fault within is a gap."""
 
     def __init__(self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS) -> None:
         self._max_rows, self._max_seconds = max_rows, max_seconds
@@ -43,25 +43,25 @@ class InitWindow:
         self._closed = threading.Event()
 
     def arm(self) -> None:
-        """Wait for the first parameter."""
+        """Install the hooks that start the window at the first parameter."""
         parameter = torch_module.register_module_parameter_registration_hook
         buffer = torch_module.register_module_buffer_registration_hook
         self._handles.append(parameter(self._hook(is_buffer=False)))
         self._handles.append(buffer(self._hook(is_buffer=True)))
 
     def know(self, trained: Trained) -> None:
-        """Say what is trained; before the first optimizer steps."""
+        """Set what is trained, before the first optimizer steps."""
         collector = self._collector
         if collector is not None:
             self._guard.run("init window", lambda: collector.adopt(trained.model(), trained.optimizers))
 
     def check(self) -> None:
-        """End the window where it is over its limit; called where no operator runs."""
+        """End the window if it is over its limit; called where no operator runs."""
         if self._over_limit and threading.get_ident() == self._thread:
             self.close()
 
     def close(self) -> None:
-        """End the window, and keep its tables."""
+        """End the window and keep its tables."""
         self._closed.set()
         while self._handles:
             self._guard.run("init window", self._handles.pop().remove)
@@ -73,7 +73,7 @@ class InitWindow:
             self._guard.run("init window", lambda: self._keep(collector))
 
     def abandon(self) -> None:
-        """Leave this process, a fork of the one that records, as if nothing had been installed."""
+        """Remove everything that was installed, in a fork of the recording process."""
         self._closed.set()
         collector, self._collector = self._collector, None
         for handle in self._handles:
@@ -82,15 +82,15 @@ class InitWindow:
             collector.abandon()
 
     def tables(self) -> Mapping[str, Columns]:
-        """``init_alloc`` and ``init_role``, empty where nothing was recorded; after ``close``."""
+        """Return ``init_alloc`` and ``init_role``, after ``close``; empty if nothing was recorded."""
         return self._tables
 
     def marks(self) -> Columns:
-        """The window's own marks."""
+        """Return the window's own marks."""
         return self._marks.columns()
 
     def gaps(self) -> list[Gap]:
-        """What could not be seen."""
+        """Return a gap for everything that could not be recorded."""
         gaps = list(self._guard.gaps)
         if self._over_limit:
             gaps.append(_make_cut_short_gap(self._over_limit))
@@ -121,7 +121,7 @@ class InitWindow:
         threading.Thread(target=self._watch, args=(collector,), name="zprof-init", daemon=True).start()
 
     def _watch(self, collector: MemoryCollector) -> None:
-        """A thread can see that the limit is reached; only the window's own thread can end it."""
+        """Watch the limit on a thread of its own, which can only mute: the window's thread has to end it."""
         began = time.monotonic()
         while not self._closed.wait(_CHECK_EVERY_S):
             rows, seconds = collector.rows(), time.monotonic() - began
@@ -137,7 +137,7 @@ class InitWindow:
 
     def _keep(self, collector: MemoryCollector) -> None:
         tables = collector.tables()
-        none = [None] * len(tables["alloc"]["stack"])  # the table of stacks is the memory window's
+        none = [None] * len(tables["alloc"]["stack"])  # the table ``stack`` has the memory window's only
         alloc = {**tables["alloc"], "stack": none}
         self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
@@ -145,7 +145,10 @@ class InitWindow:
 
 
 def _is_outside_modes() -> bool:
-    """A mode that is entered within another one of the program would be left in its place."""
+    """Return whether no dispatch mode or saved-tensor hook is active.
+
+    A mode entered inside one of the program would be left in its place.
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return torch._C._len_torch_dispatch_stack() == 0 and hooks is None
 

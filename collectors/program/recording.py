@@ -1,4 +1,4 @@
-"""Record a program that knows nothing of zprof, from its first parameter to the end of the schedule.
+"""Record a program that does not know zprof, from its first parameter to the end of the schedule.
 
     arm -> (first parameter: init window) -> first step over: folder, init tables -> cycle known: Recorder
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from zprof.collectors.recorder import Collectors, Recorder
 
 
-#: Steps for which the schedule waits for an optimizer that is there and has not stepped yet.
+#: Steps for which the schedule waits for an optimizer that exists and has not stepped yet.
 MAX_STEPS_TO_WAIT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """What is recorded and where.  ``may_record`` is asked once, with this process's rank.
+    """Plan of a recording from outside. ``may_record`` is called once, with this process's rank.
 
-    ``say`` is told, in a line, why nothing was recorded.
+    ``say`` is called with a line that says why nothing was recorded.
     """
 
     path: Path
@@ -48,7 +48,10 @@ class RecordingPlan:
 
 
 class ProgramRecording(OutsideRecording):
-    """Made when torch has been imported, before the program makes an optimizer."""
+    """The recording of a program from outside.
+
+    Create it after torch has been imported and before the program creates an optimizer.
+    """
 
     def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
@@ -56,7 +59,7 @@ class ProgramRecording(OutsideRecording):
         self._cycle = StepCycle()
         self._steps = OptimizerSteps(self._before, self._after, self._after_backward)
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
-        self._devices = DeviceWatch()  # from the start: a group's first collective is not within the windows
+        self._devices = DeviceWatch()  # from the start: a group's first collective comes before the windows
         self._seen: dict[int, weakref.ref[Optimizer]] = {}
         self._recorder: Recorder | None = None
         self._began = False
@@ -65,7 +68,7 @@ class ProgramRecording(OutsideRecording):
         self._is_fork = False
 
     def arm(self) -> None:
-        """Watch the program from here on."""
+        """Start watching the program."""
         self._process_id = os.getpid()
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._guard.run("program recording", self._steps.install)
@@ -77,12 +80,12 @@ class ProgramRecording(OutsideRecording):
         os.register_at_fork(after_in_child=lambda: (call := forked()) and call())
 
     def finish(self) -> None:
-        """The program is over: write what was not written, and take everything off."""
+        """Write what is not written yet and remove everything, at the program's exit."""
         if self._process_id == os.getpid():
             self._end()
 
     def stand_down(self) -> None:
-        """The program records itself."""
+        """Stop recording, because the program records itself."""
         self._plan.say("the program records itself with zprof.record(): its own recording is the only one")
         self._end()
 
@@ -118,12 +121,12 @@ class ProgramRecording(OutsideRecording):
             self._began = True
             if (trained := self._find()).by_size:
                 recorder.add({}, [_make_model_by_size_gap(trained)])
-            recorder.begin(self._cycle.closings)  # last: what takes time here must not lie in a recorded step
+            recorder.begin(self._cycle.closings)  # last: slow work here must not be part of a recorded step
         if recorder is not None and not recorder.active:
             self._end()
 
     def _open(self) -> "Recorder | None":
-        """The first step is over: write what came before it, where this process is to record."""
+        """Create the recorder after the first step and write what came before; None to record nothing."""
         from zprof.collectors.recorder import Recorder
 
         if self._init is not None:
@@ -144,9 +147,9 @@ class ProgramRecording(OutsideRecording):
             self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.why_not()}")
             return None
         atexit.unregister(self.finish)
-        atexit.register(self.finish)  # before the recorder's own, which knows less
+        atexit.register(self.finish)  # to run before the recorder's own handler, which knows less
         if self._is_fork:
-            multiprocessing.util.Finalize(None, self.finish, exitpriority=0)  # it ends without atexit
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=0)  # a fork exits without atexit
             recorder.add({}, [_FORKED_GAP])
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
@@ -170,14 +173,14 @@ class ProgramRecording(OutsideRecording):
         return detect_training(trained.model(), trained.optimizers)
 
     def _find(self) -> Trained:
-        """Looked for each time, and never kept: the program's objects are to die when it lets them go."""
+        """Find what is trained, each time anew: to keep the program's objects would keep them alive."""
         return find_trained(self._stepped_ones())
 
     def _stepped_ones(self) -> list[Optimizer]:
         return [optimizer for reference in self._seen.values() if (optimizer := reference()) is not None]
 
     def _waits(self) -> bool:
-        """Whether an optimizer that may belong to the cycle has not stepped yet."""
+        """Return whether an optimizer that may belong to the cycle has not stepped yet."""
         self._patience -= 1
         return self._patience > 0 and bool(find_idle_optimizers(self._stepped_ones()))
 
@@ -195,7 +198,7 @@ class ProgramRecording(OutsideRecording):
         self._guard.run("device counters", self._devices.stop)
 
     def _forked(self) -> None:
-        """Leave what the parent records alone; before its first step, watch this process as a new one.
+        """Leave the parent's recording alone; before its first step, watch this process as a new one.
 
         A launcher that forks its ranks (a notebook's) imports torch and never trains itself.
         """

@@ -1,11 +1,10 @@
 """Detect when a step of the program is over, from its optimizers' steps.
 
-torch's own hooks on optimizer steps run within the profiler range of the step, while torch iterates
-over its table of hooks: there no profiler should end and no hook may be added or removed.  So the
-wrapper that torch puts around ``step`` of an optimizer class is wrapped once more, and the end is
-reported after it returned.  Optimizers that step within the backward pass are reported once, at the
-end of that pass.  Which optimizer ends a step is learned from the order in which they step
-(``StepCycle``).
+torch's own hooks on optimizer steps run within the profiler range of the step, while torch iterates over its
+table of hooks: no profiler should stop there, and no hook may be added or removed. So the wrapper that torch
+puts around ``step`` of an optimizer class is wrapped once more, and the end is reported after it returned.
+Optimizers that step within the backward pass are reported once, at the end of that pass. Which optimizer ends
+a step is learned from the order in which they step (``StepCycle``).
 """
 
 import functools
@@ -15,19 +14,19 @@ from typing import Any
 
 import torch
 
-#: All optimizers that step within the backward pass.
+#: Key of all optimizers that step within the backward pass.
 BACKWARD = "backward"
 Before = Callable[[torch.optim.Optimizer], None]
 After = Callable[[Hashable], None]
 
 
 class OptimizerSteps:
-    """Patches torch between ``install`` and ``remove``; both callbacks must not raise.
+    """Patches torch between ``install`` and ``remove``. The callbacks must not raise.
 
     Args:
         before: Called with the outermost optimizer before it steps.
-        after: Called with a key of that optimizer after it stepped, outside of any operator.
-        after_backward: Called after each backward pass that is not within another one.
+        after: Called with a key of that optimizer after it stepped, outside any operator.
+        after_backward: Called after each outermost backward pass in which no optimizer stepped.
     """
 
     def __init__(self, before: Before, after: After, after_backward: Callable[[], None]) -> None:
@@ -39,10 +38,10 @@ class OptimizerSteps:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Watch all optimizers of the program.
+        """Patch all optimizers of the program, and the backward pass.
 
         Raises:
-            AttributeError: this torch wraps its optimizers otherwise.
+            AttributeError: this torch wraps its optimizers in another way.
         """
         optimizer, autograd = torch.optim.Optimizer, torch.autograd
         wrap_step, run_backward = optimizer.profile_hook_step, autograd._engine_run_backward  # type: ignore[attr-defined]
@@ -65,7 +64,7 @@ class OptimizerSteps:
                 setattr(kind, "step", self._watched_step(step))  # noqa: B010
 
     def remove(self) -> None:
-        """Leave torch as it was; wrappers that somebody wrapped meanwhile stay and do nothing."""
+        """Restore torch; wrappers that have been wrapped since stay and become inactive."""
         self._watching = False
         while self._undo:
             self._undo.pop()()
@@ -133,12 +132,12 @@ def _iter_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from _iter_subclasses(child)
 
 
-#: Steps of other optimizers after which one that no longer steps is given up as the closing one.
+#: Steps of other optimizers after which a closing optimizer that no longer steps is replaced.
 GIVE_UP_AFTER = 16
 
 
 class StepCycle:
-    """Told of each optimizer step that is over, in order."""
+    """Learns which optimizer's step closes a step of the program. ``closings`` counts the closed steps."""
 
     def __init__(self) -> None:
         self._order: list[Hashable] = []
@@ -147,7 +146,7 @@ class StepCycle:
         self.closings = 0
 
     def ended(self, optimizer: Hashable) -> bool:
-        """An optimizer step is over; whether with it a step of the program is."""
+        """Record the end of an optimizer's step; return whether it closes a step of the program."""
         if optimizer not in self._order and not self._settled:
             self._order.append(optimizer)
             self.closings = 0
@@ -162,15 +161,15 @@ class StepCycle:
 
     @property
     def repeated(self) -> bool:
-        """Whether the cycle was seen twice."""
+        """True once the cycle was seen twice."""
         return self.closings > 1
 
     def settle(self) -> None:
-        """From here on an optimizer that was never seen no longer changes what a step is."""
+        """Fix the cycle: an optimizer that appears later no longer changes what a step is."""
         self._settled = True
 
     def _give_up(self, optimizer: Hashable) -> None:
-        """The closing optimizer has stopped (it fitted something at the start): this one closes instead."""
+        """Close steps by this optimizer: the former one has stopped (it fitted something at the start)."""
         self._order.pop()
         if optimizer in self._order:
             self._order.remove(optimizer)

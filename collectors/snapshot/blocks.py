@@ -1,19 +1,19 @@
-"""Find the lives of blocks (which free ends which allocation) and what each block took of its segment.
+"""Find the lives of blocks (which free ends which allocation) and how much of its segment each block took.
 
-What is freed in the trace without having been allocated in it was there when the history starts; so
-was what is in use at the end without an allocation in the trace.  So lives are exact from the first
-entry on, also if a ring of limited length lost what came before.
+A block that is freed in the trace without an allocation in it was there when the history starts; so was a
+block in use at the end without an allocation in the trace. So lives are exact from the first entry on, even
+if a ring of limited length has lost what came before.
 
-The allocator (``CUDACachingAllocator.cpp``) rounds a request up to 512 bytes, takes the front of a
-free block, and splits the rest off if it is worth keeping: 512 bytes in the small pool (up to 1 MiB)
-and in expandable segments, more than 1 MiB in the large pool.  Free neighbours are always merged, so
-the free block at an address reaches to the next block in use, or to the end of the segment:
+The allocator (``CUDACachingAllocator.cpp``) rounds a request up to 512 bytes, takes the front of a free
+block, and splits the rest off if it is worth keeping: 512 bytes in the small pool (up to 1 MiB) and in
+expandable segments, more than 1 MiB in the large pool. Free neighbors are always merged, so the free block at
+an address reaches to the next block in use, or to the end of the segment:
 
     block = rounded             if free - rounded > 1 MiB
           = free                else (large pool; the rest goes to the block as well)
 
-This is exact except for large blocks from before the history with more than 1 MiB free behind them:
-theirs is a lower bound.
+This is exact except for large blocks from before the history with more than 1 MiB free after them: theirs is
+a lower bound.
 """
 
 from bisect import bisect_right, insort
@@ -28,17 +28,17 @@ from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction
 
 #: No event: the block is still in use, or was there before the first entry.
 NO_EVENT = -1
-#: Given back before the first entry.
+#: The free was requested before the first entry.
 BEFORE_TRACE = -2
 
 
 @dataclass(slots=True, kw_only=True)
 class BlockLives:
-    """One row for each life, as indices into the trace's entries.
+    """One row per life, as indices into the trace's entries.
 
-    ``entry``: its allocation, or where that is not in the trace (``before``) the first event that speaks of
-    it, NONE where only the segments do: then ``held`` is its block there.  ``requested``: free_requested,
-    ``completed``: free_completed.
+    ``entry``: its allocation, or, if that is not in the trace (``before``), the first event about it;
+    ``NO_EVENT`` if only the segments list it: then ``held`` is its block there. ``requested``:
+    free_requested. ``completed``: free_completed.
     """
 
     entry: list[int] = field(default_factory=list)
@@ -46,17 +46,17 @@ class BlockLives:
     requested: list[int] = field(default_factory=list)
     completed: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
-    #: Allocations at an address whose last life has no end in the trace.
+    #: Allocations at an address whose previous life has no end in the trace.
     overlaps: int = 0
-    #: What the trace leaves in use and the segments do not have, and what they have with another size.
+    #: Blocks in use by the trace that the segments lack, and those that they have with another size.
     not_held: int = 0
     resized: int = 0
-    #: The trace leaves out a kind of entry.
+    #: True if the trace lacks this kind of entry.
     requests_lost: bool = False
     completions_lost: bool = False
 
     def add(self, entry: int, *, before: bool, requested: int = NO_EVENT, completed: int = NO_EVENT) -> int:
-        """A new life; its row."""
+        """Add a life and return its row."""
         self.entry.append(entry)
         self.before.append(before)
         self.requested.append(requested)
@@ -65,14 +65,14 @@ class BlockLives:
         return len(self.entry) - 1
 
     def arrays(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """Entry, requested, completed and held as arrays."""
+        """Return ``entry``, ``requested``, ``completed`` and ``held`` as arrays."""
         columns = (self.entry, self.requested, self.completed, self.held)
         first, second, third, fourth = (np.array(each, dtype=np.int64) for each in columns)
         return first, second, third, fourth
 
 
 class BlockReplay:
-    """Follows the entries of one device; ``open`` is what is in use, by address."""
+    """Replays the entries of one device; ``open`` has the row of each block in use, by address."""
 
     def __init__(self, trace: DeviceTrace) -> None:
         self.lives = BlockLives()
@@ -81,7 +81,7 @@ class BlockReplay:
         self._no_completions = not trace.has(TraceAction.FREE_COMPLETED)
 
     def run(self) -> None:
-        """All entries, in order."""
+        """Replay all entries, in order."""
         handlers = {
             TraceAction.ALLOC: self._alloc,
             TraceAction.FREE_REQUESTED: self._request,
@@ -100,7 +100,7 @@ class BlockReplay:
         self.open[address] = self.lives.add(index, before=False)
 
     def _end_unseen(self, row: int, index: int) -> None:
-        """An address was handed out again, so its last life ended by then."""
+        """End the last life at an address that is allocated again."""
         if self.lives.requested[row] == NO_EVENT:
             self.lives.requested[row] = index
         elif self._no_completions:
@@ -123,7 +123,7 @@ class BlockReplay:
 
 
 def join_held(replay: BlockReplay, trace: DeviceTrace, blocks: HeldBlocks) -> None:
-    """Find each block that is in use at the end among the open lives; what is new was there before."""
+    """Join the blocks in use at the end to the open lives; a block without one was there before the trace."""
     lives = replay.lives
     rest = dict(replay.open)
     columns = zip(blocks.address.tolist(), blocks.requested.tolist(), blocks.awaiting.tolist(), strict=True)
@@ -137,11 +137,12 @@ def join_held(replay: BlockReplay, trace: DeviceTrace, blocks: HeldBlocks) -> No
 
 
 def close_open_lives(lives: BlockLives, trace: DeviceTrace) -> None:
-    """Give lives the end that the trace leaves open because it was told to skip a kind of entry.
+    """End the lives that the trace leaves open because it was recorded without a kind of entry.
 
-    A block that is free again was given back: where a trace says so of none of its own blocks it left
-    free_requested out, and the two are taken as one moment; otherwise it was given back before the history
-    began.  The same the other way round, except for what the segments say is still awaiting its free.
+    A block that is free again was given back. If that entry is missing for a block that the trace allocated,
+    the trace lacks free_requested entries, and both events are taken as simultaneous; otherwise the block was
+    given back before the history. The same applies the other way round to a trace without free_completed
+    entries, except for blocks that the segments list as awaiting their free.
     """
     _, requested, completed, held = lives.arrays()
     before = np.array(lives.before, dtype=np.bool_)
@@ -158,13 +159,13 @@ def close_open_lives(lives: BlockLives, trace: DeviceTrace) -> None:
 
 UNIT_BYTES = 512
 SMALL_BYTES = 1 << 20
-#: What happens, in the order in which it does at one entry.  What was there before the first entry is
-#: measured when all of it is in place (_OCCUPY, _MEASURE), a new block when it arrives.
+#: Kinds of events, in their order at one entry. Blocks from before the first entry are measured once all of
+#: them are in place (_OCCUPY, _MEASURE), a new block when it arrives.
 _UNMAP, _RELEASE, _MAP, _OCCUPY, _MEASURE, _ARRIVE = range(6)
 
 
 def round_requests(requested: Integers) -> Integers:
-    """The least that the allocator takes for these requests."""
+    """Return the least bytes that the allocator takes for these requests."""
     return np.maximum((requested + UNIT_BYTES - 1) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES)
 
 
@@ -175,7 +176,10 @@ def measure_blocks(
     released: Integers,
     stretches: Sequence[SegmentSpan],
 ) -> Integers:
-    """The size of each block; ``born`` and ``released`` are entries, NONE before the first and not yet."""
+    """Return the size of each block.
+
+    ``born`` and ``released`` are entries; ``NO_ENTRY`` means before the first entry, and not yet.
+    """
     found = round_requests(requested)
     large = found > SMALL_BYTES
     events = _order_events(np.flatnonzero(large), born, released, stretches)
@@ -193,7 +197,7 @@ def measure_blocks(
 def _order_events(
     large: Integers, born: Integers, released: Integers, stretches: Sequence[SegmentSpan]
 ) -> list[tuple[int, int]]:
-    """What happens, in the order of the entries: kind, and which block or stretch."""
+    """Return the events as (kind, block or segment span), in the order of the entries."""
     whole = [number for number, stretch in enumerate(stretches) if not stretch.expandable]
     begin = np.array([stretches[number].begin for number in whole], dtype=np.int64)
     end = np.array([stretches[number].end for number in whole], dtype=np.int64)
@@ -215,7 +219,7 @@ def _order_events(
 
 
 class _Space:
-    """The large blocks in use and the segments held, at one point of the walk."""
+    """The large blocks in use and the segments held, at one point of the replay."""
 
     def __init__(self, address: Integers, stretches: Sequence[SegmentSpan]) -> None:
         self._address: list[int] = address.tolist()
@@ -225,7 +229,7 @@ class _Space:
         self._ends: dict[int, int] = {}
 
     def happen(self, kind: int, which: int) -> None:
-        """Something comes or goes."""
+        """Apply an event."""
         if kind in (_ARRIVE, _OCCUPY):
             insort(self._used, self._address[which])
         elif kind == _RELEASE:
@@ -238,7 +242,7 @@ class _Space:
             _remove_sorted(self._starts, self._stretches[which].address)
 
     def free_behind(self, which: int) -> int:
-        """Bytes from a block's begin to the next one in use, or to the end of its segment; 0 if unknown."""
+        """Return the bytes from a block to the next one in use or its segment's end; <= 0 if unknown."""
         address = self._address[which]
         at = bisect_right(self._starts, address) - 1
         end = self._ends[self._starts[at]] if at >= 0 else 0

@@ -1,10 +1,10 @@
-"""Read one snapshot under limits, from standard input into a private folder, in a process of its own.
-Run as ``python -I -c BOOT FOLDER LIMITS`` by ``reader``.
+"""Read one snapshot under limits, from standard input into a private folder, in a process of its own. Run as
+``python -I -c BOOT ROOT FOLDER LIMITS`` by ``reader``.
 
-It writes an Arrow IPC file per table and ``answer.json``: row counts, gaps and where the histories
-start, or the error as one line.  The pickle is loaded as plain data: a pickle's power is in the
-opcodes that fetch a callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE, OBJ, NEWOBJ, BUILD
-on top of them) and in persistent ids, and all of them go through two methods that refuse.
+It writes an Arrow IPC file per table and ``answer.json``: row counts, gaps and the starts of the histories,
+or the error as one line. The pickle is loaded as plain data: a pickle's power is in the opcodes that fetch a
+callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE, OBJ, NEWOBJ, BUILD on top of them) and in
+persistent ids, and all of them go through two methods that refuse.
 """
 
 import gc
@@ -31,8 +31,8 @@ _RESERVE_BYTES = 1 << 20
 
 
 def main(folder: Path, limits: Limits) -> None:
-    """Read standard input; write the answer, and the tables where there are any."""
-    # A snapshot is millions of small objects that all live to the end: collecting them takes half the time.
+    """Read standard input; write the answer, and the tables if there are any."""
+    # A snapshot is millions of small objects that live to the end: garbage collection takes half the time.
     gc.disable()
     reserve = bytearray(_RESERVE_BYTES)
     try:
@@ -75,14 +75,14 @@ def _make_error(reason: str) -> dict[str, Any]:
 
 
 def start(arguments: list[str]) -> None:
-    """The child's whole life; it ends without taking its millions of objects apart."""
+    """Run the child and exit without deallocating its millions of objects."""
     main(Path(arguments[0]), Limits(**json.loads(arguments[1])))
     sys.stdout.flush()
     os._exit(0)
 
 
 class ForbiddenPickle(BadInput):
-    """The pickle wants to run code."""
+    """The pickle contains more than data."""
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -100,11 +100,11 @@ class _DataUnpickler(pickle.Unpickler):
 
 
 def load_plain_data(file: BinaryIO) -> Any:
-    """The data in ``file``.
+    """Return the data in ``file``.
 
     Raises:
         BadInput: it is damaged, or more than data.
-        MemoryError: it does not fit into what this process may take.
+        MemoryError: it does not fit into the memory limit of this process.
     """
     try:
         return _DataUnpickler(file, fix_imports=False, buffers=None).load()

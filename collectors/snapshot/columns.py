@@ -1,9 +1,7 @@
-"""Read checked columns out of the rows of a snapshot (lists of dicts from a stranger), and encode columns
-for Arrow.
+"""Read checked columns from the rows of an untrusted snapshot (lists of dicts), and encode columns for Arrow.
 
-A walk never goes deeper than the key that it asks for, so nesting, cycles and unknown keys cost
-nothing.  What is shared is counted each time that it is visited: ``Budget`` is how often that may
-happen.
+Only the keys that are asked for are visited, so nesting, cycles and unknown keys cost nothing. A shared
+object is counted on every visit: ``Budget`` limits the number of visits.
 """
 
 from collections.abc import Sequence
@@ -22,33 +20,33 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Row = dict[str, Any]
 _MAX_NAME = 4096
-#: Above what all sizes of a trace together can be; below it no sum of them overflows 64 bits.
+#: More than all sizes of a trace together; below it no sum of them overflows 64 bits.
 _MAX_BYTES = 2.0**62
 
 
 class Budget:
-    """How many rows a snapshot may make us visit: a file of n bytes holds fewer than n that are its own.
+    """Number of rows that a snapshot may make the reader visit: a file of n bytes holds fewer than n rows.
 
-    Without this a list that is shared many times (two bytes each) would be walked as often.
+    Without it, a list that is shared many times (two bytes each) would be walked as often.
     """
 
     def __init__(self, nodes: int) -> None:
         self.left = nodes
 
     def spend(self, nodes: int, where: str) -> None:
-        """Take ``nodes`` off; raises BadInput where nothing is left."""
+        """Subtract ``nodes``; raises BadInput if the budget is exceeded."""
         self.left -= nodes
         if self.left < 0:
             raise make_damaged_error(f"{where} repeats more rows than the file can hold")
 
 
 def make_damaged_error(what: str) -> BadInput:
-    """The error for a snapshot that is not as torch writes it."""
+    """Return the error for a snapshot that is not as torch writes it."""
     return BadInput(f"not a snapshot as torch writes it: {what}", hint=HINT)
 
 
 def read_rows(value: object, where: str, budget: Budget) -> list[Row]:
-    """``value`` as a list of dicts."""
+    """Return ``value`` checked as a list of dicts."""
     if type(value) is not list and type(value) is not tuple:
         raise make_damaged_error(f"{where} is {_get_type_name(value)}, not a list")
     budget.spend(len(value), where)
@@ -57,15 +55,15 @@ def read_rows(value: object, where: str, budget: Budget) -> list[Row]:
 
 
 def read_column(rows: Sequence[Row], key: str, default: object = None) -> list[Any]:
-    """One column, unchecked."""
+    """Return one column, unchecked."""
     try:
-        return list(map(itemgetter(key), rows))  # twice as fast as get, and torch's rows have all keys
+        return list(map(itemgetter(key), rows))  # twice as fast as get(); torch's rows have all keys
     except KeyError:
         return [row.get(key, default) for row in rows]
 
 
 def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
-    """One column of 64-bit integers; a missing key is ``default``, where there is one.
+    """Return one column of 64-bit integers; a missing key is ``default``, if given.
 
     Raises:
         BadInput: a value is missing, is no integer, or does not fit.
@@ -79,7 +77,7 @@ def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None
 
 
 def read_sizes(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
-    """A column of integers of which none is negative: sizes, addresses, times."""
+    """Return a column of non-negative integers: sizes, addresses, times."""
     found = read_integers(rows, key, where, default)
     if found.size and found.min() < 0:
         raise make_damaged_error(f"{where}: {key} is negative")
@@ -87,13 +85,13 @@ def read_sizes(rows: Sequence[Row], key: str, where: str, default: int | None = 
 
 
 def check_total(found: Integers, where: str) -> None:
-    """Refuse sizes whose sum would overflow."""
+    """Check that the sum of sizes does not overflow; raises BadInput if it does."""
     if found.sum(dtype=np.float64) > _MAX_BYTES:
         raise make_damaged_error(f"{where}: sizes are larger than any memory")
 
 
 def read_texts(rows: Sequence[Row], key: str, where: str, default: str = "") -> list[str]:
-    """One column of texts; missing and None are ``default``."""
+    """Return one column of texts; missing values and None are ``default``."""
     values = read_column(rows, key, default)
     kinds = set(map(type, values))
     if type(None) in kinds:
@@ -103,14 +101,14 @@ def read_texts(rows: Sequence[Row], key: str, where: str, default: str = "") -> 
 
 
 def clean_text(text: str) -> str:
-    """``text`` as data: half characters (a pickle may hold them) escaped, endless names cut."""
+    """Return ``text`` with lone surrogates (a pickle may hold them) escaped, cut to the limit on names."""
     if len(text) > _MAX_NAME:
         text = text[:_MAX_NAME] + "…"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def format_name(text: str) -> str:
-    """A name from the snapshot for a message of one line."""
+    """Return a name from the snapshot for a message of one line."""
     return shorten(printable(text[:_MAX_NAME]), 40)
 
 
@@ -127,29 +125,29 @@ def _get_type_name(value: object) -> str:
 
 
 class TextNumbers:
-    """Gives each text a number, in the order of first use."""
+    """Numbers texts in the order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """The text's number."""
+        """Return the text's number."""
         return self._numbers.setdefault(text, len(self._numbers))
 
     def column(self, numbers: npt.NDArray[np.int32]) -> Any:
-        """The column of these numbers' texts; -1 is null."""
+        """Return the column of texts with these numbers; -1 is null."""
         values = pa.array(list(self._numbers), pa.string())
         indices = pa.array(numbers, pa.int32(), mask=numbers < 0)
         return pa.DictionaryArray.from_arrays(indices, values)
 
 
 def encode_texts(texts: Sequence[str | None]) -> Any:
-    """A column of texts; None is null."""
+    """Return a column of texts; None is null."""
     known = TextNumbers()
     numbers = {text: -1 if text is None else known.number(clean_text(text)) for text in dict.fromkeys(texts)}
     return known.column(np.array([numbers[text] for text in texts], dtype=np.int32))
 
 
 def nullable_integers(values: npt.NDArray[np.int64]) -> Any:
-    """A column of integers; below 0 is null."""
+    """Return a column of integers; negative ones are null."""
     return pa.array(values, pa.int64(), mask=values < 0)

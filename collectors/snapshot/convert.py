@@ -1,10 +1,10 @@
-"""Convert a snapshot as torch gives it into tables of a run.  Pure: no file, no torch.
+"""Convert a snapshot as torch returns it into tables of a run. Pure: no file, no torch.
 
     {segments: [{device, address, total_size, ..., blocks: [{address, size, requested_size, state, frames}]}],
      device_traces: [[{action, addr, size, stream, time_us, frames, ...}]], external_annotations: [...]}
 
-(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.)  What it does not say
-becomes a gap.
+(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.) What it does not contain becomes a
+gap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction, read_devic
 from zprof.model.gaps import Gap
 from zprof.run.schema import TABLES
 
-#: Rows that a snapshot out of this process may have.
+#: Row limit for a snapshot of this process.
 _MAX_ROWS = 100_000_000
 _MAX_DEVICES = 1024
 
@@ -42,7 +42,7 @@ _MAX_DEVICES = 1024
 class SnapshotTables:
     """Columns of the tables ``block``, ``segment``, ``stack`` and ``mark``, as Arrow arrays.
 
-    ``history_begin_ns``: by device, when its trace begins; a device without a trace is not in it.
+    ``history_begin_ns`` is the start of each device's trace; devices without a trace are not in it.
     """
 
     block: dict[str, Any]
@@ -53,17 +53,17 @@ class SnapshotTables:
     history_begin_ns: dict[str, int]
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """All of them, by name."""
+        """Return all tables by name."""
         return {"block": self.block, "segment": self.segment, "stack": self.stack, "mark": self.mark}
 
 
 def convert_snapshot(
     snapshot: Mapping[str, Any], *, kind: str = "cuda", most_rows: int = _MAX_ROWS
 ) -> SnapshotTables:
-    """Convert a snapshot; ``kind`` of device is what its devices' names begin with.
+    """Convert a snapshot; ``kind`` is the prefix of device names.
 
     Raises:
-        BadInput: it is not as torch writes it, or visiting it takes more than ``most_rows`` rows.
+        BadInput: it is not as torch writes it, or reading it visits more than ``most_rows`` rows.
     """
     budget = Budget(most_rows)
     traces = _read_traces(snapshot, budget)
@@ -118,7 +118,7 @@ def _read_segments(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, lis
 
 
 def _concat_tables(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The parts below each other, as the schema has them."""
+    """Return the concatenated parts, with the schema's columns and types."""
     schema = TABLES[name]
     tables = [pa.table({field.name: part[field.name] for field in schema}, schema=schema) for part in parts]
     whole = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()
@@ -138,7 +138,7 @@ _LAST_US = 9_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """Begins and ends of named ranges (``record_function``), in the order of the file."""
+    """Starts and ends of named ranges (``record_function``), in the order of the file."""
 
     time_ns: Integers
     kind: Sequence[str]
@@ -147,7 +147,7 @@ class Annotations:
 
 
 def read_annotations(value: object, budget: Budget) -> Annotations:
-    """The ranges of ``external_annotations``; one of another stage than START and END is left out.
+    """Return the ranges of ``external_annotations``; stages other than START and END are left out.
 
     Raises:
         BadInput: they are not as torch writes them.
@@ -165,15 +165,17 @@ def read_annotations(value: object, budget: Budget) -> Annotations:
 
 
 def find_last_ns(traces: Mapping[int, DeviceTrace], notes: Annotations) -> int:
-    """The last moment that the snapshot speaks of, 0 where it has no times."""
+    """Return the last time in the snapshot, 0 if it has no times."""
     ends = [int(trace.time_ns[-1]) for trace in traces.values() if len(trace.time_ns)]
     noted = [int(time_ns) for time_ns in notes.time_ns]
     return max([*ends, *noted, 0])
 
 
 def build_marks(devices: Sequence[DeviceTables], notes: Annotations) -> dict[str, Any]:
-    """The table ``mark``: annotations (number: device), and for each failed allocation oom (number: free
-    bytes of the device) and oom_request (number: bytes asked for), both named after the device.
+    """Return the table ``mark``: annotations (number: device), and two rows per failed allocation.
+
+    These are oom (number: free bytes of the device) and oom_request (number: requested bytes), both named
+    after the device.
     """
     times, kinds = [notes.time_ns], list(notes.kind)
     numbers, names = [notes.device], list(notes.name)

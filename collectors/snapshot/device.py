@@ -31,7 +31,7 @@ from zprof.collectors.snapshot.trace import DeviceTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTables:
-    """Columns of one device, what its history could not tell, and where it begins."""
+    """Tables of one device, the start of its history, and what the gaps are made of."""
 
     name: str
     begin_ns: int
@@ -49,9 +49,8 @@ def build_device_tables(
 ) -> DeviceTables:
     """Replay the trace and join it to what is held at the end.
 
-    The history begins a nanosecond before its first entry: what that one frees was there.
-
-    ``fallback_ns`` stands in for the begin of the history where the trace is empty.
+    The history starts a nanosecond before its first entry: what that entry frees was there. ``fallback_ns``
+    is the start of the history if the trace is empty.
     """
     begin_ns = int(trace.time_ns[0]) - 1 if len(trace.time_ns) else fallback_ns
     replay = BlockReplay(trace)
@@ -74,7 +73,7 @@ def build_device_tables(
 
 
 class _BlockColumns:
-    """Columns of the table ``block``."""
+    """Builds the columns of the table ``block``."""
 
     def __init__(
         self,
@@ -87,11 +86,10 @@ class _BlockColumns:
         self._trace, self._held, self._begin_ns, self._stretches = trace, held, begin_ns, stretches
         self._entry, self._requested, self._completed, self._at = lives.arrays()
         self._before: Flags = np.array(lives.before, dtype=np.bool_)
-        #: Blocks in use at the end that the segments give another size than the rule of ``sizes``.
+        #: Blocks in use at the end whose size in the segments differs from the rule of ``measure_blocks``.
         self.other_sizes = 0
 
     def columns(self, name: str, stacks: StackTable) -> dict[str, Any]:
-        """All columns."""
         requested = self._either(self._trace.size, self._held.blocks.requested)
         held = self._at >= 0
         block = measure_blocks(self._address(), requested, self._born(), self._completed, self._stretches)
@@ -118,7 +116,7 @@ class _BlockColumns:
         return self._either(self._trace.address, self._held.blocks.address)
 
     def _either(self, traced: Integers, held: Integers) -> Integers:
-        """A value of each life: from its entry, where it has none from its block at the end."""
+        """Return a value per life: from its entry, or from its block at the end if it has no entry."""
         if not len(held):
             return traced[self._entry]
         if not len(traced):
@@ -126,14 +124,14 @@ class _BlockColumns:
         return np.where(self._entry == NO_EVENT, held[self._at], traced[self._entry])
 
     def _time(self, entries: Integers) -> Integers:
-        """When these entries were, -1 where there was none."""
+        """Return the times of these entries, -1 for none."""
         if not len(self._trace.time_ns):
             return np.where(entries == BEFORE_TRACE, self._begin_ns, -1)
         times = np.where(entries >= 0, self._trace.time_ns[np.maximum(entries, 0)], -1)
         return np.where(entries == BEFORE_TRACE, self._begin_ns, times)
 
     def _texts(self, key: str) -> list[str | None]:
-        """What the allocations say; what was there before says nothing, nor do torch's empty words."""
+        """Return a text of each allocation; None for blocks from before and for torch's empty values."""
         rows = self._births()
         said = iter(read_texts(rows, key, "trace"))
         texts = [None if before else next(said) for before in self._before.tolist()]
@@ -147,7 +145,7 @@ class _BlockColumns:
         return [self._trace.rows[entry] for entry in entries]
 
     def _stacks(self, stacks: StackTable, name: str) -> Integers:
-        """Where the block was allocated: a free's stack is another."""
+        """Return the stack of each block's allocation. The stack of a free is not used."""
         found = np.full(len(self._entry), -1, dtype=np.int64)
         found[~self._before] = stacks.numbers(read_column(self._births(), "frames"), name)
         rest = np.flatnonzero((found < 0) & (self._at >= 0))
@@ -156,7 +154,7 @@ class _BlockColumns:
         return found
 
     def _pools(self) -> list[str | None]:
-        """As the entry says; else that of the segment at the end, where it was there at the birth."""
+        """Return each block's pool: from its entry, else from the segment that holds it at the end."""
         rows = [self._trace.rows[entry] if entry >= 0 else {} for entry in self._entry.tolist()]
         found = read_pools(rows, "pool_id", "trace")
         segments = self._segments().tolist() if None in found else []
@@ -168,7 +166,7 @@ class _BlockColumns:
         return found
 
     def _segments(self) -> Integers:
-        """The segment at the end that each block lay in, -1 where that is not known."""
+        """Return the segment at the end that each block was in, -1 if unknown."""
         last = sorted(
             (s for s in self._stretches if s.held >= 0 and s.end == NO_EVENT), key=lambda s: s.address
         )

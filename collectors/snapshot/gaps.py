@@ -1,4 +1,4 @@
-"""Report what a snapshot could not tell, as gaps."""
+"""Make gaps for what a snapshot does not contain, or contradicts."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ _AGAIN = "dump the snapshot again, with a current torch"
 
 
 def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
-    """All of them, device by device."""
+    """Yield all gaps, device by device."""
     for device in devices:
         yield from _iter_history_gaps(device)
         yield from _iter_unknown_entry_gaps(device)

@@ -1,22 +1,22 @@
-"""Bound what reading a snapshot may cost: an honest file of n bytes needs about 7 n of memory."""
+"""Limit the resources for reading a snapshot: an honest file of n bytes needs about 7 n of memory."""
 
 import resource
 from dataclasses import dataclass
 from pathlib import Path
 
 MEBIBYTE = 1 << 20
-#: Files above this are refused: the allocator's own ring never comes near with bearable settings.
+#: Larger files are refused: the allocator's ring never gets near this size with practical settings.
 MAX_FILE_BYTES = 2 << 30
 _MAX_MEMORY_BYTES = 28 << 30
-#: Of a compressed file; real ones shrink 10 to 40 times.
+#: Highest compression ratio; real files have 10 to 40.
 _MAX_INFLATION = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the process that reads one file.
+    """Limits of the process that reads one file.
 
-    ``memory_bytes`` come on top of what Python and its libraries have mapped when the limits are set.
+    ``memory_bytes`` is in addition to what Python and its libraries have mapped when the limits are set.
     """
 
     memory_bytes: int
@@ -28,7 +28,7 @@ class Limits:
 
 
 def limits_for(file_bytes: int) -> Limits:
-    """The bounds for a file of this size (a pickle, not compressed)."""
+    """Return the limits for a file of this size (an uncompressed pickle)."""
     processor_s = 20 + file_bytes // (2 * MEBIBYTE)
     return Limits(
         memory_bytes=min(12 * file_bytes + 512 * MEBIBYTE, _MAX_MEMORY_BYTES),
@@ -40,12 +40,12 @@ def limits_for(file_bytes: int) -> Limits:
 
 
 def max_inflated_bytes(file_bytes: int) -> int:
-    """To how many bytes a compressed file may grow."""
+    """Return the size up to which a compressed file may be decompressed."""
     return min(_MAX_INFLATION * file_bytes, MAX_FILE_BYTES)
 
 
 def apply_limits(limits: Limits) -> None:
-    """Bind this process, for good.
+    """Apply the limits to this process, irrevocably.
 
     Raises:
         OSError, ValueError: the system refuses a limit.
@@ -58,14 +58,14 @@ def apply_limits(limits: Limits) -> None:
 
 
 def _lower_limit(which: int, value: int) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a limit, unless it is lower already."""
     bounds = [bound for bound in resource.getrlimit(which) if bound != resource.RLIM_INFINITY]
     chosen = min([value, *bounds])
     resource.setrlimit(which, (chosen, chosen))
 
 
 def _read_mapped_bytes() -> int:
-    """Address space of this process; where the system does not say (macOS), a gigabyte."""
+    """Return the address space of this process; 1 GiB if the system does not report it (macOS)."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""Read a CUDA memory snapshot file in a child process, and check what comes back.
+"""Read a CUDA memory snapshot file in a child process, and check the result.
 
-The child gets the open file, a private folder, and limits by the file's size; it is killed when they
-are used up.  Its tables are checked again here: nothing that it says is taken for granted.
+The child gets the open file, a private folder, and limits by the file's size; it is killed when it exceeds
+them. Its tables are checked again here: nothing that it reports is trusted.
 """
 
 import json
@@ -41,7 +41,7 @@ _BOOT = (
     "from zprof.collectors.snapshot.child import start;"
     "start(sys.argv[2:])"
 )
-#: Arrow's own allocators map gigabytes at once, threads a stack each: both would meet the limit.
+#: Arrow's own allocators map gigabytes at once, and each thread a stack: both would exceed the limit.
 _FRUGAL = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
@@ -52,7 +52,7 @@ _FRUGAL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
-    """What one file holds: its tables by name, as Arrow tables, its gaps, and where its histories begin."""
+    """Contents of one file: Arrow tables by name, gaps, and the starts of its histories by device."""
 
     tables: Mapping[str, Any]
     gaps: tuple[Gap, ...]
@@ -60,8 +60,6 @@ class SnapshotFile:
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """``answer.json``."""
-
     error: str = ""
     hint: str = ""
     rows: dict[str, int] = {}
@@ -71,12 +69,12 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[SnapshotFile]:
-    """The snapshot at ``path``; its tables are there until the context ends.
+    """Yield the contents of the snapshot at ``path``; its tables are valid until the context ends.
 
-    ``limits`` are those for the file's size, where not given.
+    ``limits`` default to those for the file's size.
 
     Raises:
-        BadInput: it is no snapshot, damaged, hostile, or needs more than the limits.
+        BadInput: it is no snapshot, damaged, hostile, or exceeds the limits.
     """
     with tempfile.TemporaryDirectory(prefix="zprof-snapshot-") as name:
         folder = Path(name)
@@ -93,7 +91,7 @@ def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[Snapshot
 
 @contextmanager
 def _open_plain(path: Path, folder: Path) -> Iterator[BinaryIO]:
-    """The file, unpacked where it is compressed."""
+    """Open the file, decompressed if necessary."""
     if not path.is_file():
         raise BadInput("no such file", hint="give a snapshot file, or a folder of them")
     try:
@@ -122,10 +120,10 @@ def _check_size(file: BinaryIO) -> None:
 
 
 def refuse_other(kind: FileKind) -> None:
-    """Refuse what is no snapshot, and say what it is instead.
+    """Raise an error that names the kind of a file that is not a snapshot.
 
     Raises:
-        BadInput: always, but for snapshots.
+        BadInput: for every kind but snapshots.
     """
     if kind in (FileKind.TRACE, FileKind.JSON):
         raise BadInput(
@@ -145,7 +143,7 @@ def refuse_other(kind: FileKind) -> None:
 
 
 def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
-    """Its exit status; None where it had to be stopped."""
+    """Return the child's exit status; None if it exceeded its time and was killed."""
     root = str(Path(zprof.__file__).parents[1])
     command = [sys.executable, "-I", "-c", _BOOT, root, str(folder), json.dumps(asdict(limits))]
     child = subprocess.Popen(
@@ -196,7 +194,7 @@ def _answer(folder: Path) -> _Answer:
 
 
 def _read_table(folder: Path, name: str, rows: int) -> Any:
-    """One table of the child's, checked: schema, rows, no null where none may be, sound contents."""
+    """Return one table of the child, checked: schema, number of rows, nulls, valid contents."""
     try:
         with pa.memory_map(str(folder / f"{name}.arrow")) as source:
             table = pa.ipc.open_file(source).read_all()
@@ -215,10 +213,10 @@ _GZIP = 31
 
 
 def inflate(source: BinaryIO, target: Path, most_bytes: int) -> None:
-    """Write what the first gzip member in ``source`` holds to ``target``.
+    """Decompress the first gzip member of ``source`` into ``target``.
 
     Raises:
-        BadInput: it is damaged, or holds more than ``most_bytes``.
+        BadInput: it is damaged, or decompresses to more than ``most_bytes``.
     """
     machine = zlib.decompressobj(wbits=_GZIP)
     written = 0

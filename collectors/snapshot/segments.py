@@ -1,10 +1,9 @@
-"""Find the segments of device memory that the allocator held: those at the end as the snapshot lists
-them, and when each was mapped and unmapped.
+"""Find the segments of device memory that the allocator held: those at the end as the snapshot lists them,
+and when each was mapped and unmapped.
 
-The trace is walked backwards from the segments at the end: a segment_free or segment_unmap brings a
-span back, a segment_alloc or segment_map takes its bytes away and so gives them their birth.  What is
-left at the first entry was there when the history starts.  A segment of mapped pieces (expandable)
-falls into them.
+The trace is walked backwards from the segments at the end: a segment_free or segment_unmap adds a span, a
+segment_alloc or segment_map removes its bytes and so sets their start. What is left at the first entry was
+there when the history starts. A segment of mapped pieces (expandable) is split into them.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -31,14 +30,14 @@ from zprof.collectors.snapshot.columns import (
 from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction
 
 ALLOCATED = "active_allocated"
-#: torch's documentation and its C++ writer spell this differently.
+#: torch's documentation and its C++ code spell this state differently.
 AWAITING_FREE = frozenset({"active_pending_free", "active_awaiting_free"})
 _STATES = AWAITING_FREE | {ALLOCATED, "inactive"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlocks:
-    """The blocks that were in use: ``awaiting`` those that the program gave back already."""
+    """Blocks in use at the end. ``awaiting`` marks those that the program has freed already."""
 
     rows: Sequence[Row]
     address: Integers
@@ -50,7 +49,7 @@ class HeldBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSegments:
-    """Segments of one device, sorted by address, and their blocks that were in use."""
+    """Segments of one device, sorted by address, and their blocks in use."""
 
     address: Integers
     size: Integers
@@ -61,7 +60,7 @@ class HeldSegments:
 
 
 def read_held_segments(segments: Sequence[Row], where: str, budget: Budget) -> HeldSegments:
-    """The segments of one device.
+    """Return the segments of one device.
 
     Raises:
         BadInput: a segment or block is not as torch writes it, or two segments overlap.
@@ -83,7 +82,7 @@ def read_held_segments(segments: Sequence[Row], where: str, budget: Budget) -> H
 
 
 def read_pools(rows: Sequence[Row], key: str, where: str) -> list[str | None]:
-    """A column of pool ids, pairs of integers, as "a,b"; None where a row has none."""
+    """Return a column of pool ids, pairs of integers, as "a,b"; None if a row has none."""
     texts: dict[Any, str | None] = {}
     return [_format_pool(value, texts, where) for value in read_column(rows, key)]
 
@@ -130,7 +129,7 @@ def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: 
 def _find_addresses(
     rows: Sequence[Row], size: Integers, segment: Integers, starts: Integers, where: str
 ) -> Integers:
-    """Where each block is: as it says, else (older torch) behind the one before it."""
+    """Return the address of each block: as stated, else (older torch) right after the previous block."""
     if all("address" in row for row in rows):
         return read_sizes(rows, "address", where)
     ends = np.cumsum(size)
@@ -148,7 +147,7 @@ NO_ENTRY = -1
 
 @dataclass(frozen=True, slots=True)
 class _OpenSpan:
-    """A stretch that is held at the point of the walk; ``end`` is the entry that gives it back."""
+    """A span held at this point of the walk. ``end`` is the entry that frees it."""
 
     address: int
     size: int
@@ -159,9 +158,9 @@ class _OpenSpan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """One row of the table: ``begin`` and ``end`` are entries (NONE: before the first, not yet).
+    """One row of the table. ``begin`` and ``end`` are entries (``NO_ENTRY``: before the first, not yet).
 
-    ``held`` is the segment of the snapshot that it is a part of, NONE where it is gone by then.
+    ``held`` is the segment of the snapshot that it is a part of, ``NO_ENTRY`` if it is gone by then.
     """
 
     address: int
@@ -174,7 +173,7 @@ class SegmentSpan:
 
 @dataclass(slots=True)
 class BackwardWalk:
-    """The backwards walk; ``odd`` counts entries that contradict what is held."""
+    """The backward walk. ``odd`` counts entries that contradict what is held."""
 
     open: dict[int, _OpenSpan] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
@@ -182,7 +181,7 @@ class BackwardWalk:
     odd: int = 0
 
     def put(self, stretch: _OpenSpan) -> None:
-        """``stretch`` is held from here backwards."""
+        """Add a span that is held before this point of the trace."""
         if stretch.size <= 0 or any(True for _ in self._within(stretch.address, stretch.size)):
             self.odd += stretch.size > 0
             return
@@ -190,7 +189,7 @@ class BackwardWalk:
         insort(self.starts, stretch.address)
 
     def take(self, address: int, size: int, entry: int) -> None:
-        """``entry`` is where these bytes came to be held."""
+        """Remove these bytes: they are held from ``entry`` on."""
         pieces = [self.open[start] for start in self._within(address, size)]
         covered = 0
         for piece in pieces:
@@ -198,14 +197,14 @@ class BackwardWalk:
         self.odd += covered != size
 
     def finish(self) -> list[SegmentSpan]:
-        """What is left was there before; all rows, oldest first."""
+        """Return all rows, oldest first; the spans left were there before the trace."""
         rest = [
             SegmentSpan(o.address, o.size, NO_ENTRY, o.end, o.held, o.expandable) for o in self.open.values()
         ]
         return sorted(rest + self.found, key=lambda row: (row.begin, row.address))
 
     def _cut(self, piece: _OpenSpan, low: int, high: int, entry: int) -> int:
-        """Give the part of ``piece`` inside [low, high) its birth, keep the rest; the bytes of the part."""
+        """Set the start of the part of ``piece`` in [low, high), keep the rest; return the part's bytes."""
         self._drop(piece.address)
         start, stop = max(low, piece.address), min(high, piece.address + piece.size)
         self.found.append(SegmentSpan(start, stop - start, entry, piece.end, piece.held, piece.expandable))
@@ -218,7 +217,7 @@ class BackwardWalk:
         del self.starts[bisect_left(self.starts, address)]
 
     def _within(self, address: int, size: int) -> Iterator[int]:
-        """Starts of what is held of [address, address + size)."""
+        """Yield the starts of the spans held that overlap [address, address + size)."""
         first = max(bisect_right(self.starts, address) - 1, 0)
         for at in range(first, len(self.starts)):
             start = self.starts[at]
@@ -229,7 +228,7 @@ class BackwardWalk:
 
 
 def find_segment_spans(trace: DeviceTrace, held: HeldSegments) -> tuple[Sequence[SegmentSpan], int]:
-    """All stretches, and how many entries contradict the segments."""
+    """Return all spans, and the number of entries that contradict the segments."""
     walk = BackwardWalk()
     columns = zip(held.address.tolist(), held.size.tolist(), held.expandable.tolist(), strict=True)
     for number, (address, size, expandable) in enumerate(columns):

@@ -1,6 +1,4 @@
-"""Number call stacks and keep each once: first by the list's identity, then by its frames, then by their
-content.
-"""
+"""Number call stacks and store each once: by the list's identity, then its frames, then their content."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -15,7 +13,7 @@ _MAX_LINE = 1 << 40
 
 
 class StackTable:
-    """Numbers stacks in the order of their first use.  The snapshot must outlive it: identities are kept."""
+    """Numbers stacks in the order of first use. The snapshot must outlive it: object ids are kept."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -25,10 +23,10 @@ class StackTable:
         self._by_content: dict[tuple[str, int, str], int] = {}
 
     def numbers(self, lists: Sequence[object], where: str) -> Integers:
-        """The stack of each list of frames; -1 where there is none.
+        """Return the stack number of each list of frames; -1 for none.
 
         Raises:
-            BadInput: something that is no frame is among them.
+            BadInput: an entry is not a frame.
         """
         known = self._by_list
         found = [known.get(id(frames)) for frames in lists]
@@ -40,7 +38,7 @@ class StackTable:
         return np.array(found, dtype=np.int64)
 
     def columns(self) -> dict[str, Any]:
-        """The table ``stack``."""
+        """Return the table ``stack``."""
         frames = list(self._by_content)
         stacks = list(self._by_frames)
         depths = np.array([len(stack) for stack in stacks], dtype=np.int64)

@@ -1,10 +1,9 @@
 """Read the entries of one device's trace as columns (TraceEntry of torch's CUDACachingAllocator).
 
-``size`` is what the program asked for, not the rounded block, in alloc, free_requested and
-free_completed alike.  An ``oom`` entry has ``device_free`` instead of ``addr``; a ``snapshot`` entry
-has neither.  Torch's clock ticks in microseconds and many events share a tick; here each event has a
-time of its own, at least a nanosecond after the one before it, so that sorting by time keeps their
-order.
+``size`` is the requested size, not the rounded block, in alloc, free_requested and free_completed alike. An
+``oom`` entry has ``device_free`` instead of ``addr``; a ``snapshot`` entry has neither. torch's clock ticks
+in microseconds and many events share a tick; here each event has a distinct time, at least a nanosecond after
+the previous one, so that sorting by time keeps their order.
 """
 
 from collections import Counter
@@ -27,13 +26,13 @@ from zprof.collectors.snapshot.columns import (
     read_texts,
 )
 
-#: Latest time that fits into nanoseconds of 64 bits, with room for the events that share a tick.
+#: Latest time that fits into 64 bits as nanoseconds, with a margin for the events that share a tick.
 _LAST_US = 9_000_000_000_000_000
 _NS_PER_US = 1000
 
 
 class TraceAction(IntEnum):
-    """What an entry says."""
+    """Kind of an entry."""
 
     UNKNOWN = 0
     ALLOC = 1
@@ -55,7 +54,7 @@ _ADDRESSED = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for action
 class DeviceTrace:
     """Columns of the entries, in the order of the ring, and the entries themselves.
 
-    ``backwards_ns`` is by how much the clock ran back at worst, ``unknown`` counts unknown actions.
+    ``backwards_ns`` is the largest step back of the clock; ``unknown`` counts the entries by unknown action.
     """
 
     rows: Sequence[Row]
@@ -69,12 +68,12 @@ class DeviceTrace:
     unknown: dict[str, int]
 
     def has(self, action: TraceAction) -> bool:
-        """Whether any entry says that."""
+        """Return whether there is an entry of this kind."""
         return bool((self.action == action).any())
 
 
 def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
-    """One device's trace.
+    """Return one device's trace.
 
     Raises:
         BadInput: an entry is not as torch writes it.
@@ -110,7 +109,7 @@ def _read_entry_sizes(rows: Sequence[Row], action: Integers, where: str) -> Inte
 
 
 def _make_times_distinct(times_us: Integers, where: str) -> tuple[Integers, int]:
-    """Strictly rising nanoseconds, and how far the clock ran back."""
+    """Return strictly increasing times in ns, and the largest step back of the clock in ns."""
     if not times_us.size:
         return times_us, 0
     if times_us.max() > _LAST_US:

@@ -1,9 +1,11 @@
-"""Sharded checkpoints through torch.distributed.checkpoint (DCP): any stage and number of ranks to any other.
+"""Save and load sharded checkpoints through torch.distributed.checkpoint (DCP).
+
+A checkpoint of any stage and number of ranks loads into any other.
 
     save_checkpoint("run/step100", model, optimizer, progress={"step": 100}, overwrite=True)
     progress = load_checkpoint("run/step100", model, optimizer)
 
-A checkpoint is a folder that DCP wrote, with ``zero.json`` beside DCP's files (see :mod:`.manifest`).  Names
+A checkpoint is a folder that DCP wrote, with ``zero.json`` next to DCP's files (see :mod:`.manifest`).  Names
 and shapes are those of the user's module, so that other readers of DCP can load it too:
 
     model.<name>                        fp32 master weights; frozen parameters and buffers in their own dtype

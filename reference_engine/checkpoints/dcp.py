@@ -1,11 +1,10 @@
-"""Adapt torch.distributed.checkpoint (DCP): planners over parts, an index reader that unpickles nothing but
-the index's own records, and errors that all ranks agree on.
+"""Adapt torch.distributed.checkpoint (DCP): planners over parts, a safe index reader, errors on all ranks.
 
-DCP compares every part's boxes with the boxes that are stored, and reads what overlaps: that is how another
-number of ranks, another stage and another split into units read the same checkpoint.
+DCP compares every part's boxes with the stored boxes and reads the overlaps.  That is how another number of
+ranks, another stage and another split into units read the same checkpoint.
 
-DCP keeps its index (``.metadata``) as a pickle, and unpickling may call anything that the pickle names.  Here
-it may name the index's own record types and nothing else.
+DCP keeps its index (``.metadata``) as a pickle, and unpickling may call anything that the pickle names.  The
+reader here accepts only the index's own record types.
 """
 
 import io
@@ -41,7 +40,7 @@ from zprof.reference_engine.checkpoints.parts import Box, CheckpointedModel, Par
 
 
 class PartsSavePlanner(DefaultSavePlanner):
-    """Writes parts.  DCP checks that the parts of all ranks fill every tensor and overlap nowhere."""
+    """Write parts.  DCP checks that the parts of all ranks fill every tensor without overlaps."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -52,12 +51,12 @@ class PartsSavePlanner(DefaultSavePlanner):
                 self._add(part, box, values)
 
     def create_local_plan(self) -> SavePlan:
-        """One item for each box."""
+        """Return a plan with one item per box."""
         self.plan = SavePlan(self._items)
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
-        """The memory of a box."""
+        """Return the memory of a box."""
         return self._memory[index]
 
     def _add(self, part: Part, box: Box, values: torch.Tensor) -> None:
@@ -72,7 +71,7 @@ class PartsSavePlanner(DefaultSavePlanner):
 
 
 class PartsLoadPlanner(DefaultLoadPlanner):
-    """Reads into the memory of parts, and refuses before the first read if anything would be left unread."""
+    """Read into the memory of parts, and raise before the first read if anything would be left unread."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -80,12 +79,12 @@ class PartsLoadPlanner(DefaultLoadPlanner):
         self._memory: dict[MetadataIndex, torch.Tensor] = {}
 
     def create_local_plan(self) -> LoadPlan:
-        """One item for each overlap of a part's box with a stored one."""
+        """Return a plan with one item per overlap of a part's box with a stored one."""
         assert self.metadata is not None  # DCP has called set_up_planner
         return LoadPlan([item for part in self._parts for item in self._reads(part, self.metadata)])
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        """The memory of a box."""
+        """Return the memory of a box."""
         return self._memory[index]
 
     def _reads(self, part: Part, metadata: Metadata) -> list[ReadItem]:
@@ -102,10 +101,10 @@ class PartsLoadPlanner(DefaultLoadPlanner):
 
 
 def get_stored_record(metadata: Metadata, key: str, shape: tuple[int, ...]) -> TensorStorageMetadata:
-    """The record of a tensor.
+    """Return the record of a tensor.
 
     Raises:
-        ValueError: it is not there or has another shape.
+        ValueError: the tensor is missing or has another shape.
     """
     stored = metadata.state_dict_metadata.get(key)
     if not isinstance(stored, TensorStorageMetadata):
@@ -145,10 +144,10 @@ _ALLOWED = {
 
 
 def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
-    """DCP's index of a checkpoint.
+    """Return DCP's index of a checkpoint.
 
     Raises:
-        ValueError: it is damaged, names what is no part of an index, or points outside of ``files``.
+        ValueError: it is damaged, names types that are not part of an index, or points outside of ``files``.
     """
     content = (folder / METADATA).read_bytes()
     try:
@@ -156,7 +155,7 @@ def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
         stored = {info.relative_path for info in metadata.storage_data.values()}
         assert isinstance(metadata, Metadata)
         assert isinstance(metadata.state_dict_metadata, dict)
-    except Exception as error:  # whatever a broken pickle can raise
+    except Exception as error:  # a broken pickle can raise anything
         raise ValueError(f"its index {METADATA} cannot be used: {error}") from None
     if not stored <= set(files):
         raise ValueError(
@@ -166,14 +165,14 @@ def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
 
 
 class IndexedReader(FileSystemReader):
-    """Reads tensors by an index that was read and checked before; tensors are read as weights only."""
+    """Read tensors by an index that has already been read and checked; tensors are read as weights only."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(folder)
         self._metadata = metadata
 
     def read_metadata(self, *arguments: Any, **named: Any) -> Metadata:
-        """The index that was given."""
+        """Return the given index."""
         return self._metadata
 
 
@@ -196,13 +195,13 @@ class _Failure:
 
 
 class RankGroup:
-    """All ranks of the mesh.  ``what`` begins every error."""
+    """All ranks of the mesh.  ``what`` is the start of every error message."""
 
     def __init__(self, engine: CheckpointedModel, what: str) -> None:
         model_parallel = 1 if engine.mp is None else engine.mp.world_size
         self.size = engine.comm.world_size * model_parallel
         self.alone = self.size == 1
-        # None is the default group, the only one that a mesh of two dimensions can be.
+        # None is the default group, the only possible group of a two-dimensional mesh.
         self.group: dist.ProcessGroup | None = None
         if model_parallel == 1:
             self.group = getattr(engine.comm, "process_group", None)
@@ -212,21 +211,21 @@ class RankGroup:
             raise RuntimeError(f"{what}: the default process group is not the mesh of {self.size} ranks")
 
     def together(self, action: Callable[[], T]) -> T:
-        """Do something on every rank; where one fails, all do, with the same line."""
+        """Run ``action`` on every rank; if one fails, all raise the same one-line error."""
         mine, result = self._try(action)
         self._raise_first(self._exchange(mine))
         return result  # type: ignore[return-value]  # no rank failed, this one neither
 
     def on_first(self, action: Callable[[], None]) -> None:
-        """Do something on the first rank, and go on everywhere when it is done."""
+        """Run ``action`` on the first rank, and continue everywhere when it is done."""
         self.together(action if self.rank == 0 else lambda: None)
 
     def collect(self, action: Callable[[], T]) -> list[T]:
-        """Do something on every rank, and give all results to all."""
+        """Run ``action`` on every rank, and return the results of all ranks."""
         return self._exchange(self.together(action))
 
     def call(self, action: Callable[[], Any]) -> None:
-        """Call something that talks to the other ranks itself (DCP), its errors in one line."""
+        """Call something that communicates by itself (DCP), with its errors reduced to one line."""
         try:
             action()
             return
@@ -235,7 +234,7 @@ class RankGroup:
             failure = self._failure(cause, rank)
         except Exception as error:
             failure = self._failure(error, self.rank)
-        # Outside of the handler: the frames of what failed keep the process group, which must be free to go.
+        # Outside of the handler: the frames of the error keep the process group, which must be released.
         raise _make_exception(failure)
 
     def _try(self, action: Callable[[], T]) -> tuple[_Failure | None, T | None]:

@@ -1,4 +1,4 @@
-"""Loading: every rank reads what it needs, whoever wrote it."""
+"""Load checkpoints: every rank reads what it needs, no matter which rank wrote it."""
 
 import os
 import warnings
@@ -32,20 +32,20 @@ from zprof.reference_engine.checkpoints.parts import (
 def load_checkpoint(
     path: str | os.PathLike[str], model: CheckpointedModel, optimizer: CheckpointedOptimizer
 ) -> dict[str, int | float | str]:
-    """Take over a checkpoint's weights and state, on all ranks at once, and return the caller's progress.
+    """Restore a checkpoint's weights and state, on all ranks at once, and return the caller's progress.
 
-    The number of ranks, the stage, the units and the dtype may differ from those that saved.  fp32 master
+    The number of ranks, the stage, the units and the dtype may differ from those of the save.  fp32 master
     weights and moments are exact; low-precision parameters are rounded from them again; frozen parameters are
-    converted.  Gradients are dropped.  torch's random generators go on as saved where the number of ranks is
-    the same.
+    converted. Gradients are dropped.  torch's random generators are restored if the number of data-parallel
+    ranks is the same.
 
-    Nothing in the checkpoint is run as code: DCP's index is a pickle, and is read by an unpickler that makes
-    nothing but the index's own records; tensors are read as weights only.  That holds for this function
-    alone: DCP's own reader, and whatever else opens the folder, runs the pickle of whoever made it.
+    Nothing in the checkpoint is run as code.  DCP's index is a pickle and is read by an unpickler that
+    creates only the index's own records; tensors are read as weights only.  That holds for this function
+    alone: DCP's own reader, and anything else that opens the folder, runs whatever the pickle contains.
 
     Raises:
         ValueError: it is no checkpoint, is damaged, or does not fit the model; nothing was changed.
-        RuntimeError: it could not be read, or a rank is gone; the model may be changed in part.
+        RuntimeError: it could not be read, or a rank is gone; the model may be partly changed.
     """
     folder = CheckpointFolder(path)
     ranks = RankGroup(model, f"checkpoint {folder.path} cannot be loaded")
@@ -103,7 +103,7 @@ def _take_over(
 
 
 def _restore_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples, and a group's betas are one."""
+    """Restore tuples, which JSON does not have: a group's betas are one."""
     groups = [
         {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
         for group in state["groups"]
@@ -117,7 +117,7 @@ def _rank_count_differs(manifest: Manifest, model: CheckpointedModel) -> bool:
 
 def _dcp_load(reader: IndexedReader, planner: PartsLoadPlanner, ranks: RankGroup) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one rank alone, as meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a single rank, as intended
         state_dict_loader.load(
             {}, storage_reader=reader, planner=planner, process_group=ranks.group, no_dist=ranks.alone
         )

@@ -1,8 +1,7 @@
-"""Write and read a checkpoint's folder: its manifest `zero.json`, checksums, and the atomic replacement of
-an older one.
+"""Write and read a checkpoint's folder: manifest `zero.json`, checksums, atomic replacement of an older one.
 
-The folder is written as `.NAME.saving`, flushed and renamed, so that one whole checkpoint can be loaded at
-every instant.
+The folder is written as `.NAME.saving`, flushed and renamed, so that a complete checkpoint can be loaded at
+any time.
 
     {"format": "zero.checkpoint", "version": 1, "crc32": <of content>, "content": {
         "stage", "data_parallel", "model_parallel"   of the engine that saved
@@ -14,9 +13,10 @@ every instant.
         "files"        {name: {"bytes", "crc32"}}
     }}
 
-Without "group" all trainable parameters are in the first, without "steps" all have one count.
+Without "group", all trainable parameters are in the first group.  Without "steps", all have one count.
 
-It is written last: a folder without it is no checkpoint.  The checksums find damage, not malice.
+`zero.json` is written last: a folder without it is no checkpoint.  The checksums detect damage, not
+manipulation.
 """
 
 import json
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content; see the module."""
+    """The content of ``zero.json``; see the module."""
 
     stage: int
     data_parallel: int
@@ -51,7 +51,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write ``zero.json``; whoever publishes the folder must flush it to disk."""
+    """Write ``zero.json``; the code that publishes the folder must flush it to disk."""
     content = asdict(manifest)
     head = {"format": FORMAT, "version": VERSION, "crc32": _compute_crc32(content)}
     (folder / MANIFEST).write_text(json.dumps({**head, "content": content}, indent=1))
@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read ``zero.json``.
 
     Raises:
-        ValueError: there is none, it is damaged, or this version cannot read it.
+        ValueError: it is missing or damaged, or this version cannot read it.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -82,12 +82,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def compute_checksums(folder: Path, pattern: str) -> dict[str, dict[str, int]]:
-    """Size and checksum of the files that match."""
+    """Return size and checksum of the files that match."""
     return {path.name: _compute_checksum(path) for path in sorted(folder.glob(pattern))}
 
 
 def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
-    """Compare a file with what the manifest says of it.
+    """Compare a file with its entry in the manifest.
 
     Raises:
         ValueError: it is missing or damaged.
@@ -126,7 +126,7 @@ def _compute_checksum(path: Path) -> dict[str, int]:
 
 
 class CheckpointFolder:
-    """The place of one checkpoint.  Only the first rank may call what changes anything."""
+    """The folder of one checkpoint.  Only the first rank may call methods that change anything."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.realpath(path))
@@ -134,15 +134,15 @@ class CheckpointFolder:
         self._replaced = self.path.with_name(f".{self.path.name}.replaced")
 
     def recover(self) -> None:
-        """Put back a checkpoint whose replacement was cut short."""
+        """Restore a checkpoint whose replacement was interrupted."""
         if self._replaced.is_dir() and not self.path.exists():
             self._replaced.rename(self.path)
 
     def begin(self, *, overwrite: bool) -> None:
-        """Make an empty draft.
+        """Create an empty draft.
 
         Raises:
-            ValueError: something is there already that may not be replaced.
+            ValueError: something exists there that may not be replaced, or the folder is not writable.
         """
         self.recover()
         self.check(overwrite=overwrite)
@@ -150,10 +150,10 @@ class CheckpointFolder:
         self.draft.mkdir(parents=True)
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a place where no checkpoint can be written; changes nothing.
+        """Check that a checkpoint can be written here; changes nothing.
 
         Raises:
-            ValueError: something is there already that may not be replaced, or the folder is not writable.
+            ValueError: something exists there that may not be replaced, or the folder is not writable.
         """
         if self.path.exists():
             if not overwrite:
@@ -167,7 +167,7 @@ class CheckpointFolder:
             raise ValueError(f"nothing can be written in {nearest}; choose another folder")
 
     def publish(self) -> None:
-        """Flush the draft to disk and put it in its place."""
+        """Flush the draft to disk and move it into place."""
         for file in self.draft.iterdir():
             _flush(file)
         _flush(self.draft)
@@ -179,7 +179,7 @@ class CheckpointFolder:
         shutil.rmtree(self._replaced, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Remove a draft that was not finished; what was there before is there still."""
+        """Remove an unfinished draft; an earlier checkpoint stays in place."""
         shutil.rmtree(self.draft, ignore_errors=True)
         self.recover()
 
@@ -193,7 +193,7 @@ def _flush(path: Path) -> None:
 
 
 def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
-    """Every logical parameter; with tensor parallelism the shape is that of a slice."""
+    """Return every logical parameter; with tensor parallelism the shape is that of a slice."""
     return {
         slot.name: {
             "shape": list(slot.shape),
@@ -207,7 +207,7 @@ def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
 
 
 def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
-    """Every persistent buffer."""
+    """Return every persistent buffer."""
     return {
         name: {"shape": list(buffer.shape), "dtype": str(buffer.dtype).removeprefix("torch.")}
         for name, buffer in iter_buffers(engine.module)
@@ -215,10 +215,10 @@ def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
 
 
 def check_fits(manifest: Manifest, engine: CheckpointedModel) -> None:
-    """Compare a checkpoint with the model that wants it.
+    """Compare a checkpoint with the model that loads it.
 
     Raises:
-        ValueError: one line that names the first thing that differs.
+        ValueError: the one-line message names the first difference.
     """
     model_parallel = 1 if engine.mp is None else engine.mp.world_size
     if manifest.model_parallel != model_parallel:

@@ -1,20 +1,19 @@
-"""List what of a checkpoint lies in this rank's memory: shards of parameters and moments as boxes of whole
-tensors, buffers, and random generators.
+"""List this rank's part of a checkpoint: shards of parameters and moments, buffers, and random generators.
 
-Every rank writes its own shard of every unit: in stage 0 too, where all ranks hold all of it, so that nothing
-is written twice.  With tensor parallelism, slices are entries of their own (``<name>/mp1of2``), and what is
-the same on all ranks of the model-parallel group is written by the first.
+Every rank writes its own shard of every unit, as boxes of whole tensors.  That includes stage 0, where all
+ranks hold everything, so that nothing is written twice.  With tensor parallelism, slices are entries of their
+own (``<name>/mp1of2``), and what is equal on all ranks of the model-parallel group is written by the first.
 
-DCP knows rectangular chunks of an n-dimensional tensor, and a rank owns an interval of its elements in
+DCP stores rectangular chunks of an n-dimensional tensor, while a rank owns an interval of its elements in
 row-major order.  An interval is at most 2n - 1 boxes, each of which is itself an interval:
 
-    . . a a        a: what is left of the first row
+    . . a a        a: the rest of the first row
     b b b b        b: whole rows
     b b b b
-    c . . .        c: the beginning of the last row
+    c . . .        c: the start of the last row
 
-Buffers are those of the first rank, whole, the persistent ones as in ``Module.state_dict``.  The generators
-of every rank are kept, and given back where the number of ranks is the same; otherwise they stay as they are.
+Buffers are written whole by the first rank, the persistent ones as in ``Module.state_dict``.  The generators
+of every rank are saved, and restored if the number of ranks is the same.
 """
 
 import math
@@ -39,12 +38,12 @@ class Box:
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.sizes)
 
 
 def split_into_boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
-    """Elements [start, stop) of a flattened tensor as boxes, in order; an empty tensor is one empty box."""
+    """Yield elements [start, stop) of a flattened tensor as boxes, in order (an empty tensor as one)."""
     if math.prod(shape) == 0:
         yield Box(offsets=(0,) * len(shape), sizes=shape)
     elif not shape:
@@ -79,7 +78,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class CheckpointedModel(Protocol):
-    """What a checkpoint reads of a ``ZeroModel``."""
+    """The part of a ``ZeroModel`` that a checkpoint reads."""
 
     module: nn.Module
     comm: Comm
@@ -90,20 +89,20 @@ class CheckpointedModel(Protocol):
         """All flat units."""
 
     def synchronize(self) -> None:
-        """Wait for gathers that are under way."""
+        """Wait for gathers in flight."""
 
 
 class CheckpointedOptimizer(Protocol):
-    """What a checkpoint reads of a ``ZeroOptimizer``."""
+    """The part of a ``ZeroOptimizer`` that a checkpoint reads."""
 
     state: Any
     param_groups: list[dict[str, Any]]
 
     def scalar_state(self) -> dict[str, Any]:
-        """Step count, loss scale and the groups' numbers."""
+        """Return step count, loss scale and the groups' hyperparameters."""
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Take them over."""
+        """Restore what :meth:`scalar_state` returned."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
@@ -111,7 +110,7 @@ class CheckpointedOptimizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """Elements [start, start + len(values)) of the flattened tensor ``key``; ``values`` is the memory."""
+    """Elements [start, start + len(values)) of the flattened tensor ``key``; ``values`` is their memory."""
 
     key: str
     shape: tuple[int, ...]
@@ -119,7 +118,7 @@ class Part:
     values: torch.Tensor
 
     def chunks(self) -> Iterator[tuple[Box, torch.Tensor]]:
-        """The part as boxes of the whole tensor, each with its memory, shaped like the box."""
+        """Yield the part as boxes of the whole tensor, each with its memory, shaped like the box."""
         position = 0
         for box in split_into_boxes(self.shape, self.start, self.start + self.values.numel()):
             yield box, self.values[position : position + box.numel].view(box.sizes)
@@ -127,7 +126,7 @@ class Part:
 
 
 def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """This rank's part of all parameters and of the optimizer's state."""
+    """Yield this rank's part of all parameters and of the optimizer's state."""
     first = engine.mp is None or engine.mp.rank == 0
     for unit in engine.units:
         keys = _make_keys(unit, engine.mp)
@@ -141,7 +140,7 @@ def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimiz
 
 
 def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """The memory of everything that this rank must read."""
+    """Yield the memory of everything that this rank must read."""
     for unit in engine.units:
         pieces = unit.layout.pieces(engine.comm.rank)
         if unit.trainable and not unit.policy.shard_optimizer:
@@ -154,7 +153,7 @@ def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimiz
 
 
 def is_split(unit: FlatUnit, name: str) -> bool:
-    """Whether tensor parallelism has given this rank only a slice of the parameter."""
+    """Return whether this rank has only a tensor-parallel slice of the parameter."""
     index = next(index for index, slot in enumerate(unit.layout.slots) if slot.name == name)
     return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
 
@@ -162,7 +161,7 @@ def is_split(unit: FlatUnit, name: str) -> bool:
 def _iter_memories(
     unit: FlatUnit, optimizer: CheckpointedOptimizer
 ) -> Iterator[tuple[torch.Tensor, str, int]]:
-    """Flat tensors, the template of their keys, and where this rank's shard begins in them."""
+    """Yield flat tensors, the template of their keys, and the start of this rank's shard in them."""
     if unit.weights is None:
         yield unit.shard.detach(), "model.{}", 0
         return
@@ -207,7 +206,7 @@ def _list_all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
 
 
 def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
-    # They lie in no shard.  Written all the same, so that other readers of DCP find every parameter.
+    # Empty parameters lie in no shard, but are written so that other readers of DCP find every parameter.
     return tuple(
         Piece(name=slot.name, parameter_offset=0, shard_offset=0, numel=0)
         for slot in unit.layout.slots
@@ -216,7 +215,7 @@ def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
 
 
 def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Persistent buffers by name, each once."""
+    """Yield persistent buffers by name, each once."""
     for prefix, child in module.named_modules():
         for name, buffer in child.named_buffers(prefix=prefix, recurse=False):
             if name.rpartition(".")[2] not in child._non_persistent_buffers_set:
@@ -224,19 +223,19 @@ def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def make_buffer_parts(buffers: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """Whole contiguous tensors."""
+    """Yield whole contiguous tensors."""
     for name, buffer in buffers.items():
         yield Part(key=f"model.{name}", shape=tuple(buffer.shape), start=0, values=buffer.view(-1))
 
 
 def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """States of generators, by key."""
+    """Yield the states of generators, by key."""
     for key, state in states.items():
         yield Part(key=key, shape=tuple(state.shape), start=0, values=state)
 
 
 def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, torch.Tensor]:
-    """Copies of the state of torch's generators on the CPU and on the parameters' GPU."""
+    """Return copies of the states of torch's generators on the CPU and on the parameters' GPU."""
     states = {f"rng.{rank}.cpu": torch.get_rng_state()}
     device = engine.units[0].full.device
     if device.type == "cuda":
@@ -245,7 +244,7 @@ def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, tor
 
 
 def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> dict[str, torch.Tensor]:
-    """Those that a checkpoint has in this form (another version of torch may have another)."""
+    """Return the states that a checkpoint has in the same form (torch versions may differ)."""
     stored = metadata.state_dict_metadata
     return {
         key: state
@@ -255,7 +254,7 @@ def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> 
 
 
 def set_generator_states(engine: CheckpointedModel, states: dict[str, torch.Tensor]) -> None:
-    """Give the generators their state."""
+    """Set the states of the generators."""
     for key, state in states.items():
         if key.endswith(".cuda"):
             torch.cuda.set_rng_state(state, engine.units[0].full.device)

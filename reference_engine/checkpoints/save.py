@@ -1,6 +1,6 @@
-"""Saving: every rank writes what it owns, and the folder appears when all have.
+"""Save checkpoints: every rank writes what it owns, and the folder appears when all have finished.
 
-Between steps only: gradients are not part of a checkpoint.
+Only between steps: gradients are not part of a checkpoint.
 """
 
 import os
@@ -42,16 +42,16 @@ def save_checkpoint(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Save weights, optimizer state, buffers and random generators into a new folder, on all ranks at once.
+    """Save weights, optimizer state, buffers and random generators to a folder, on all ranks at once.
 
-    All ranks must see the same file system.  ``progress`` is the caller's own (step, epoch, position in the
-    data), equal on all ranks, and comes back from :func:`load_checkpoint`.  An existing checkpoint is
-    replaced only with ``overwrite``, and stays loadable until the new one is complete and on disk; a rank
-    that dies before that leaves it as it was.
+    All ranks must see the same file system.  ``progress`` belongs to the caller (step, epoch, position in the
+    data), must be equal on all ranks, and is returned by :func:`load_checkpoint`.  An existing checkpoint is
+    replaced only with ``overwrite``, and stays loadable until the new one is complete and on disk; if a rank
+    dies before that, it is unchanged.
 
     Raises:
-        ValueError: the folder exists, or ``progress`` holds something else than numbers and strings.
-        RuntimeError: a rank could not write or is gone; the same one line on all ranks that are left.
+        ValueError: the folder exists, or ``progress`` holds anything other than numbers and strings.
+        RuntimeError: a rank could not write or is gone; all remaining ranks raise the same one-line message.
     """
     folder = CheckpointFolder(path)
     ranks = RankGroup(model, f"checkpoint {folder.path} was not saved")
@@ -67,10 +67,10 @@ def save_checkpoint(
 
 
 def check_checkpoint_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Say before the training what :func:`save_checkpoint` would refuse after it; every rank by itself.
+    """Raise before the training what :func:`save_checkpoint` would raise after it; not collective.
 
     Raises:
-        ValueError: one line that names the path and says what is wrong with it.
+        ValueError: the one-line message names the path and says what is wrong with it.
     """
     folder = CheckpointFolder(path)
     try:
@@ -91,7 +91,7 @@ def _write_checkpoint(
     ranks.call(lambda: _dcp_save(writer, planner, ranks))
     written = ranks.collect(lambda: _checksum_written(folder, ranks.rank))
     numbers = optimizer.scalar_state()
-    steps = ranks.collect(lambda: numbers["steps"])  # a rank knows those of the parameters that it updates
+    steps = ranks.collect(lambda: numbers["steps"])  # a rank knows only the parameters that it updates
     manifest = Manifest(
         stage=_get_stage(model),
         data_parallel=model.comm.world_size,
@@ -128,7 +128,7 @@ def _checksum_written(folder: CheckpointFolder, rank: int) -> dict[str, dict[str
 
 def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: RankGroup) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one rank alone, as meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a single rank, as intended
         state_dict_saver.save(
             {}, storage_writer=writer, planner=planner, process_group=ranks.group, no_dist=ranks.alone
         )

@@ -1,1 +1,1 @@
-"""Exchange tensors between ranks."""
+"""Run collectives between ranks."""

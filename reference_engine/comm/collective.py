@@ -1,32 +1,30 @@
-"""Describe collectives: the interface Comm, what one costs on a ring, and the check that all ranks launch
-the same ones in the same order.
+"""Define the interface of collectives, their cost on a ring, and the check that all ranks launch the same.
 
 Bytes that each of N ranks moves for a full (gathered) tensor of S bytes: all-gather and reduce-scatter
 S (N-1)/N, all-reduce 2 S (N-1)/N (a reduce-scatter and an all-gather), broadcast S.
 
-A process group pairs the ranks' collectives by their position alone: where two ranks need different units
-of equal size, each would get a mixture of both, and of different sizes gloo aborts.
+A process group matches the ranks' collectives only by position.  If two ranks need different units of equal
+size, each gets a mixture of both; with different sizes gloo aborts.
 
-Every rank predicts its next collective from those before it.  All ranks have the same past, so they have
-the same prediction, and a collective that was predicted is launched without a message.  A rank whose next
-collective is another one does not launch it but compares with all ranks first, and so do all ranks where
-nothing is predicted (the first pass).  Programs that change their order together go on; otherwise every
-rank gets an error that names ranks and units.
+Every rank predicts its next collective from those before it.  All ranks have the same past and so the same
+prediction, and a predicted collective is launched without a message.  A rank whose next collective is another
+one compares with all ranks before it launches, and so do all ranks if nothing is predicted (the first pass).
+Programs that change their order together continue; otherwise every rank gets an error that names ranks and
+units.
 
-No mixture.  Take the first position at which two ranks have launched different collectives.  Their pasts
-are equal, so their predictions are.  At least one launched what was not predicted, so it has compared with
-the other rank at this position and found the same collective; but the other launched another: a
+No mixture.  Take the first position at which two ranks have launched different collectives.  Their pasts are
+equal, so their predictions are too.  At least one of them launched what was not predicted, so it compared
+with the other rank at this position and found the same collective; but the other launched another: a
 contradiction.
 
-No deadlock.  A rank that has launched the predicted collective does not come to the comparison by itself,
-but cannot complete that collective either, because one rank is missing in it.  While it waits it looks,
-once in ``POLL_S``, for the position that the deviating rank has left in the process group's store, and
-joins.  It joins only if it has launched that position: before that it may still deviate too, and what it
-waits for can complete.  A rank that comes to neither ends the comparison by its exit, or by the group's
-timeout.
+No deadlock.  A rank that has launched the predicted collective does not enter the comparison by itself.  It
+cannot complete that collective either, because one rank is missing in it.  While it waits, it checks every
+``POLL_S`` for the position that the deviating rank has written to the process group's store, and joins.  It
+joins only if it has launched that position: before that it may still deviate too, and what it waits for can
+complete.  If a rank never reaches either, the comparison ends with its exit or with the group's timeout.
 
-On NCCL the host does not block in a wait.  Nothing is mixed there either, but a rank that has followed the
-prediction ends by NCCL's own timeout, and the deviating rank by that of the comparison.
+On NCCL the host does not block in a wait.  Nothing is mixed there either, but a rank that followed the
+prediction fails by NCCL's own timeout, and the deviating rank by that of the comparison.
 
 The order between two engines on one group is not checked, nor are the user's own collectives.
 """
@@ -45,10 +43,10 @@ import torch.distributed as dist
 
 
 class Handle(Protocol):
-    """A collective under way."""
+    """A collective in flight."""
 
     def wait(self) -> None:
-        """Block until the result is there; later calls do nothing.
+        """Block until the result is ready; later calls do nothing.
 
         Raises:
             RuntimeError: the collective failed, for example because a peer is gone.
@@ -56,42 +54,42 @@ class Handle(Protocol):
 
 
 class Comm(Protocol):
-    """What the engine asks of a network.  All ranks must make the same calls in the same order.
+    """The collectives that the engine needs.  All ranks must make the same calls in the same order.
 
-    A tensor that was handed over may be neither read nor written before its handle was waited for.
+    A tensor passed to a collective must not be read or written until its handle has been waited for.
     ``unit`` names what the bytes belong to.
     """
 
     @property
     def rank(self) -> int:
-        """Of this process in the group."""
+        """Rank of this process in the group."""
 
     @property
     def world_size(self) -> int:
-        """Ranks in the group."""
+        """Number of ranks in the group."""
 
     @property
     def moved(self) -> Mapping[str, int]:
-        """Bytes that this rank has moved so far, by kind, as a ring would."""
+        """Bytes that this rank has moved so far on a ring, by kind."""
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        """Put every rank's ``shard`` into ``out``, in rank order; it may be this rank's slice of ``out``."""
+        """Gather every rank's ``shard`` into ``out``, in rank order; ``shard`` may be a slice of ``out``."""
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """Sum ``full`` over the ranks and keep this rank's slice in ``out``, which may lie in ``full``."""
+        """Sum ``full`` over the ranks, keep this rank's slice in ``out``, which may be a view of ``full``."""
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
         """Sum ``tensor`` over the ranks, in place."""
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """Overwrite ``tensor`` with rank 0's."""
+        """Overwrite ``tensor`` with rank 0's values."""
 
     def close(self) -> None:
-        """End what the transport started; nothing may be launched afterwards."""
+        """Stop what the transport started; nothing may be launched afterwards."""
 
 
 class Kind(StrEnum):
-    """What a collective does."""
+    """Kind of a collective."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
@@ -112,7 +110,7 @@ class Collective:
 
 
 def get_ring_factor(kind: Kind, ranks: int) -> float:
-    """Bytes that each rank moves for one byte of the full tensor."""
+    """Return the bytes that each rank moves per byte of the full tensor."""
     if ranks == 1:
         return 0.0
     if kind is Kind.BROADCAST:
@@ -121,22 +119,22 @@ def get_ring_factor(kind: Kind, ranks: int) -> float:
     return 2 * share if kind is Kind.ALL_REDUCE else share
 
 
-#: Seconds that a wait takes before it looks for a rank that deviates, and between two looks.
+#: Seconds that a wait blocks before it looks for a deviating rank, and between two looks.
 POLL_S: Final = 1.0
 _FOLLOWER = -1
-_RECORD = struct.Struct("=q16s")  # the position, and a hash of what is launched there
+_RECORD = struct.Struct("=q16s")  # position, and a hash of the collective launched there
 _TEXT_BYTES = 512
 
 
 class CollectiveOrder:
-    """The order of one group's collectives, as this rank launches them.
+    """Check that all ranks of a group launch the same collectives in the same order.
 
-    ``comparisons`` counts the exchanges (24 bytes from each rank), ``announcements`` what was written to the
-    store.  Both stay as they are while the order repeats itself.
+    ``comparisons`` counts the exchanges (24 bytes from each rank), ``announcements`` the entries written to
+    the store.  Neither grows while the order repeats itself.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """Watch ``group``, which has more than one rank."""
+        """Check ``group``, which must have more than one rank."""
         self.comparisons = 0
         self.announcements = 0
         self._group = group
@@ -148,10 +146,10 @@ class CollectiveOrder:
         self._error: str | None = None
 
     def check(self, collective: Collective) -> None:
-        """Return when no rank launches another collective at this position; call it before every launch.
+        """Return if no rank launches another collective at this position; call it before every launch.
 
         Raises:
-            RuntimeError: another rank does, or is gone.
+            RuntimeError: another rank launches a different one, or is gone.
         """
         self.check_agreed()
         identity = (collective.kind, collective.unit)
@@ -165,7 +163,7 @@ class CollectiveOrder:
         self._launched.append(collective)
 
     def look(self) -> None:
-        """Join a comparison that another rank asks for; call it while a wait takes long.
+        """Join a comparison that another rank requests; call it during a long wait.
 
         Raises:
             RuntimeError: the ranks disagree.
@@ -176,7 +174,7 @@ class CollectiveOrder:
             self._compare(None)
 
     def check_agreed(self) -> None:
-        """Refuse to go on after a disagreement: what was launched may never complete.
+        """Raise after a disagreement: what was launched may never complete.
 
         Raises:
             RuntimeError: the ranks have disagreed.
@@ -185,11 +183,13 @@ class CollectiveOrder:
             raise RuntimeError(self._error)
 
     def close(self) -> None:
-        """Let go of the process group, and end the one of the comparisons; later calls do nothing."""
+        """Release the process groups of the engine and of the comparisons; later calls do nothing."""
         self._group = self._side = self._store = None
 
     def _compare(self, mine: Collective | None) -> None:
-        """Exchange what is next on every rank; None: this rank has followed the prediction already."""
+        """Exchange every rank's next collective; ``mine`` is None if this rank has followed the
+        prediction.
+        """
         try:
             claims = self._exchange(_RECORD.pack(_FOLLOWER, b"") if mine is None else _pack_record(mine))
             self.comparisons += 1
@@ -197,7 +197,7 @@ class CollectiveOrder:
                 return
             position = min(at for at, _ in map(_RECORD.unpack, claims) if at != _FOLLOWER)
             texts = self._exchange(self._text_at(position, mine))
-        except RuntimeError as error:  # without its traceback: the frames in it keep the process group
+        except RuntimeError as error:  # without its traceback, whose frames keep the process group alive
             raise self._unanswered(mine, error) from error.with_traceback(None)
         self._error = _format_disagreement(position, self._ranks, [text.decode().rstrip() for text in texts])
         raise RuntimeError(self._error)
@@ -208,7 +208,7 @@ class CollectiveOrder:
         return text.encode("ascii", "replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES)
 
     def _exchange(self, own: bytes) -> list[bytes]:
-        """Return what every rank has given; in memory that is not of torch's allocator."""
+        """Return every rank's bytes, in memory outside torch's allocator."""
         size, everything = len(own), bytearray(len(own) * len(self._ranks))
         row, rows = bytearray(own), torch.frombuffer(everything, dtype=torch.uint8)
         side: Any = self._side_group()
@@ -216,10 +216,10 @@ class CollectiveOrder:
         return [bytes(everything[start : start + size]) for start in range(0, len(everything), size)]
 
     def _side_group(self) -> dist.ProcessGroupGloo:
-        """Make the group of the comparisons with the first of them, which all ranks come to.
+        """Return the group of the comparisons, created in the first of them, which all ranks reach.
 
-        Not by ``new_group()``: that one would stay until the default group ends, or, destroyed, give its name
-        to the next, which then finds the addresses of the old one.
+        Not with ``new_group()``: such a group stays until the default group ends.  If it is destroyed, the
+        next one gets its name and then finds the old one's addresses.
         """
         if self._side is None:
             group = dist.group.WORLD if self._group is None else self._group
@@ -228,7 +228,7 @@ class CollectiveOrder:
             place = f"zero_order/{group.group_name}"
             transport = _get_default_store().add(
                 f"{place}/{rank}", 1
-            )  # counts those of the group: equal on all ranks
+            )  # counts the groups made here: equal on all ranks
             self._store = _prefix_store(f"{place}/transport {transport}", _get_default_store())
             self._side = dist.ProcessGroupGloo(self._store, rank, len(self._ranks), _get_timeout(group))
         return self._side
@@ -250,18 +250,18 @@ class CollectiveOrder:
         return store, key
 
     def _withdraw(self, announced: tuple[Any, str]) -> None:
-        """Leave nothing in the store of a comparison in which all ranks agreed: all have announced it."""
+        """Remove this rank's announcement after a comparison that agreed, in which all ranks announced."""
         store, key = announced
         store.delete_key(key)
         if dist.get_rank(self._group) == 0:
             store.delete_key("count")
 
     def _announcements(self) -> Any:
-        """Where ranks say that they deviate, until the next comparison; all have made as many of them."""
+        """Return the store for announcements until the next comparison; all ranks have made equally many."""
         return _prefix_store(f"comparison {self.comparisons}", self._store)
 
     def _announced(self) -> int | None:
-        """Return the first position at which a rank deviates."""
+        """Return the first position at which a rank deviates, or None."""
         if self._side is None:
             return None
         store = self._announcements()
@@ -270,14 +270,14 @@ class CollectiveOrder:
 
 
 class RepeatedSequence:
-    """Predicts a sequence that repeats itself, from where its end has stood before.
+    """Predict a sequence that repeats itself, from earlier places that match its end.
 
-    The place is the one with the longest common past, of several the latest, and moves on as long as it
-    predicts well: a program of any period is predicted from its second or third repetition on.
+    The chosen place has the longest common past; among equals, the latest wins.  It moves on as long as its
+    predictions hold.  A program of any period is predicted from its second or third repetition on.
     """
 
     def __init__(self, kept: int = 2**16, *, places: int = 64, context: int = 512) -> None:
-        """Keep at least the last ``kept`` items; compare ``context`` items at the last ``places`` places."""
+        """Keep at least ``kept`` items; compare up to ``context`` items at the last ``places`` matches."""
         self._kept = kept
         self._context = context
         self._items: list[Any] = []
@@ -286,11 +286,11 @@ class RepeatedSequence:
 
     @property
     def expected(self) -> Any:
-        """The next item; None where nothing is predicted."""
+        """The predicted next item, or None."""
         return None if self._next is None else self._items[self._next]
 
     def append(self, item: Hashable) -> None:
-        """Go on by one item."""
+        """Append an item and update the prediction."""
         predicted = self._next is not None and self._items[self._next] == item
         self._items.append(item)
         end = len(self._items) - 1

@@ -1,10 +1,10 @@
-"""A transport whose speed is chosen: the real collective, in the time that the modelled link would take.
+"""Run real collectives in the time that a modelled link would take.
 
     duration = wait for all ranks + latency + ring_factor x full tensor / bandwidth
 
-One thread carries the collectives of a rank one after the other, as one communication stream does.  The
-real collective is launched on the calling thread, so that what it allocates is seen there.  When its turn
-comes, the ranks' threads meet: no rank's transfer begins before all have come to it, as on a real link.  The
+One thread per rank carries its collectives one after the other, as one communication stream does.  The real
+collective is launched on the calling thread, so that its allocations are seen there.  Before each transfer
+the ranks' threads synchronize: no rank's transfer starts before all have reached it, as on a real link.  The
 real collective's own time is part of the modelled time, as long as it is the shorter.
 """
 
@@ -35,8 +35,8 @@ _CLOSE_TIMEOUT_S = 5.0
 class LinkModel:
     """A link between ranks.
 
-    ``bandwidth_bytes_per_s`` is the bus bandwidth of a rank.  ``rank_factors`` makes the link of single
-    ranks slower (2.0: half as fast); a ring is as slow as its slowest member.
+    ``bandwidth_bytes_per_s`` is the bus bandwidth of a rank.  ``rank_factors`` slows down the links of single
+    ranks (2.0: half as fast); a ring is as slow as its slowest member.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -55,7 +55,9 @@ class LinkModel:
             raise ValueError(f"rank_factors is {dict(self.rank_factors)}; every factor must be above 0")
 
     def seconds(self, collective: Collective, ranks: int) -> float:
-        """Transfer time of a collective once all ranks have come to it; 0 for a rank alone."""
+        """Return a collective's transfer time in seconds once all ranks have reached it; 0 for a single
+        rank.
+        """
         if ranks == 1:
             return 0.0
         moved = collective.bytes * get_ring_factor(collective.kind, ranks)
@@ -64,10 +66,10 @@ class LinkModel:
 
 
 class ModelledComm(NativeComm):
-    """The native transport, slowed to a modelled link.  For CPU ranks (gloo)."""
+    """The native transport, slowed down to a modelled link.  For CPU ranks (gloo)."""
 
     def __init__(self, link: LinkModel, group: dist.ProcessGroup | None = None) -> None:
-        """Start the link's thread and make the group in which the ranks' threads meet (collective)."""
+        """Start the link's thread and create the group that synchronizes the ranks' threads (collective)."""
         super().__init__(group)
         self._link = link
         self._meeting = _LinkBarrier(group)
@@ -77,7 +79,7 @@ class ModelledComm(NativeComm):
         self._thread.start()
 
     def close(self) -> None:
-        """Let the thread finish what was launched, then end it."""
+        """Let the thread finish what was launched, then stop it."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -106,7 +108,7 @@ class ModelledComm(NativeComm):
 
 
 class _LinkBarrier:
-    """Where the ranks' link threads wait for each other, in a group of its own."""
+    """Barrier of the ranks' link threads, in a group of its own."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         ranks = dist.get_process_group_ranks(group)
@@ -124,7 +126,7 @@ class _LinkBarrier:
 
 
 class _Transfer:
-    """One collective on the link; carried on the link's thread, waited for on the caller's."""
+    """One collective on the link, carried on the link's thread and waited for on the caller's."""
 
     def __init__(
         self, collective: Collective, work: dist.Work, seconds: float, order: CollectiveOrder | None
@@ -138,11 +140,13 @@ class _Transfer:
         self._waited = False
 
     def carry(self, meeting: _LinkBarrier) -> None:
-        """Meet the other ranks, complete the real collective, and fill up to the modelled time."""
+        """Wait for the other ranks, complete the real collective, and sleep until the modelled time is
+        over.
+        """
         with native.comm_range(self._collective):
             try:
                 self._complete(meeting)
-            except BaseException as error:  # whatever it is, the waiting caller must get it
+            except BaseException as error:  # any error must reach the waiting caller
                 self._error = error
         self._done.set()
 

@@ -1,5 +1,4 @@
-"""Run collectives on torch.distributed's own process group (gloo, NCCL), count their bytes, and write the
-zero:: ranges into a profiler's trace.
+"""Run collectives on torch.distributed's process groups (gloo, NCCL), with byte counts and zero:: ranges.
 
     zero::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>    around a launch
     zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around blocking for it
@@ -8,7 +7,8 @@ zero:: ranges into a profiler's trace.
     zero::copy <what> unit=<name> bytes=<int>                                       a modelled copy (offload)
     zero::prefetch_miss unit=<name> expected=<name>                                 the order has changed
 
-``bytes`` is the full (gathered) tensor, ``seq`` counts within the process group and is equal on all ranks.
+``bytes`` is the size of the full (gathered) tensor.  ``seq`` counts within the process group and is equal on
+all ranks.
 """
 
 import time
@@ -30,20 +30,21 @@ from zprof.reference_engine.comm.collective import (
     get_ring_factor,
 )
 
-# Keeps the default group of its import time as a default argument, and torch's optimizers import it.  After
-# init_process_group() the group would so outlive its destruction, and its threads abort the process at exit.
+# torch.distributed.nn.functional is imported above, and early, because it keeps the default group of its
+# import time as a default argument, and torch's optimizers import it.  After init_process_group() the group
+# would outlive its destruction, and its threads abort the process at exit.
 
 
-# torch 2.13 renamed the two and warns at the old names; 2.8 has only those.
+# torch 2.13 renamed both and warns about the old names; 2.8 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class NativeComm:
-    """Collectives of a process group, launched asynchronously, counted and written into the trace."""
+    """Collectives of a process group, launched asynchronously, counted and traced."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Use ``group``, or the default group, which must be there already."""
+        """Use ``group`` or the default group, which must already exist."""
         if not dist.is_initialized():
             raise RuntimeError("no process group: call torch.distributed.init_process_group() first")
         # None stays None: a reference that outlives destroy_process_group() aborts the process at exit.
@@ -52,14 +53,14 @@ class NativeComm:
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.moved: Counter[str] = Counter()
-        # In torch's fake process group this rank is the only one that there is.
+        # In torch's fake process group this rank is the only real one.
         alone = self.world_size == 1 or dist.get_backend(group) == "fake"
         self.order = None if alone else CollectiveOrder(group)
         self._launched = 0
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
-        """The group, for what is not part of a step (checkpoints); None is the default group."""
+        """The group for traffic outside of steps (checkpoints); None is the default group."""
         return self._group
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
@@ -93,7 +94,7 @@ class NativeComm:
         )
 
     def close(self) -> None:
-        """Let go of the process group; it belongs to the caller."""
+        """Release the process group, which belongs to the caller."""
         self._group = None
         if self.order is not None:
             self.order.close()
@@ -115,7 +116,7 @@ class NativeComm:
             with launch_range(collective):
                 work = launch()
         except RuntimeError as error:
-            # Without its traceback: the frames in it keep the process group (see above).
+            # Without its traceback, whose frames keep the process group alive (see above).
             raise make_failure(collective, error) from error.with_traceback(None)
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
@@ -123,13 +124,13 @@ class NativeComm:
         return self._carry(collective, work, full)
 
     def _carry(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
-        # On a GPU a wait is a matter of streams: with a timeout it would block the host.
+        # On a GPU a wait only orders streams: with a timeout it would block the host.
         order = self.order if full.device.type == "cpu" else None
         return _WorkHandle(collective, work, order)
 
 
 class _WorkHandle:
-    """Waits for the process group's own work."""
+    """Wait for the process group's own work."""
 
     def __init__(self, collective: Collective, work: dist.Work, order: CollectiveOrder | None) -> None:
         self._collective = collective
@@ -137,7 +138,7 @@ class _WorkHandle:
         self._order = order
 
     def wait(self) -> None:
-        """Block until the result is there (on a GPU: make the current stream wait)."""
+        """Block until the result is ready (on a GPU: make the current stream wait)."""
         if self._work is None:
             return
         work, self._work = self._work, None
@@ -149,7 +150,7 @@ class _WorkHandle:
                 self._order.look()
 
     def _completed(self, work: dist.Work) -> bool:
-        """Wait until the work is done, or for ``POLL_S`` where the order is watched."""
+        """Wait for the work, at most ``POLL_S`` if the order is checked, and return whether it is done."""
         begin = time.monotonic()
         try:
             if self._order is None:
@@ -159,16 +160,16 @@ class _WorkHandle:
         except RuntimeError as error:
             if self._order is None:
                 raise make_failure(self._collective, error) from error
-            # gloo's reduce_scatter fails without ever being completed: what fails at once is no timeout
+            # gloo's reduce_scatter fails without ever being completed: an immediate failure is no timeout
             if not work.is_completed() and time.monotonic() - begin >= POLL_S:
                 return False
-            self._order = None  # either it has failed, or it was done just after the timeout
+            self._order = None  # either it has failed, or it completed just after the timeout
             return self._completed(work)
         return True
 
 
 def make_failure(collective: Collective, error: BaseException) -> RuntimeError:
-    """The one-line error of a collective that did not complete."""
+    """Return the one-line error of a collective that did not complete."""
     return RuntimeError(f"{collective.kind} of unit {collective.unit} failed: {error}")
 
 
@@ -182,32 +183,32 @@ RANGE_PREFIX = "zero::"
 
 
 def launch_range(collective: Collective) -> record_function:
-    """Around the launch of a collective, on the calling thread."""
+    """Return the range around the launch of a collective, on the calling thread."""
     return record_function(f"{RANGE_PREFIX}launch {_format_identity(collective)} {_format_size(collective)}")
 
 
 def wait_range(collective: Collective) -> record_function:
-    """Around blocking for a collective, on the calling thread."""
+    """Return the range around blocking for a collective, on the calling thread."""
     return record_function(f"{RANGE_PREFIX}wait {_format_identity(collective)}")
 
 
 def comm_range(collective: Collective) -> record_function:
-    """The collective itself, on the thread of a modelled link."""
+    """Return the range of the collective itself, on the thread of a modelled link."""
     return record_function(f"{RANGE_PREFIX}comm {_format_identity(collective)} {_format_size(collective)}")
 
 
 def compute_range(phase: str, unit: str) -> record_function:
-    """Time that stands for compute."""
+    """Return the range of modelled compute."""
     return record_function(f"{RANGE_PREFIX}compute {phase} unit={unit}")
 
 
 def copy_range(what: str, unit: str, size_bytes: int) -> record_function:
-    """Time that stands for a copy between device and host."""
+    """Return the range of a modelled copy between device and host."""
     return record_function(f"{RANGE_PREFIX}copy {what} unit={unit} bytes={size_bytes}")
 
 
 def prefetch_miss_range(unit: str, expected: str) -> record_function:
-    """A unit was needed out of the recorded order."""
+    """Return the marker of a unit that was needed out of the recorded order."""
     return record_function(f"{RANGE_PREFIX}prefetch_miss unit={unit} expected={expected}")
 
 

@@ -1,1 +1,1 @@
-"""How gradients become means over the ranks, and where they lie until then."""
+"""Average gradients over the ranks, and store them until then."""

@@ -1,16 +1,16 @@
-"""Which parameters of a unit had a gradient in a step: torch's optimizers leave the others alone.
+"""Track which parameters of a unit had a gradient in a step: torch's optimizers do not update the others.
 
-A parameter that has no gradient on any rank is not updated.  One that has a gradient on some ranks only is
-updated by the mean in which the other ranks count as zero.  Where this rank has a gradient, nothing more is
-needed.  Where it has none, it must learn if another rank had one, and the sum over the ranks itself says so,
-without a collective and without a byte more (IEEE 754, round to nearest):
+A parameter without a gradient on any rank is not updated.  If only some ranks have a gradient, the parameter
+is updated with the mean in which the other ranks count as zero.  A rank that has a gradient needs to know
+nothing more.  A rank that has none must learn if another rank had one.  The sum over the ranks itself carries
+that, without another collective and without extra bytes (IEEE 754, round to nearest):
 
     -0.0 + -0.0 = -0.0        -0.0 + x = x for every other x        +0.0 + -0.0 = +0.0
 
-A rank without a gradient sends -0.0 in the first element of the parameter in every shard; a rank with one
-sends there what it has, but never -0.0.  So the sum is -0.0 if and only if no rank had a gradient.  The host
-does not read it.  gloo adds by these rules; a switch that adds (SHARP) need not, so that transports between
-GPUs are tried first (:func:`keeps_sign_of_zero`).
+A rank without a gradient sends -0.0 in the parameter's first element in every shard.  A rank with a gradient
+sends its value there, but never -0.0.  So the sum is -0.0 if and only if no rank had a gradient.  The host
+does not read it.  gloo adds by these rules.  A switch that adds (SHARP) need not, so transports between GPUs
+are probed first (:func:`probe_sign_of_zero`).
 """
 
 import warnings
@@ -28,30 +28,30 @@ PROBE_UNIT = "sign_of_zero"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FirstElements:
-    """First elements of one parameter in shards: where they are in what is sent, and in the flat tensor."""
+    """First elements of one parameter in shards: positions in the sent tensor and in the flat tensor."""
 
     parameter: int
     sent: slice
     flat: slice
 
     def pairs(self) -> list[tuple[int, int]]:
-        """The same, one by one."""
+        """Return the (sent, flat) positions one by one."""
         sent = range(self.sent.start, self.sent.stop, self.sent.step or 1)
         return list(zip(sent, range(self.flat.start, self.flat.stop, self.flat.step or 1), strict=True))
 
 
 class Presence:
-    """Notes a unit's gradients on this rank, and reads from their sum if another rank had one."""
+    """Record a unit's gradients on this rank, and read from their sum if another rank had one."""
 
     def __init__(self, unit: FlatUnit, *, sign_kept: bool = True) -> None:
-        """``sign_kept``: sums keep the sign of zero; if not, a missing gradient is a gradient of zero."""
+        """With ``sign_kept``, sums keep the sign of zero; without it, a missing gradient counts as zero."""
         self._unit = unit
         self._sign_kept = sign_kept
         self._had: set[int] = set()
         self._places: dict[Cut | None, tuple[_FirstElements, ...]] = {}
 
     def add(self, index: int) -> None:
-        """Note that the parameter of this index has a gradient in this step."""
+        """Record that this parameter has a gradient in this step."""
         self._had.add(index)
 
     def clear(self) -> None:
@@ -61,11 +61,11 @@ class Presence:
     def average(
         self, sent: torch.Tensor, divisor: int, cut: Cut | None = None, *, first_sum: bool = True
     ) -> None:
-        """Divide gradients that are about to be summed, and write into them what this rank has.
+        """Divide gradients that are about to be summed, and encode in their signs which ones this rank has.
 
-        ``sent`` holds elements ``cut`` of every shard, one shard after the other; None: the flat tensor.
-        Without ``first_sum`` it already holds a sum over the ranks, whose signs of zero stay as they are.
-        Allocates nothing.
+        ``sent`` holds elements ``cut`` of every shard, one shard after the other; with None it is the flat
+        tensor. If ``first_sum`` is false, ``sent`` already holds a sum over the ranks, whose signs of zero
+        are kept. Allocates nothing.
         """
         sent.div_(divisor)
         had = []
@@ -75,14 +75,15 @@ class Presence:
             elif first_sum and self._sign_kept:
                 sent[place.sent].fill_(-0.0)
         if len(self._had) == len(self._unit.parameters) and (cut is None or cut.first == 0):
-            # The first elements of all shards at once: single ones can be one kernel together, others cannot.
+            # One strided add covers the first elements of all shards.  What remains are single elements,
+            # which _foreach_add_ fuses into one kernel; larger views it cannot fuse.
             had = [one for one in had if one.numel() == 1]
             sent[:: max(sent.numel() // self._unit.layout.ranks, 1)].add_(0.0)
         if had:
-            torch._foreach_add_(had, 0.0)  # -0.0 becomes 0.0, everything else stays as it is
+            torch._foreach_add_(had, 0.0)  # -0.0 becomes 0.0, every other value stays as it is
 
     def keep_signs(self, rounded: torch.Tensor, exact: torch.Tensor, cut: Cut, *, shard: int | None) -> None:
-        """Repair signs of zero where a sum was rounded to a smaller type: a small number may become -0.0.
+        """Restore signs of zero after rounding to a smaller type, which may turn a small number into -0.0.
 
         ``exact`` holds elements ``cut`` of one shard, or of every shard if ``shard`` is None; ``rounded`` is
         the gradient of that shard, or of the whole unit.  Overwrites ``exact``.
@@ -95,18 +96,19 @@ class Presence:
         for place in self._first_elements(cut):
             for sent, flat in [] if place.parameter in self._had else place.pairs():
                 if 0 <= sent - begin < exact.numel():
-                    zero = exact[sent - begin].eq_(0.0)  # nothing is allocated: exact is not read any more
-                    zero.neg_().add_(0.5).mul_(0.0)  # -0.0 where it was zero, else 0.0
+                    # in place: exact is not read again, and nothing is allocated
+                    zero = exact[sent - begin].eq_(0.0)
+                    zero.neg_().add_(0.5).mul_(0.0)  # -0.0 if it was zero, else 0.0
                     rounded[flat - base].add_(zero)
 
     def lacking_here(self) -> list[int]:
-        """Return the parameters without a gradient on this rank in this step, by index."""
+        """Return the indices of parameters without a gradient on this rank in this step."""
         return [index for index in range(len(self._unit.parameters)) if index not in self._had]
 
     def lacking_everywhere(self, index: int, first: torch.Tensor) -> torch.Tensor:
-        """Return 1.0 if no rank had a gradient of the parameter, else 0.0, as a float32 scalar on the device.
+        """Return 1.0 if no rank had a gradient for the parameter, else 0.0: a float32 scalar on the device.
 
-        ``first`` is the mean of the first element of the parameter in a shard.
+        ``first`` is the mean of the parameter's first element in a shard.
         """
         if self._sign_kept:
             return _is_negative_zero(first).float()
@@ -125,9 +127,10 @@ class Presence:
 
 
 def probe_sign_of_zero(units: Sequence[FlatUnit], dtype: torch.dtype, comm: Comm) -> bool:
-    """Find out if sums over the ranks keep the sign of zero (collective; waits for the device).
+    """Return whether sums over the ranks keep the sign of zero (collective; waits for the device).
 
-    The same kind of collective as in a step, of the same sizes: a library chooses its algorithm by these.
+    Runs the same kind of collective as a step, with the same sizes, because libraries choose their algorithm
+    by these.
     """
     kept = True
     device = units[0].full.device
@@ -155,7 +158,8 @@ def _find_first_elements(unit: FlatUnit, cut: Cut | None) -> list[_FirstElements
             sent = shard * elements + offset - first
             flat = slice(slot.offset, slot.offset + 1)
             found.append(_FirstElements(parameter=index, sent=slice(sent, sent + 1), flat=flat))
-        begin, end = shard + 1, -(-(slot.offset + slot.numel) // size)  # shards that begin inside of it
+        # shards that start inside the parameter
+        begin, end = shard + 1, -(-(slot.offset + slot.numel) // size)
         if first == 0 and begin < end:
             found.append(
                 _FirstElements(

@@ -1,19 +1,19 @@
-"""Launch the reduction of each unit's gradients as soon as its last gradient is there, in an order that is
-the same on all ranks.
+"""Launch each unit's gradient reduction as soon as its last gradient is ready, in one order on all ranks.
 
-The order is the reverse of the forward. A unit with unused parameters is reduced when its backward is over,
-with zeros for them. The config decides what a unit's gradients are made of:
+The order is the reverse of the forward.  A unit with unused parameters is reduced when its backward is over,
+with zeros for them.  The config decides how a unit stores its gradients and reduces them:
 
-    stage   whole gradients until the reduction                reduction
-    0       flat, stays                                        all-reduce in place
-    1       flat, stays                                        reduce-scatter in place
+    stage   full gradients until the reduction                 reduction
+    0       flat, kept                                         all-reduce in place
+    1       flat, kept                                         reduce-scatter in place
     2, 3    as autograd made them, then into a bucket          reduce-scatter of the bucket
     CB      the same; stages 2 and 3: as autograd made them    piece by piece through buffers
     MD      the same; stages 2 and 3: into a bucket at once;   the same
-            buckets, buffers and shards are kept memory
-    MD and no_sync, stages 2 and 3: flat, stays                reduce-scatter in place
+            buckets, buffers and shards keep their memory
+    MD and no_sync, stages 2 and 3: flat, kept                 reduce-scatter in place
 
-Another ``reduce_dtype`` goes through buffers where the whole gradients stay; a bucket has that type at once.
+If ``reduce_dtype`` differs, full gradients that are kept go through buffers; a bucket has that type from the
+start.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ from zprof.reference_engine.hooks import BackwardPass, EngineHook, will_have_gra
 
 
 class UnitGradients:
-    """``owned`` is what this rank's optimizer reads, after the last reduction of a step."""
+    """The gradients of one unit.  The optimizer reads ``owned`` after a step's last reduction."""
 
     def __init__(
         self, whole: UnreducedGrads, reduction: Reduction, owned: GradShard, presence: Presence
@@ -76,23 +76,25 @@ class UnitGradients:
         return self._owned.tensor
 
     def take(self, index: int) -> None:
-        """The parameter of this index has its gradient."""
+        """Take the gradient of the parameter with this index."""
         self._whole.take(index)
 
     def reduce(self, missing: Iterable[int], turn: ReductionPass) -> Handle:
-        """Start to average over the ranks; of parameters in ``missing`` this backward made no gradient."""
+        """Start to average over the ranks; this backward made no gradient for the parameters in
+        ``missing``.
+        """
         self._whole.complete(missing)
         return self._reduction.start(turn)
 
     def zero(self) -> None:
-        """All gradients count as zero."""
+        """Zero all gradients and start a new step."""
         self._whole.zero()
         self._owned.zero()
         self.presence.clear()
 
 
 class GradientReducer:
-    """Counts backward passes and gradients, and launches reductions beside the backward."""
+    """Count backward passes and gradients, and launch reductions during the backward."""
 
     def __init__(
         self,
@@ -104,9 +106,9 @@ class GradientReducer:
         backward: BackwardPass,
         settle: Callable[[], None],
     ) -> None:
-        """Hook the parameters.
+        """Register hooks on the parameters.
 
-        ``gradients`` stands in forward order.  ``settle`` waits for what shared buffers still wait for.
+        ``gradients`` is in forward order.  ``settle`` waits for the reductions that still use shared buffers.
         """
         self._gradients = gradients
         self._order: Sequence[FlatUnit] = tuple(reversed(list(gradients)))
@@ -131,16 +133,16 @@ class GradientReducer:
 
     @property
     def reduced(self) -> bool:
-        """Whether all backward passes of the step are over, so that ``owned`` is the mean."""
+        """True if all backward passes of the step are over, so that ``owned`` is the mean."""
         return self._done == self._micro_batches and not self._under_way
 
     @property
     def missing_backwards(self) -> int:
-        """How many backward passes the step still needs."""
+        """Number of backward passes that the step still needs."""
         return self._micro_batches - self._done
 
     def zero(self) -> None:
-        """Set all gradients to zero, in place; a step begins anew, also after one that was broken off."""
+        """Zero all gradients in place and start the step over, also after one that failed midway."""
         self._wait()
         for gradients in self._gradients.values():
             gradients.zero()
@@ -163,7 +165,7 @@ class GradientReducer:
             self._complete_unit(unit)
 
     def unit_over(self, module_unit: ModuleUnit) -> None:
-        """The backward of a unit is over: parameters without a gradient were not used in it."""
+        """Handle the end of a unit's backward: parameters without a gradient were not used in it."""
         module_unit.release()
         if not self._backward.accumulates:
             return
@@ -173,15 +175,15 @@ class GradientReducer:
 
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete.add(unit)
-        unit.release()  # before a bucket is taken
+        unit.release()  # free its parameters before a bucket is allocated
         if self._turn is not None:
             self._launch_complete(self._turn)
 
     def _waits(self, unit: FlatUnit) -> bool:
-        """Whether a unit that has all its gradients is complete only when its backward is over, or the pass.
+        """Return whether a unit with all its gradients must wait for the end of its backward, or of the pass.
 
-        Its backward may need values without their gradients.  And where gathers run between reductions, the
-        order of both must not depend on which parameters this rank has used.
+        Its backward may still need values of parameters whose gradients are done.  And if gathers run between
+        reductions, the order of both must not depend on which parameters this rank used.
         """
         return unit.watched or unit.policy.shard_parameters
 
@@ -206,7 +208,7 @@ class GradientReducer:
         if self._under_way:
             raise RuntimeError("the last backward() did not end: call zero_grad() and start the step again")
         if self._done == self._micro_batches:
-            self._under_way = True  # it may have added to gradients already: they are no mean any more
+            self._under_way = True  # this backward may have added to the gradients: they are no longer a mean
             raise RuntimeError(
                 f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
                 "calls came; call step(), and call zero_grad() before the next backward()"
@@ -245,7 +247,9 @@ class Gradients:
     """The gradients of all trainable units, and the memory that they share."""
 
     def __init__(self, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm) -> None:
-        """``module_units`` stand in forward order; no gradient was made yet.
+        """Build the storage and reduction of each unit.
+
+        ``module_units`` are in forward order; no backward may have run yet.
 
         Raises:
             ValueError: constant buffers are smaller than one aligned part for every rank.
@@ -258,13 +262,13 @@ class Gradients:
         self._pools: list[BucketPool] = []
         flat = [unit for module_unit in module_units for unit in module_unit.flat if unit.trainable]
         self._trainable = flat
-        # gloo is known to add by IEEE rules (a test holds it to that).
+        # gloo adds by IEEE rules (a test checks it).
         on_gpus = flat[0].full.device.type == "cuda" and comm.world_size > 1
         self._sign_kept = not on_gpus or probe_sign_of_zero(flat, config.wire_dtype, comm)
         self.by_unit = {unit: self._make(unit) for unit in flat}
 
     def settle(self) -> None:
-        """Wait for reductions in flight; shared memory that is not kept is freed."""
+        """Wait for reductions in flight, and free shared memory that is not persistent."""
         for pool in self._pools:
             pool.drain()
 
@@ -274,7 +278,7 @@ class Gradients:
 
     @property
     def _keeps_whole(self) -> bool:
-        """Stages 2 and 3: whole gradients wait for the last micro-batch."""
+        """Stages 2 and 3: full gradients are kept until the last micro-batch."""
         return self._config.micro_batches > 1 and not self._config.reduces_each_micro_batch
 
     def _make(self, unit: FlatUnit) -> UnitGradients:
@@ -372,7 +376,7 @@ class Gradients:
 
     @cached_property
     def _buffers(self) -> BucketPool:
-        """What pieces go through: of constant size, or of the size of a unit."""
+        """Buffers that pieces go through: of constant size, or of the size of a unit."""
         count, dtype = self._config.reduce_buckets, self._config.wire_dtype
         if self._constant is not None:
             return self._pool(PersistentBucketMemory([self._constant] * count, dtype, self._device))
@@ -384,7 +388,7 @@ class Gradients:
 
     @cached_property
     def _buckets(self) -> BucketPool:
-        """What collects a unit's gradients as they are produced."""
+        """Buckets that collect a unit's gradients as they are produced."""
         config = self._config
         dtype = config.wire_dtype if self._constant is None else config.dtype
         if not config.defragment:
@@ -403,7 +407,7 @@ class Gradients:
 
 
 def get_constant_elements(config: ZeroConfig, ranks: int) -> int | None:
-    """Elements of the buffers that ``constant_buffers`` asks for; None: it does not.
+    """Return the elements per buffer that ``constant_buffers`` asks for, or None if it is not set.
 
     Raises:
         ValueError: it is smaller than one aligned part for every rank.
@@ -414,10 +418,10 @@ def get_constant_elements(config: ZeroConfig, ranks: int) -> int | None:
 
 
 def compute_chunk_sizes(module_units: Sequence[ModuleUnit], in_flight: int) -> list[int]:
-    """Sizes of the chunks that hold all whole gradients that are there at once.
+    """Return the chunk sizes, in elements, that hold all full gradients alive at the same time.
 
-    ``in_flight`` of the largest unit (one more for each further flat unit of the same module), and one for
-    each unit around others: its gradients come before and after theirs.
+    These are ``in_flight`` chunks of the largest inner unit, plus one for each further flat unit of the same
+    module, and one chunk for each unit that encloses others: its gradients come before and after theirs.
     """
     around = [unit for unit in module_units if _encloses_units(unit, module_units)]
     inner = [_list_trainable(unit) for unit in module_units if unit not in around]

@@ -1,9 +1,10 @@
-"""Average gradients over the ranks: all-reduce in stage 0 (2 psi per pass), reduce-scatter into this rank's
-shard in stages 1 to 3 (psi per pass).
+"""Average gradients over the ranks, by all-reduce or reduce-scatter.
 
-Where each micro-batch has a turn, the flat gradient is the mean so far, equal on all ranks, plus what the
-next micro-batch adds.  Summed over N ranks and divided by N that is again the mean so far; only the last
-turn divides by the number of micro-batches too.
+Stage 0 all-reduces (2 psi per pass).  Stages 1 to 3 reduce-scatter into this rank's shard (psi per pass).
+
+If each micro-batch has its own pass, the flat gradient is the mean so far, equal on all ranks, plus what the
+next micro-batch adds.  Summed over N ranks and divided by N, that is again the mean so far; only the last
+pass also divides by the number of micro-batches.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,67 +23,67 @@ from zprof.reference_engine.gradients.storage import BucketPool, Cut, FlatGrads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionPass:
-    """One of a step's reductions: the only one (first and last), or one of each micro-batch."""
+    """Position of a reduction within its step: the only one (first and last), or one per micro-batch."""
 
     first: bool = True
     last: bool = True
 
 
 class UnreducedGrads(Protocol):
-    """Where a unit's whole gradients lie from autograd until their reduction."""
+    """Storage of a unit's full gradients from autograd until their reduction."""
 
     def take(self, index: int) -> None:
-        """The parameter of this index has its gradient, in ``.grad``."""
+        """Take the gradient of this parameter, which is in ``.grad``."""
 
     def complete(self, missing: Iterable[int]) -> None:
-        """No more will come; a parameter in ``missing`` that has no gradient at all counts as zero."""
+        """Finish the pass; a parameter in ``missing`` that has no gradient at all counts as zero."""
 
     def zero(self) -> None:
-        """Start over."""
+        """Zero or drop all gradients."""
 
 
 class ReadableGrads(UnreducedGrads, Protocol):
-    """Whole gradients that are read piece by piece."""
+    """Full gradients that are read piece by piece."""
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
         """Copy elements ``cut`` of every shard into ``buffer``, one shard after the other."""
 
     def close(self) -> None:
-        """All was read."""
+        """Release what is no longer needed after the last read."""
 
 
 class BucketedGrads(UnreducedGrads, Protocol):
-    """Whole gradients that end up in a bucket, side by side as in the unit."""
+    """Full gradients that end up in a bucket, laid out as in the unit."""
 
     def hand_over(self) -> torch.Tensor:
-        """The bucket, to whoever reduces it and gives it back to the pool."""
+        """Return the bucket; the caller reduces it and gives it back to the pool."""
 
 
 class GradShard(Protocol):
-    """This rank's part of the mean: what its optimizer reads."""
+    """This rank's part of the mean, which its optimizer reads."""
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The memory of it; content that no reduction wrote is arbitrary."""
+        """The shard's memory; elements that no reduction wrote are arbitrary."""
 
     def zero(self) -> None:
-        """The step is over: the gradients count as zero."""
+        """Zero the shard at the end of a step."""
 
 
 class Reduction(Protocol):
-    """How a unit's whole gradients become the mean that this rank keeps."""
+    """Average a unit's full gradients into the mean that this rank keeps."""
 
     def start(self, turn: ReductionPass) -> Handle:
-        """Start to average what is there over the ranks; the mean is there when the handle was waited for."""
+        """Start to average over the ranks; the mean is complete once the handle has been waited for."""
 
 
 class ReduceScatterInPlace:
-    """A flat gradient that stays goes over the network itself; once a step."""
+    """Reduce-scatter the persistent flat gradient itself, once per step."""
 
     def __init__(
         self, whole: FlatGrads, presence: Presence, owned: GradShard, comm: Comm, name: str, *, divisor: int
     ) -> None:
-        """``owned`` may lie in the flat gradient, as this rank's part."""
+        """Set up the reduction; ``owned`` may be this rank's part of the flat gradient."""
         self._whole = whole
         self._presence = presence
         self._owned = owned
@@ -91,14 +92,14 @@ class ReduceScatterInPlace:
         self._divisor = divisor
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         flat = self._whole.flat
         self._presence.average(flat, self._divisor)
         return self._comm.reduce_scatter(self._owned.tensor, flat, self._name)
 
 
 class ReduceScatterBucket:
-    """A bucket with all of a unit's gradients goes over the network."""
+    """Reduce-scatter a bucket with all of a unit's gradients."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class ReduceScatterBucket:
         self._pool = pool
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         bucket = self._whole.hand_over()
         self._presence.average(bucket, self._divisor)
         handle = self._first(bucket) if turn.first else self._later(bucket)
@@ -137,7 +138,7 @@ class ReduceScatterBucket:
 
 
 class ReduceScatterThroughBuffers:
-    """Piece by piece through buffers of another type, or of a constant size."""
+    """Reduce-scatter piece by piece, through buffers of another type or of a constant size."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class ReduceScatterThroughBuffers:
         pieces: Sequence[Cut],
         pool: BucketPool,
     ) -> None:
-        """``pieces`` are of every shard."""
+        """Set up the reduction; each of ``pieces`` is a range within every shard."""
         self._whole = whole
         self._presence = presence
         self._owned = owned
@@ -162,7 +163,7 @@ class ReduceScatterThroughBuffers:
         self._pool = pool
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         handles = [self._piece(cut, turn) for cut in self._pieces]
         self._whole.close()
         return HandleGroup(handles)
@@ -186,21 +187,22 @@ class ReduceScatterThroughBuffers:
 
 
 class AccumulatedReduction:
-    """Stage 1 where every micro-batch has a turn.
+    """Reduce in stage 1 with one pass per micro-batch.
 
-    After a reduce-scatter this rank's part of the flat gradient is a mean, and the rest may not be summed
-    again.  So the mean is put aside, 1/N of the gradients more, and the next backward adds to zeros.
+    After a reduce-scatter, this rank's part of the flat gradient is a mean, and the rest must not be summed
+    again.  So the mean is kept in a separate sum (1/N of the gradients in extra memory), and the next
+    backward adds to zeros.
     """
 
     def __init__(self, each: Reduction, whole: FlatGrads, owned: GradShard) -> None:
-        """``each`` leaves one micro-batch's share of the mean in ``owned``."""
+        """Set up the reduction; ``each`` leaves one micro-batch's share of the mean in ``owned``."""
         self._each = each
         self._whole = whole
         self._owned = owned
         self._sum = torch.zeros_like(owned.tensor)
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         return ChainedHandle(self._each.start(ReductionPass()), partial(self._account, turn))
 
     def _account(self, turn: ReductionPass) -> None:
@@ -215,7 +217,7 @@ class AccumulatedReduction:
 
 
 class AllReduceInPlace:
-    """The flat gradient itself goes over the network, in one piece or in several."""
+    """All-reduce the flat gradient itself, in one piece or in several."""
 
     def __init__(
         self,
@@ -227,7 +229,7 @@ class AllReduceInPlace:
         micro_batches: int,
         pieces: Sequence[Cut],
     ) -> None:
-        """``pieces`` are of the whole flat tensor."""
+        """Set up the reduction; ``pieces`` are ranges of the whole flat tensor."""
         self._whole = whole
         self._presence = presence
         self._comm = comm
@@ -236,7 +238,7 @@ class AllReduceInPlace:
         self._pieces = pieces
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         flat = self._whole.flat
         divisor = _compute_divisor(self._comm, self._micro_batches, turn)
         self._presence.average(flat, divisor, first_sum=turn.first)
@@ -244,7 +246,7 @@ class AllReduceInPlace:
 
 
 class AllReduceThroughBuffers:
-    """Through buffers of another type, or of a constant size, and back."""
+    """All-reduce through buffers of another type or of a constant size, and copy back."""
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class AllReduceThroughBuffers:
         pieces: Sequence[Cut],
         pool: BucketPool,
     ) -> None:
-        """``pieces`` are of every shard."""
+        """Set up the reduction; each of ``pieces`` is a range within every shard."""
         self._whole = whole
         self._presence = presence
         self._comm = comm
@@ -267,7 +269,7 @@ class AllReduceThroughBuffers:
         self._pool = pool
 
     def start(self, turn: ReductionPass) -> Handle:
-        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        """See :class:`Reduction`."""
         return HandleGroup([self._piece(cut, turn) for cut in self._pieces])
 
     def _piece(self, cut: Cut, turn: ReductionPass) -> Handle:
@@ -291,20 +293,20 @@ def _compute_divisor(comm: Comm, micro_batches: int, turn: ReductionPass) -> int
 
 
 class PersistentGradShard:
-    """Memory that stays; zeros from the end of a step on."""
+    """A gradient shard with persistent memory, zeroed at the end of a step."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
     def zero(self) -> None:
-        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        """See :class:`GradShard`."""
         self.tensor.zero_()
 
 
 class TransientGradShard:
-    """Memory from the first reduction of a step until its gradients are zeroed, as torch's own optimizers do.
+    """A gradient shard with memory from a step's first reduction until ``zero_grad()``, as in torch.
 
-    A step's peak is often where its backward begins: there are no gradients yet.
+    A step's peak is often at the start of its backward, when there are no gradients yet.
     """
 
     def __init__(self, unit: FlatUnit, dtype: torch.dtype) -> None:
@@ -314,26 +316,29 @@ class TransientGradShard:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        """See :class:`GradShard`."""
         if self._tensor is None:
             self._tensor = torch.empty_like(self._holder.detach(), dtype=self._dtype)
             self._holder.grad = self._tensor
         return self._tensor
 
     def zero(self) -> None:
-        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        """See :class:`GradShard`."""
         self._tensor = self._holder.grad = None
 
 
 def make_persistent_shard(unit: FlatUnit, dtype: torch.dtype) -> PersistentGradShard:
-    """A gradient shard whose memory stays."""
+    """Return a gradient shard with persistent memory."""
     holder = select_grad_holder(unit, dtype)
     holder.grad = torch.zeros_like(holder.detach(), dtype=dtype)
     return PersistentGradShard(holder.grad)
 
 
 def select_grad_holder(unit: FlatUnit, dtype: torch.dtype) -> nn.Parameter:
-    """Whose ``.grad`` a gradient shard is: of the shard, or of the fp32 master weights, as its type is."""
+    """Return the parameter that holds the shard in ``.grad``: the one of the same dtype.
+
+    That is the unit's shard, or else its fp32 master weights.
+    """
     if dtype == unit.shard.dtype:
         return unit.shard
     assert unit.weights is not None  # only trainable units have gradients
@@ -341,14 +346,14 @@ def select_grad_holder(unit: FlatUnit, dtype: torch.dtype) -> nn.Parameter:
 
 
 class ChainedHandle:
-    """A collective, and what is done with its result, once, by whoever waits for it first."""
+    """Run a callback on a collective's result, once, in the first ``wait()``."""
 
     def __init__(self, handle: Handle, then: Callable[[], object]) -> None:
         self._handle = handle
         self._then: Callable[[], object] | None = then
 
     def wait(self) -> None:
-        """See :class:`~zprof.reference_engine.comm.Handle`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Handle`."""
         if self._then is not None:
             self._handle.wait()
             then, self._then = self._then, None
@@ -356,13 +361,13 @@ class ChainedHandle:
 
 
 class HandleGroup:
-    """Several collectives, in the order of their launch; none is there at once."""
+    """Wait for several collectives in launch order; an empty group is complete at once."""
 
     def __init__(self, handles: Sequence[Handle]) -> None:
         self._handles = tuple(handles)
 
     def wait(self) -> None:
-        """See :class:`~zprof.reference_engine.comm.Handle`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Handle`."""
         handles, self._handles = self._handles, ()
         for handle in handles:
             handle.wait()

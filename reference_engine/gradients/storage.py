@@ -1,11 +1,8 @@
-"""Hold a unit's gradients until they are reduced: in place, per parameter, or in buckets, of which only a
-few are in flight at a time.
+"""Store a unit's gradients until they are reduced: in place, per parameter, or in a bounded pool of buckets.
 
-With constant-size buffers (CB, arXiv 1910.02054, section 6.2) a flat gradient is reduced in pieces; a piece
-is the same elements of every shard.
-
-A piece is the same elements of every shard, so that one reduce-scatter of it gives each rank that part of
-its own shard:
+With constant-size buffers (CB, arXiv 1910.02054, section 6.2) a flat gradient is reduced in pieces.  A piece
+is the same range of elements of every shard, so that one reduce-scatter gives each rank that part of its own
+shard:
 
     |  shard 0  |  shard 1  |  ...           buffer: ranks x (last - first) elements
         |cut|       |cut|                    cut: [first, last) of each shard
@@ -24,23 +21,23 @@ from zprof.reference_engine.flat_unit import FlatUnit, Layout
 
 
 class BucketMemory(Protocol):
-    """Where buckets come from."""
+    """Allocator of buckets."""
 
     def take(self, elements: int) -> torch.Tensor | None:
-        """A bucket of that size and arbitrary content; None: not before another was given back."""
+        """Return a bucket of that size with arbitrary content, or None until another one is given back."""
 
     def allocate(self, elements: int) -> torch.Tensor:
-        """A new one, whatever there is."""
+        """Allocate a new bucket regardless of the ones that exist."""
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """It is not used any more."""
+        """Return a bucket that is no longer used."""
 
     def reset(self) -> None:
-        """None is used any more."""
+        """Mark all buckets as unused."""
 
 
 class TransientBucketMemory:
-    """Memory for the length of a backward pass."""
+    """Buckets that live for one backward pass."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
@@ -48,38 +45,38 @@ class TransientBucketMemory:
         self._spare: list[torch.Tensor] = []
 
     def take(self, elements: int) -> torch.Tensor | None:
-        """See :class:`Memory`."""
+        """See :class:`BucketMemory`."""
         for index, bucket in enumerate(self._spare):
             if bucket.numel() == elements:
                 return self._spare.pop(index)
-        self._spare.clear()  # or the pool would end up with a bucket of every unit's size
+        self._spare.clear()  # otherwise the pool would end up with a bucket of every unit's size
         return self.allocate(elements)
 
     def allocate(self, elements: int) -> torch.Tensor:
-        """See :class:`Memory`."""
+        """See :class:`BucketMemory`."""
         return torch.empty(elements, dtype=self._dtype, device=self._device)
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """See :class:`Memory`."""
+        """See :class:`BucketMemory`."""
         self._spare.append(bucket)
 
     def reset(self) -> None:
-        """Own no memory."""
+        """Free all memory."""
         self._spare.clear()
 
 
 class PersistentBucketMemory:
-    """Chunks that are allocated once and stay; a bucket is the begin of one."""
+    """Chunks that are allocated once and kept; a bucket is the start of a chunk."""
 
     def __init__(self, sizes: Iterable[int], dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate chunks of these numbers of elements."""
+        """Allocate chunks of these sizes, in elements."""
         self._chunks = [torch.empty(size, dtype=dtype, device=device) for size in sizes]
         self._free = list(self._chunks)
         self._dtype = dtype
         self._device = device
 
     def take(self, elements: int) -> torch.Tensor | None:
-        """See :class:`Memory`.  The smallest chunk that is large enough."""
+        """Return the start of the smallest free chunk that is large enough, or None."""
         fitting = [chunk for chunk in self._free if chunk.numel() >= elements]
         if not fitting:
             return None
@@ -88,22 +85,22 @@ class PersistentBucketMemory:
         return smallest[:elements]
 
     def allocate(self, elements: int) -> torch.Tensor:
-        """One chunk more, for a backward that has more units under way than their nesting says; it stays."""
+        """Add a persistent chunk, for a backward with more units in flight than their nesting implies."""
         chunk = torch.empty(elements, dtype=self._dtype, device=self._device)
         self._chunks.append(chunk)
         return chunk[:]
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """See :class:`Memory`."""
+        """See :class:`BucketMemory`."""
         self._free += [chunk for chunk in self._chunks if chunk.data_ptr() == bucket.data_ptr()]
 
     def reset(self) -> None:
-        """All chunks are free."""
+        """Mark all chunks as free."""
         self._free = list(self._chunks)
 
 
 class BucketPool:
-    """Buckets that are filled, lent to a reduction, and used again."""
+    """Buckets that are filled, lent to a reduction, and reused."""
 
     def __init__(self, memory: BucketMemory, limit: int) -> None:
         """Allow ``limit`` buckets in flight."""
@@ -112,7 +109,7 @@ class BucketPool:
         self._in_flight: deque[tuple[torch.Tensor, Handle]] = deque()
 
     def take(self, elements: int) -> torch.Tensor:
-        """A bucket of that size; its content is arbitrary."""
+        """Return a bucket of that size with arbitrary content; may wait for the oldest reduction."""
         while len(self._in_flight) >= self._limit:
             self._settle_oldest()
         bucket = self._memory.take(elements)
@@ -122,15 +119,15 @@ class BucketPool:
         return self._memory.allocate(elements) if bucket is None else bucket
 
     def lend(self, bucket: torch.Tensor, handle: Handle) -> None:
-        """The bucket is in use until ``handle`` was waited for."""
+        """Keep the bucket in use until ``handle`` has been waited for."""
         self._in_flight.append((bucket, handle))
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """The bucket is not used any more, by no reduction either."""
+        """Return a bucket that no reduction uses."""
         self._memory.give_back(bucket)
 
     def drain(self) -> None:
-        """Wait for all reductions; all buckets are free."""
+        """Wait for all reductions and free all buckets."""
         while self._in_flight:
             self._settle_oldest()
         self._memory.reset()
@@ -150,18 +147,18 @@ class Cut:
 
     @property
     def elements(self) -> int:
-        """How many."""
+        """Number of elements."""
         return self.last - self.first
 
     @property
     def slice(self) -> slice:
-        """To index with."""
+        """The range as a Python slice."""
         return slice(self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementRun:
-    """Elements that lie side by side in a piece's buffer and in one parameter; None is padding."""
+    """Elements contiguous both in a piece's buffer and in one parameter (None for padding)."""
 
     buffer: Cut
     parameter: int | None
@@ -169,10 +166,10 @@ class ElementRun:
 
 
 def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
-    """Elements of a constant-size buffer: at most ``limit``, in whole aligned parts for every rank.
+    """Return a constant-size buffer's elements: at most ``limit``, in whole aligned parts for every rank.
 
     Raises:
-        ValueError: ``limit`` is too small for one.
+        ValueError: ``limit`` is smaller than one aligned part for every rank.
     """
     block = ranks * alignment
     if limit < block:
@@ -181,12 +178,12 @@ def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
 
 
 def split_into_cuts(elements: int, most: int) -> tuple[Cut, ...]:
-    """[0, elements) one after the other, each at most ``most`` long."""
+    """Split [0, elements) into consecutive cuts of at most ``most`` elements."""
     return tuple(Cut(first=first, last=min(first + most, elements)) for first in range(0, elements, most))
 
 
 def find_runs(layout: Layout, cut: Cut) -> tuple[ElementRun, ...]:
-    """What a buffer for elements ``cut`` of every shard holds, in its order and without a hole."""
+    """Return the runs that fill a buffer for elements ``cut`` of every shard, in order and without gaps."""
     found: list[ElementRun] = []
     for rank in range(layout.ranks):
         start = layout.shard(rank).start + cut.first
@@ -204,7 +201,7 @@ def find_runs(layout: Layout, cut: Cut) -> tuple[ElementRun, ...]:
 
 
 def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int | None, int, int]]:
-    """Parameters, and padding, in flat elements [start, stop): which one, from where, to where."""
+    """Yield (parameter index or None for padding, first, last) for the flat elements [start, stop)."""
     begin = bisect_right([slot.offset + slot.numel for slot in layout.slots], start)
     for index in range(begin, len(layout.slots)):
         slot = layout.slots[index]
@@ -218,7 +215,7 @@ def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int 
 
 
 class FlatGrads:
-    """One flat tensor that stays: every ``.grad`` is a view into it, and autograd adds."""
+    """One persistent flat tensor: every ``.grad`` is a view into it, and autograd accumulates in place."""
 
     def __init__(self, unit: FlatUnit) -> None:
         self._unit = unit
@@ -229,7 +226,7 @@ class FlatGrads:
     def take(self, index: int) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
         view, parameter = self._views[index], self._unit.parameters[index]
-        if parameter.grad is not view:  # somebody dropped it (set_to_none), and autograd made a new one
+        if parameter.grad is not view:  # dropped by set_to_none, so autograd made a new one
             assert parameter.grad is not None
             view.copy_(parameter.grad)
             parameter.grad = view
@@ -240,7 +237,7 @@ class FlatGrads:
             if self._unit.parameters[index].grad is None:
                 self._views[index].zero_()
             else:
-                self.take(index)  # of an earlier micro-batch
+                self.take(index)  # left by an earlier micro-batch
         self._attach()
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
@@ -249,7 +246,7 @@ class FlatGrads:
         buffer.view(part.shape).copy_(part)
 
     def part(self, cut: Cut) -> torch.Tensor:
-        """Elements ``cut`` of every shard, as ranks x elements."""
+        """Return elements ``cut`` of every shard, as a (ranks, elements) view."""
         return view_by_shard(self.flat, self._unit, cut)
 
     def close(self) -> None:
@@ -266,10 +263,10 @@ class FlatGrads:
 
 
 class BucketAfterBackward:
-    """``.grad`` as autograd made it until all are there, then one after the other into a bucket, and dropped.
+    """Keep ``.grad`` as autograd made it until the unit is complete, then move each into a bucket.
 
-    While a unit runs backward, its activations go and its gradients come; the bucket is taken after that,
-    when the unit's parameters are given back too.
+    During a unit's backward its activations are freed and its gradients are allocated.  The bucket is
+    allocated after that, when the unit's parameters are released too.
     """
 
     def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
@@ -301,7 +298,7 @@ class BucketAfterBackward:
 
 
 class BucketDuringBackward:
-    """A bucket of a pool: each gradient is copied in as soon as it is there, and dropped."""
+    """Copy each gradient into a bucket of a pool as soon as it is ready, and drop it."""
 
     def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
         self._unit = unit
@@ -321,7 +318,7 @@ class BucketDuringBackward:
             if self._unit.parameters[index].grad is None:
                 self._slot(index).zero_()
             else:
-                self.take(index)  # of an earlier micro-batch
+                self.take(index)  # left by an earlier micro-batch
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
@@ -339,7 +336,7 @@ class BucketDuringBackward:
 
     def zero(self) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
-        self._bucket = None  # its memory goes back when the pool is drained
+        self._bucket = None  # its memory is freed when the pool is drained
         _drop_gradients(self._unit)
 
     def _slot(self, index: int) -> torch.Tensor:
@@ -354,10 +351,10 @@ class BucketDuringBackward:
 
 
 class PerParamGrads:
-    """``.grad`` of each parameter, as autograd made it."""
+    """Keep the ``.grad`` of each parameter as autograd made it."""
 
     def __init__(self, unit: FlatUnit, pieces: Sequence[Cut]) -> None:
-        """``pieces`` are those that will be read."""
+        """Precompute the runs of ``pieces``, which are the cuts that will be read."""
         self._unit = unit
         self._runs = {cut: find_runs(unit.layout, cut) for cut in pieces}
 
@@ -387,7 +384,7 @@ class PerParamGrads:
 
 
 def view_by_shard(flat: torch.Tensor, unit: FlatUnit, cut: Cut) -> torch.Tensor:
-    """Elements ``cut`` of every shard of a unit's flat tensor, as ranks x elements."""
+    """Return elements ``cut`` of every shard of a unit's flat tensor, as a (ranks, elements) view."""
     return flat.view(unit.layout.ranks, -1)[:, cut.slice]
 
 

@@ -1,1 +1,1 @@
-"""AdamW on shards: the update, the loss scale, clipping."""
+"""AdamW on shards: update, loss scale and clipping."""

@@ -1,5 +1,4 @@
-"""Compute AdamW on shards: the interface of an update, torch's fused kernel behind it, and the choice
-between that and the engine's CUDA kernel.
+"""Update shards with AdamW: the interface, torch's fused kernel, and the choice of the CUDA kernel over it.
 
     g = gradient / divisor
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
@@ -7,8 +6,8 @@ between that and the engine's CUDA kernel.
 
 The divisor, the flag that skips a step and the step count stay on the device.
 
-The kernel wants weights and gradient of one type, and where it unscales it writes the gradient back.  So a
-gradient of 16 bits, or one that has to be divided, is copied to fp32 first, piece by piece.
+torch's kernel needs weights and gradients of one type, and writes the gradient back when it unscales.  So a
+16-bit gradient, or one that has to be divided, is first copied to fp32, piece by piece.
 """
 
 import importlib
@@ -25,7 +24,7 @@ from zprof.reference_engine.config import AdamKernel, ZeroConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamWHyperparameters:
-    """AdamW's numbers for one step (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2)."""
+    """AdamW's hyperparameters for one step (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2)."""
 
     learning_rate: float
     beta1: float
@@ -36,10 +35,10 @@ class AdamWHyperparameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepControl:
-    """What the gradients of all ranks say about the step: float32 tensors of one element, not for the host.
+    """Values derived from all ranks' gradients: one-element float32 tensors that the host does not read.
 
     ``divisor``    gradients are divided by it: loss scale times max(1, norm / clip_norm)
-    ``found_inf``  1.0 where any gradient on any rank is inf or nan: nothing may change; else 0.0
+    ``found_inf``  1.0 if any gradient on any rank is inf or nan, so that nothing may change; else 0.0
     """
 
     divisor: torch.Tensor
@@ -48,12 +47,12 @@ class StepControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """What one update reads and writes: contiguous, one-dimensional, of equal length, on one device.
+    """Tensors of one update: contiguous, one-dimensional, of equal length, on one device.
 
-    ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32; ``gradient`` is float32, bfloat16 or float16 and
-    is not changed; ``low_precision`` gets the rounded weights, None where the weights are the parameters.
-    ``step`` is the count t, a float32 tensor of one element that the caller has already advanced.
-    ``skip`` is a float32 tensor of one element: where it is not 0 this shard is left alone; None: it is not.
+    ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32.  ``gradient`` is float32, bfloat16 or float16 and
+    is not changed.  ``low_precision`` receives the rounded weights; it is None if the weights are the
+    parameters. ``step`` is the count t, a one-element float32 tensor that the caller has already advanced.
+    ``skip`` is a one-element float32 tensor: if it is not 0, this shard is not updated.  None never skips.
     """
 
     weights: torch.Tensor
@@ -66,7 +65,7 @@ class Shard:
 
 
 def combine_skip(control: StepControl | None, skip: torch.Tensor | None) -> StepControl | None:
-    """Return the control of a part of the weights that ``skip`` may leave out of the step."""
+    """Return the control for weights that ``skip`` may leave out of the step."""
     if skip is None:
         return control
     if control is None:
@@ -75,34 +74,35 @@ def combine_skip(control: StepControl | None, skip: torch.Tensor | None) -> Step
 
 
 class Update(Protocol):
-    """Computes on shards; asynchronous on a GPU, on torch's current stream."""
+    """Compute on shards; asynchronous on a GPU, on torch's current stream."""
 
     @property
     def joins_units(self) -> bool:
-        """Tell if one call for several units is cheaper than a call for each of them."""
+        """True if one call for several units is cheaper than one call per unit."""
 
     def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Add the squares of all gradients, of any supported types; there must be at least one.
+        """Return the sum of the squares of all gradients, of any supported types; at least one is required.
 
-        Returns one float64 element; inf or nan where an element is.
+        The result is one float64 element; inf or nan if an element is.
         """
 
     def adamw(
         self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
     ) -> None:
-        """Update shards in place.  No ``control`` means divisor 1 and no skipping."""
+        """Update shards in place.  Without ``control`` the divisor is 1 and nothing is skipped."""
 
 
 INSTALL = "pip install 'zprof[cuda]'"
 
 
 def choose_update(config: ZeroConfig, device: torch.device) -> Update:
-    """The engine's CUDA kernel where it is asked for, or can be had; else torch's fused AdamW.
+    """Return the engine's CUDA kernel if requested, or available with ``auto``; else torch's fused AdamW.
 
-    Warns where ``auto`` has to do without the CUDA kernel on a GPU.
+    Warns if ``auto`` has to do without the CUDA kernel on a GPU.
 
     Raises:
-        ValueError: the CUDA kernel is asked for and cannot be had; one line says why and what to do.
+        ValueError: the CUDA kernel is requested but unavailable; the one-line message says why and what to
+        do.
     """
     on_gpu = device.type == "cuda"
     if config.adam is AdamKernel.CUDA and not on_gpu:
@@ -120,20 +120,20 @@ def choose_update(config: ZeroConfig, device: torch.device) -> Update:
 
 
 def _load_cuda_kernel(device: torch.device) -> Update | str:
-    """The kernel, or why there is none."""
+    """Return the kernel, or the reason why it is unavailable."""
     cuda = _import_cuda()
     reason: str | None = cuda.unavailable()
     if reason is not None:
         return _add_remedy(reason)
     try:
         kernel: Update = cuda.CudaAdamW(device)
-    except RuntimeError as error:  # it could not be compiled or loaded here
+    except RuntimeError as error:  # compiling or loading it failed on this machine
         return str(error)
     return kernel
 
 
 def _import_cuda() -> ModuleType:
-    return importlib.import_module("zprof.reference_engine.optimizer.cuda")  # nobody needs it without a GPU
+    return importlib.import_module("zprof.reference_engine.optimizer.cuda")  # needed only with a GPU
 
 
 def _add_remedy(reason: str) -> str:
@@ -145,19 +145,19 @@ NORM_PIECE_ELEMENTS = 2**18
 
 
 class TorchAdamW:
-    """See :class:`~zprof.reference_engine.optimizer.adamw.Update`."""
+    """torch's fused AdamW; see :class:`Update`."""
 
-    #: A call is one kernel for each shard, and each unit's gather can start when its own is done.
+    #: A call launches one kernel per shard, and a unit's gather can start when its own kernel is done.
     joins_units = False
 
     def __init__(self, piece_elements: int | None = None) -> None:
-        """Copy at most ``piece_elements`` of a gradient at a time; None: a whole shard."""
+        """Copy at most ``piece_elements`` of a gradient at a time; None copies a whole shard."""
         self._piece_elements = piece_elements
 
     def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Add the squares of all gradients; one float64 element, inf or nan where an element is.
+        """Return the sum of the squares of all gradients as one float64 element, inf or nan if an element is.
 
-        Squares and sum are float64: no finite gradient overflows it, and the largest fp32 number does not.
+        Squares and sums are float64, so that no finite fp32 gradient overflows.
         """
         start = torch.zeros(1, dtype=torch.float64, device=gradients[0].device)
         return torch.cat([start, *(self._squares(gradient).reshape(1) for gradient in gradients)]).sum()
@@ -165,7 +165,7 @@ class TorchAdamW:
     def adamw(
         self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
     ) -> None:
-        """Update shards in place.  No ``control`` means divisor 1 and no skipping."""
+        """Update shards in place.  Without ``control`` the divisor is 1 and nothing is skipped."""
         for shard in shards:
             of_shard = combine_skip(control, shard.skip)
             if of_shard is None and shard.gradient.dtype == torch.float32:

@@ -1,9 +1,9 @@
-"""Parameter groups as torch's optimizers take them: which parameters, and numbers of their own.
+"""Resolve parameter groups as torch's optimizers take them: parameters with hyperparameters of their own.
 
     zero(model, config, groups=[{"params": decayed}, {"params": biases, "weight_decay": 0.0, "lr": 1e-4}])
 
-What a group does not say comes from the config.  Groups decide which parameters lie together in a flat unit,
-so that they are fixed from ``zero()`` on; their numbers are not.
+The config supplies what a group leaves out.  Groups decide which parameters share a flat unit, so their
+membership is fixed from ``zero()`` on; their hyperparameters are not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ from torch import nn
 
 from zprof.reference_engine.config import ZeroConfig
 
-#: Options of torch.optim.AdamW that the engine's update does not have.
+#: Options of torch.optim.AdamW that the engine's update does not support.
 _UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroups:
-    """The numbers of each group, and the group of each trainable parameter."""
+    """The hyperparameters of each group, and the group of each trainable parameter."""
 
     numbers: tuple[Mapping[str, Any], ...]
     index: Mapping[nn.Parameter, int]
@@ -30,12 +30,12 @@ class ParameterGroups:
 def resolve_groups(
     model: nn.Module, groups: Iterable[Mapping[str, Any]] | None, config: ZeroConfig
 ) -> ParameterGroups:
-    """Return the groups of a model; without any, all parameters are one.
+    """Return the parameter groups of a model; without ``groups``, all parameters form one.
 
-    Frozen parameters need no group, and have none if they are named in one.
+    Frozen parameters need no group, and are left out if they are named in one.
 
     Raises:
-        ValueError: one line that names the parameter or the option, and what to do.
+        ValueError: the one-line message names the parameter or the option, and what to do.
     """
     named = {parameter: name for name, parameter in model.named_parameters()}
     defaults = {
@@ -78,7 +78,7 @@ def resolve_groups(
 
 
 def _list_parameters(index: int, params: Any) -> list[nn.Parameter]:
-    """One parameter, several, or pairs of a name and a parameter, as torch takes them."""
+    """Return the parameters in ``params``: one, several, or (name, parameter) pairs, as torch takes them."""
     several = [params] if isinstance(params, torch.Tensor) else list(params)
     found: list[nn.Parameter] = []
     for one in several:

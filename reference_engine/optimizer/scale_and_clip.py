@@ -1,10 +1,11 @@
-"""Compute the gradient norm over all ranks, clip by it, and adapt float16's dynamic loss scale; the host
-never reads the numbers.
+"""Compute the gradient norm over all ranks, clip by it, and adapt float16's dynamic loss scale.
+
+The host never reads the numbers.
 
     norm = sqrt(sum of g^2) / loss scale
     divisor = loss scale * max(1, norm / clip_norm)        found_inf = 1 where norm is inf or nan, else 0
 
-Every logical element counts once. Loss scale: Micikevicius et al., arXiv 1710.03740, section 3.2.
+Every logical element counts once.  Loss scale: Micikevicius et al., arXiv 1710.03740, section 3.2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,16 @@ from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.gradients.reducer import UnitGradients
 from zprof.reference_engine.optimizer.adamw import StepControl, Update
 
-#: What the bytes of the norm's all_reduce belong to.
+#: Unit name that the norm's all-reduce is accounted to.
 NORM_UNIT = "gradient_norm"
 _MAX_FLOAT32 = torch.finfo(torch.float32).max
 
 
 class SumOfSquares:
-    """Sums the squares of all gradients, in float64.
+    """Sum the squares of all gradients, in float64.
 
-    Moves one all_reduce of 8 bytes in the data-parallel group (not in stage 0) and one in the tensor-parallel
-    group.  Inf and nan survive the sum, so that all ranks learn of an overflow by the same number.
+    Costs one all-reduce of 8 bytes in the data-parallel group (none in stage 0) and one in the
+    tensor-parallel group.  Inf and nan survive the sum, so all ranks see an overflow in the same number.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SumOfSquares:
         self._device = next(iter(gradients)).full.device
 
     def sum(self) -> torch.Tensor:
-        """One float64 element, equal on all ranks."""
+        """Return one float64 element, equal on all ranks."""
         parts = [unit_gradients.owned[part] for unit_gradients, ranges in self._counted for part in ranges]
         if parts:
             total = self._update.sum_of_squares(parts)
@@ -58,7 +59,9 @@ class SumOfSquares:
 
 
 def find_counted_parts(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[slice]:
-    """The parts of a unit's owned gradient that this rank adds to the norm; padding is zero, in or out."""
+    """Return the ranges of a unit's owned gradient that this rank adds to the norm; padding is zero
+    anyway.
+    """
     owned = unit.owned_range
     if counts_replicated:
         return [slice(0, owned.stop - owned.start)]
@@ -75,7 +78,7 @@ def find_counted_parts(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[s
 
 
 def compute_norm(squares: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """The norm of the unscaled gradients, in float64; inf or nan where a gradient is."""
+    """Return the norm of the unscaled gradients in float64; inf or nan if a gradient is."""
     norm = squares.sqrt()
     return norm if scale is None else norm / scale
 
@@ -83,10 +86,10 @@ def compute_norm(squares: torch.Tensor, scale: torch.Tensor | None) -> torch.Ten
 def compute_step_control(
     norm: torch.Tensor, scale: torch.Tensor | None, clip_norm: float | None
 ) -> StepControl:
-    """What to do with the step.
+    """Return the divisor of the gradients, and the flag that skips the step.
 
-    A norm that is inf or nan skips it and leaves the factor at 1.  A divisor beyond float32 becomes the
-    largest float32 number: gradients that large are then clipped to a little more than ``clip_norm``.
+    A norm that is inf or nan skips the step and leaves the clipping factor at 1.  A divisor beyond float32
+    becomes the largest float32 number: gradients that large are then clipped to slightly above ``clip_norm``.
     """
     divisor = torch.ones_like(norm) if scale is None else scale.double()
     if clip_norm is not None:
@@ -96,12 +99,12 @@ def compute_step_control(
     )
 
 
-#: Gradients that are never finite would halve the scale to 0, and 0 / 0 is not a gradient.
+#: Lower bound: gradients that are never finite would halve the scale to 0, and then divide 0 by 0.
 MIN_LOSS_SCALE = torch.finfo(torch.float32).tiny
 
 
 class DynamicLossScale:
-    """The scale and the count of good steps since it changed: 4 bytes each, equal on all ranks."""
+    """The scale and the number of good steps since its last change: 4 bytes each, equal on all ranks."""
 
     def __init__(self, config: LossScale, device: torch.device) -> None:
         self.value = torch.full((), config.initial, dtype=torch.float32, device=device)
@@ -109,7 +112,7 @@ class DynamicLossScale:
         self._config = config
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Halve after an overflow, double after enough steps without (or what the config says instead)."""
+        """Halve the scale after an overflow, double it after enough good steps (factors from the config)."""
         torch._amp_update_scale_(
             self.value,
             self.good_steps,
@@ -121,23 +124,23 @@ class DynamicLossScale:
         self.value.clamp_(min=MIN_LOSS_SCALE)
 
     def scale_gradients_of(self, outputs: Any) -> Any:
-        """The same outputs, whose gradients are multiplied by the scale when they come.
+        """Return the outputs with their gradients multiplied by the scale.
 
-        Any nest of tuples, lists, dicts and types that torch's pytree knows.  The product has the type of the
-        output: what is below float16's smallest number is lost before it is scaled, so compute the loss in
-        the module, or give outputs in float32.
+        ``outputs`` may be any nest of tuples, lists, dicts and types that torch's pytree knows.  The product
+        has the dtype of the output: a gradient below float16's smallest number is lost before it is scaled.
+        So compute the loss in the module, or return outputs in float32.
 
         Raises:
-            TypeError: an output is of another type and holds tensors, which would go unscaled.
+            TypeError: an output of another type holds tensors, which would go unscaled.
         """
         return tree_map(self._scale_gradient_of, outputs)
 
     def numbers(self) -> dict[str, float | int]:
-        """For a checkpoint; waits for the device."""
+        """Return the scale and the step count for a checkpoint (waits for the device)."""
         return {"value": float(self.value), "good_steps": int(self.good_steps)}
 
     def set(self, numbers: Mapping[str, float | int]) -> None:
-        """Go on from the numbers of a checkpoint."""
+        """Restore the values of a checkpoint."""
         self.value.fill_(numbers["value"])
         self.good_steps.fill_(numbers["good_steps"])
 
@@ -156,7 +159,7 @@ class _ScaleGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # Not in float16: the scale itself may be more than that can hold.
+        # Not in float16: the scale itself may exceed its range.
         gradient = gradients[0]
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         return (wide * ctx.scale).to(gradient.dtype), None

@@ -1,11 +1,10 @@
-"""Update this rank's shard of every unit with AdamW, and count the steps of parameters that had no gradient
-separately.
+"""Update this rank's shard of every unit with AdamW.
 
 State in bytes per owned element: 8 for both moments, 12 with fp32 master weights.
 
-A unit has one step count, and is one part, as long as each of its parameters has a gradient on this rank in
-every step.  From the first step in which one has none, it has a count of its own (4 bytes), which steps
-without a gradient on any rank do not advance.
+A unit has one step count and is one segment as long as each of its parameters has a gradient on this rank in
+every step.  From the first step in which a parameter has none, that parameter has a step count of its own
+(4 bytes), which does not advance in steps without a gradient on any rank.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +36,10 @@ _OWN_STEP_PREFIX = "step."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of what this rank owns of a unit.
+    """A range of what this rank owns of a unit.
 
-    ``own``      whether ``step`` counts for this part alone
-    ``lacking``  1.0 if no rank had a gradient in this step, else 0.0; None: this rank had one
+    ``own``      True if ``step`` counts for this range alone
+    ``lacking``  1.0 if no rank had a gradient in this step, else 0.0; None if this rank had one
     """
 
     part: slice
@@ -49,12 +48,12 @@ class Segment:
     lacking: torch.Tensor | None = None
 
     def control(self, of_all: StepControl | None) -> StepControl | None:
-        """Return what the step does with this part: without a gradient, nothing."""
+        """Return the step control of this segment; it is skipped without a gradient on any rank."""
         return combine_skip(of_all, self.lacking)
 
 
 def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any]) -> list[Segment]:
-    """Cut this rank's part of a unit, when its gradients are reduced; may add step counts to ``state``."""
+    """Return this rank's segments of a unit with reduced gradients; may add step counts to ``state``."""
     elements = unit.owned_range.stop - unit.owned_range.start
     lacking = {}
     for index in gradients.presence.lacking_here():
@@ -79,7 +78,7 @@ def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any])
 
 
 def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
-    """Return step counts of parameters that differ from the unit's (waits for the device)."""
+    """Return the step counts of parameters that differ from the unit's (waits for the device)."""
     common = int(state["step"])
     found = {
         unit.layout.slots[index].name: int(state[_OWN_STEP_PREFIX + unit.layout.slots[index].name])
@@ -89,7 +88,9 @@ def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
 
 
 def set_steps(unit: FlatUnit, state: dict[str, Any], common: int, own: Mapping[str, int]) -> None:
-    """Set the unit's count, and those of parameters whose count differs from it; the inverse of own_steps."""
+    """Set the unit's count and the differing counts of single parameters; inverse of
+    :func:`read_own_steps`.
+    """
     state["step"].fill_(common)
     for key in [key for key in state if key.startswith(_OWN_STEP_PREFIX)]:
         del state[key]
@@ -105,35 +106,36 @@ def _find_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> list[int]:
 
 
 def _find_owned_part(unit: FlatUnit, index: int) -> slice | None:
-    """Where a parameter lies in what this rank owns; None: nowhere."""
+    """Return the range of a parameter within this rank's part, or None if it has none there."""
     owned, slot = unit.owned_range, unit.layout.slots[index]
     first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
     return slice(first - owned.start, last - owned.start) if first < last else None
 
 
-#: Elements of a rank that are updated before their gathers start: at 28 bytes 117 MB, 35 us at 3.35 TB/s.
+#: Elements that a rank updates before it starts their gathers: at 28 bytes 117 MB, 35 us at 3.35 TB/s.
 BATCH_ELEMENTS = 2**22
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose parameters are flat shards, one for each trainable unit.
 
-    ``param_groups`` are those given to ``zero()``, and ``state`` (``exp_avg``, ``exp_avg_sq``, ``step``) is
-    where tools expect it.  A change of a group's numbers, as by torch's schedulers, holds from the next step
-    on.
+    ``param_groups`` are those passed to ``zero()``, and ``state`` (``exp_avg``, ``exp_avg_sq``, ``step``) is
+    where tools expect it.  A change of a group's hyperparameters, as by torch's schedulers, takes effect in
+    the next step.
 
-    A parameter without a gradient on any rank in a step is not changed by it: no decay, no moment, no step
-    count, as with torch's optimizers.  With a gradient on some ranks only it is updated by the mean over all
-    ranks, in which the others count as zero.  Such parameters have step counts of their own from then on
-    (``step.<name>`` in ``state``).
+    A parameter without a gradient on any rank in a step is not changed: no decay, no moments, no step count,
+    as in torch's optimizers.  If only some ranks have a gradient, it is updated with the mean over all ranks,
+    in which the others count as zero.  From then on such a parameter has its own step count (``step.<name>``
+    in ``state``).
 
-    With ``clip_norm``, or in float16, each step takes the norm of all gradients, at the price of 8 bytes
-    all-reduced in each group.  Where it is inf or nan, in any dtype, the step changes nothing on any rank and
-    is not counted.  Without the two there is no such pass, and what is inf or nan goes into the weights, as
-    with torch's optimizers.  The host reads none of it.
+    With ``clip_norm``, or in float16, each step computes the norm of all gradients, which costs an all-reduce
+    of 8 bytes in each group.  If the norm is inf or nan, in any dtype, the step changes nothing on any rank
+    and is not counted.  Without both there is no such pass, and inf or nan goes into the weights, as in
+    torch's optimizers.  The host reads none of it.
 
-    ``gradient_norm``  of the last step, unscaled and before clipping, a float64 tensor on the device; None
-                       before the first step and where no norm is taken
+    ``gradient_norm``  norm of the last step, unscaled and before clipping: a float64 tensor on the device;
+                       None
+                       before the first step and if no norm is computed
     """
 
     def __init__(
@@ -148,9 +150,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
         mp: Comm | None = None,
         loss_scale: DynamicLossScale | None = None,
     ) -> None:
-        """``gradients`` stands in forward order; ``groups`` are the numbers of each parameter group.
+        """Create the optimizer state on this rank.
 
-        ``mp`` is the tensor-parallel group.
+        ``gradients`` is in forward order; ``groups`` are the hyperparameters of each parameter group; ``mp``
+        is the tensor-parallel group.
         """
         self._groups_fixed = False
         self._units = tuple(gradients)
@@ -171,7 +174,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "betas": config.betas,
             "eps": config.eps,
             "weight_decay": config.weight_decay,
-            "fused": True,  # by this torch loads the step counts to the device, in float32
+            "fused": True,  # makes torch load the step counts to the device, in float32
         }
         parameters = [
             [_get_weights(unit) for unit in self._units if unit.group == index]
@@ -190,14 +193,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> torch.Tensor | None:
-        """What the next backward multiplies gradients by, on the device; None where it does not."""
+        """Factor of the next backward's gradients, on the device; None without a loss scale."""
         return None if self._loss_scale is None else self._loss_scale.value
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse groups after ``zero()``: flat units have been laid out by then.
+        """Refuse groups after ``zero()``: by then flat units have been laid out.
 
         Raises:
-            ValueError: always, from the user.
+            ValueError: always, when called by the user.
         """
         if self._groups_fixed:
             raise ValueError(
@@ -233,13 +236,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let gradients count as zero.  Whole ones keep their memory, shards only with MD."""
+        """Zero all gradients.  Full gradients keep their memory; gradient shards keep it only with MD."""
         self._reducer.zero()
 
     def scalar_state(self) -> dict[str, Any]:
-        """Steps taken and the numbers of every group, as plain numbers (waits for the device).
+        """Return the step count and every group's hyperparameters as plain numbers (waits for the device).
 
-        ``steps`` are the counts of parameters on this rank that have fewer.
+        ``steps`` holds the counts of parameters on this rank that have taken fewer steps.
         """
         steps = {int(self.state[_get_weights(unit)]["step"]) for unit in self._units}
         groups = [
@@ -254,7 +257,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return {"step": max(steps), "steps": fewer, "groups": groups, "loss_scale": scale}
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`scalar_state` gave, on every rank."""
+        """Restore what :meth:`scalar_state` returned; call it on every rank."""
         for unit in self._units:
             set_steps(unit, self.state[_get_weights(unit)], state["step"], state.get("steps", {}))
         for group, numbers in zip(self.param_groups, state["groups"], strict=True):
@@ -263,14 +266,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
             self._loss_scale.set(state["loss_scale"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Torch's, of this rank's part, and the loss scale as numbers (waits for the device)."""
+        """Return torch's state dict of this rank's part, with the loss scale (waits for the device)."""
         state = super().state_dict()
         if self._loss_scale is not None:
             state["loss_scale"] = self._loss_scale.numbers()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave on the same rank of as many; the weights are not in it."""
+        """Restore :meth:`state_dict` of the same rank and world size; it has no weights."""
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         if self._loss_scale is not None and "loss_scale" in state_dict:
             self._loss_scale.set(state_dict["loss_scale"])
@@ -283,7 +286,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
-            weights.grad = self._gradients[unit].owned  # of a sharded gradient the shard takes care itself
+            weights.grad = self._gradients[unit].owned  # a sharded gradient is attached by its own shard
 
     def _check_reduced(self) -> None:
         if self._reducer.reduced:
@@ -309,7 +312,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         counts += [segment.step for segment in segments if segment.own and segment.lacking is None]
         if control is None:
             torch._foreach_add_(counts, 1.0)
-        else:  # a list: of one tensor without dimensions torch would read the number, and wait for it
+        else:  # a list: a single 0-dim tensor would be read by the host, which waits for it
             torch._foreach_add_(counts, [1.0 - control.found_inf] * len(counts))
         for segment in segments:
             of_segment = segment.control(control)
@@ -324,7 +327,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     ) -> None:
         shards: dict[AdamWHyperparameters, list[Shard]] = {}
         for unit in units:
-            unit.wait()  # of the last step's gather, if no forward came since
+            unit.wait()  # the last step's gather, if no forward came since
             if not unit.policy.shard_parameters:
                 unit.take_edits()
             of_group = shards.setdefault(self._numbers(unit), [])
@@ -360,10 +363,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
 
 def split_batches(units: Sequence[FlatUnit], update: Update) -> list[list[FlatUnit]]:
-    """Return the units that are updated together, in their order.
+    """Return the batches of units that are updated together, in order.
 
-    Where other ranks wait for the new weights, a batch ends with the unit that reaches ``BATCH_ELEMENTS``:
-    the gathers of its units start before the next one is updated.
+    If other ranks wait for the new weights, a batch ends with the unit that reaches ``BATCH_ELEMENTS``, so
+    that the gathers of its units start before the next unit is updated.
     """
     batches: list[list[FlatUnit]] = []
     elements = 0
@@ -378,5 +381,5 @@ def split_batches(units: Sequence[FlatUnit], update: Update) -> list[list[FlatUn
 
 
 def _get_weights(unit: FlatUnit) -> torch.nn.Parameter:
-    assert unit.weights is not None  # the optimizer is given trainable units only
+    assert unit.weights is not None  # the optimizer gets trainable units only
     return unit.weights

@@ -1,1 +1,1 @@
-"""The program around the engine: model, data, options, and what of it is modelled."""
+"""The measured program around the engine: model, data, options, and modelled parts."""

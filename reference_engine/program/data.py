@@ -1,6 +1,6 @@
-"""Synthetic token sequences that a small model can learn, the same for every number of ranks.
+"""Generate synthetic token sequences that a small model can learn, the same for every number of ranks.
 
-token[t + 1] = (5 token[t] + 7) mod vocabulary, now and then a random one
+token[t + 1] = (5 token[t] + 7) mod vocabulary, replaced by a random token with probability 0.1
 """
 
 import time as clock
@@ -15,7 +15,7 @@ _NOISE = 0.1
 
 
 def make_global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary: int) -> torch.Tensor:
-    """Tokens [batch, time + 1] of one step: inputs and, one further, targets."""
+    """Return the tokens [batch, time + 1] of one step: inputs and, shifted by one, targets."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     tokens = torch.empty(batch, time + 1, dtype=torch.int64)
     tokens[:, 0] = torch.randint(vocabulary, (batch,), generator=generator)
@@ -28,17 +28,17 @@ def make_global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary
 
 
 def take_rank_slice(tokens: torch.Tensor, *, rank: int, ranks: int) -> torch.Tensor:
-    """One rank's sequences of the global batch."""
+    """Return one rank's sequences of the global batch."""
     share = tokens.shape[0] // ranks
     return tokens[rank * share : (rank + 1) * share]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Which tokens a rank trains on, and how long they take to come.
+    """The tokens that a rank trains on, and how long they take to load.
 
-    ``batch`` is global; a rank's part of it comes in ``micro_batches`` equal parts of at most ``length``
-    tokens a sequence, one further for the targets.  ``rank`` and ``ranks`` are those of data parallelism.
+    ``batch`` is global.  A rank's part of it comes in ``micro_batches`` equal parts of at most ``length``
+    tokens per sequence, plus one for the targets.  ``rank`` and ``ranks`` are those of data parallelism.
     """
 
     seed: int
@@ -52,7 +52,7 @@ class Batches:
     delay_s: float = 0.0
 
     def step(self, step: int) -> Iterator[torch.Tensor]:
-        """The micro-batches of one step, each [sequences, length + 1]."""
+        """Yield the micro-batches of one step, each [sequences, length + 1]."""
         tokens = make_global_batch(
             seed=self.seed, step=step, batch=self.batch, time=self.time, vocabulary=self.vocabulary
         )
@@ -63,8 +63,8 @@ class Batches:
 
 
 def iter_micro_batches(batches: Batches, steps: range) -> Iterator[torch.Tensor]:
-    """All micro-batches of these steps, through torch's DataLoader (which a profiler names)."""
-    # With a generator of its own the loader leaves the seed of the model alone.
+    """Iterate over all micro-batches of these steps, through torch's DataLoader (which a profiler names)."""
+    # A generator of its own keeps the loader from advancing the seed of the model.
     loader: DataLoader[Any] = DataLoader(
         _Stream(batches, steps), batch_size=None, generator=torch.Generator()
     )

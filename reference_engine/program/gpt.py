@@ -1,7 +1,7 @@
 """Define a language model with the shape of GPT-2, whole or as one tensor-parallel rank's part of it.
 
-A block's four matrices go by columns and rows in turn, with whole heads and whole features of the perceptron
-on a rank: two all_reduces in the forward, two in the backward.  Norms and positions stay whole.
+A block's four matrices are split by columns and rows in turn, with whole heads and whole MLP features per
+rank: two all_reduces in the forward, two in the backward.  Norms and positions stay whole.
 """
 
 import math
@@ -49,10 +49,10 @@ class GPTConfig:
             raise ValueError(f"hidden is {self.hidden}; it must be a multiple of heads, {self.heads}")
 
     def check_model_parallel(self, ranks: int) -> None:
-        """Refuse a number of ranks that the model cannot be split over.
+        """Check that the model can be split over this number of ranks.
 
         Raises:
-            ValueError: one line that says what does not fit.
+            ValueError: the one-line message says what does not fit.
         """
         for name in ("heads", "vocabulary"):
             size = getattr(self, name)
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         self.projection = nn.Linear(config.hidden, config.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` and the result are [batch, time, hidden]."""
+        """Map [batch, time, hidden] to the same shape."""
         split = self.query_key_value(x).unflatten(-1, (3, -1, self.head_width))  # -1: heads of this rank
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -81,7 +81,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each on a normalised input and added to it."""
+    """Attention and a two-layer MLP, each on a normalized input and added to it."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -92,21 +92,21 @@ class Block(nn.Module):
         self.projection = nn.Linear(4 * config.hidden, config.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` and the result are [batch, time, hidden]."""
+        """Map [batch, time, hidden] to the same shape."""
         x = x + self.attention(self.attention_norm(x))
         x = x + self.projection(F.gelu(self.expand(self.perceptron_norm(x)), approximate="tanh"))
         return x
 
 
 class GPT(nn.Module):
-    """Tokens in, logits out; with targets, the mean loss."""
+    """Map tokens to logits or, with targets, to the mean loss."""
 
     def __init__(
         self, config: GPTConfig, mp: Comm | None = None, run_block: BlockRunner = call_block
     ) -> None:
-        """Make the model, or with ``mp`` this rank's part of the same one.
+        """Build the model, or with ``mp`` this rank's part of the same model.
 
-        ``run_block`` calls the blocks; activation checkpointing is one way to.
+        ``run_block`` calls the blocks, for example with activation checkpointing.
 
         Raises:
             ValueError: the model cannot be split over the ranks of ``mp``.
@@ -129,7 +129,7 @@ class GPT(nn.Module):
             self._split(mp)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """``tokens`` and ``targets`` are [batch, time]; logits are [batch, time, vocabulary]."""
+        """Map [batch, time] tokens to [batch, time, vocabulary] logits, or with targets to the mean loss."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         for index, block in enumerate(self.blocks):
@@ -142,14 +142,15 @@ class GPT(nn.Module):
         return loss
 
     def _split(self, mp: Comm) -> None:
-        # The whole model was made first, so that its weights do not depend on the number of ranks.
+        # The whole model is built first, so that its weights do not depend on the number of ranks.
         self.config.check_model_parallel(mp.world_size)
         for index, block in enumerate(self.blocks):
             split_block(block, mp, f"blocks.{index}")
         split_vocabulary(self, mp, tied=self.config.tied)
 
     def _scale_residuals(self) -> None:
-        # As in GPT-2: 2 x layers branches are added up, so that each starts smaller by the root of that.
+        # As in GPT-2: 2 x layers branches are added up, so each starts smaller by the square root of that
+        # number.
         std = _INIT_STD / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if name.endswith("projection.weight"):
@@ -164,7 +165,7 @@ def _init_weights(module: nn.Module) -> None:
 
 
 def split_block(block: Any, mp: Comm, name: str) -> None:
-    """Split attention by heads and the perceptron by its features."""
+    """Split attention by heads and the MLP by its features."""
     attention = block.attention
     unit = f"{name}.attention"
     attention.query_key_value = ColumnParallelLinear(attention.query_key_value, mp, unit, parts=3)
@@ -175,7 +176,7 @@ def split_block(block: Any, mp: Comm, name: str) -> None:
 
 
 def split_vocabulary(model: Any, mp: Comm, *, tied: bool) -> None:
-    """Split the token embedding and the head by words."""
+    """Split the token embedding and the head by vocabulary."""
     model.token_embedding = VocabParallelEmbedding(model.token_embedding, mp, "token_embedding")
     model.head = ColumnParallelLinear(model.head, mp, "head")
     if tied:

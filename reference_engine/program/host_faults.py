@@ -1,4 +1,4 @@
-"""Make the host misbehave on purpose: stalls, blocking synchronization, and gathers that are not needed."""
+"""Plant host faults in a run: stalls, blocking synchronization, and unnecessary gathers."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from zprof.reference_engine.program.modelled_compute import BlockCallback, add_b
 
 
 class InFlightComm:
-    """Another transport's collectives; see :class:`~zprof.reference_engine.comm.collective.Comm`."""
+    """A :class:`~zprof.reference_engine.comm.collective.Comm` that keeps another's handles in flight."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -23,12 +23,12 @@ class InFlightComm:
 
     @property
     def rank(self) -> int:
-        """Of this process in the group."""
+        """Rank of this process in the group."""
         return self._comm.rank
 
     @property
     def world_size(self) -> int:
-        """Ranks in the group."""
+        """Number of ranks in the group."""
         return self._comm.world_size
 
     @property
@@ -38,7 +38,7 @@ class InFlightComm:
 
     @property
     def process_group(self) -> Any:
-        """The transport's group, where it has one."""
+        """The transport's group, or None if it has none."""
         return getattr(self._comm, "process_group", None)
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
@@ -58,7 +58,7 @@ class InFlightComm:
         return self._keep(self._comm.broadcast(tensor, unit))
 
     def wait_all(self) -> None:
-        """Block until everything that was launched so far is complete."""
+        """Block until everything launched so far is complete."""
         in_flight, self._in_flight = self._in_flight, []
         for handle in in_flight:
             handle.wait()
@@ -75,7 +75,7 @@ class InFlightComm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFaults:
-    """Faults of the loop; none by default.
+    """Faults of the training loop; none by default.
 
     Raises:
         ValueError: a time is negative; the message names it.
@@ -99,7 +99,7 @@ class HostFaults:
 
 
 def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InFlightComm | None) -> None:
-    """Let the host misbehave before each block.  Call it before the engine hooks the blocks."""
+    """Plant host faults before each block; call it before the engine hooks the blocks."""
 
     def start(x: torch.Tensor) -> None:
         time.sleep(faults.block_delay_s)
@@ -115,7 +115,7 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
 
 
 def _make_copier(unit: str, seconds: float) -> BlockCallback:
-    # Out before the forward and in before the recomputation: the checkpoint is the input of both.
+    # Out before the forward and back in before the recomputation: the checkpoint is the input of both.
     def copy(x: torch.Tensor) -> None:
         with native.copy_range("checkpoint", unit, x.nbytes):
             time.sleep(seconds)
@@ -124,7 +124,9 @@ def _make_copier(unit: str, seconds: float) -> BlockCallback:
 
 
 def regather_in_recompute(blocks: Mapping[str, nn.Module], units: Iterable[FlatUnit]) -> None:
-    """Let every recomputation release and fetch what is there.  Call it after the engine hooked them."""
+    """Make every recomputation gather present parameters again; call it after the engine hooked the
+    blocks.
+    """
     owned = tuple(units)
     for block in blocks.values():
         inside = set(block.parameters())

@@ -1,8 +1,7 @@
-"""Let blocks sleep for a chosen time instead of computing, so that overlap can be seen on a machine with
-fewer cores than ranks.
+"""Let blocks sleep for a chosen time instead of computing, on machines with fewer cores than ranks.
 
-On a machine with fewer cores than ranks, real compute and communication fight for the cores, and no overlap
-is seen.  A sleeping block leaves its core to the others, as a GPU does.  Numbers are not changed.
+There, real compute and communication compete for the cores, and no overlap is visible.  A sleeping block
+leaves its core to the others, as a GPU does.  Results are not changed.
 """
 
 import time
@@ -25,9 +24,9 @@ def add_block_callbacks(
     after_forward: BlockCallback | None = None,
     before_backward: BlockCallback | None = None,
 ) -> None:
-    """Call back with the block's input, its output, and the gradient of its output.
+    """Register callbacks with the block's input, its output, and the gradient of its output.
 
-    Call it before the engine hooks the block: then the block's parameters are there in all of them.
+    Call it before the engine hooks the block, so that the block's parameters are present in all callbacks.
     """
 
     def enter(module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -46,7 +45,7 @@ def add_block_callbacks(
 
 
 class _Identity(torch.autograd.Function):
-    """The identity; its backward calls back first."""
+    """The identity; its backward runs the callback first."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, before_backward: BlockCallback) -> torch.Tensor:
@@ -61,7 +60,7 @@ class _Identity(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeModel:
-    """Time of each block, and a delay that one rank has in the forward of one block (a planted straggler)."""
+    """Time of each block, and one rank's delay in the forward of one block (a planted straggler)."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -78,7 +77,7 @@ class ComputeModel:
             raise ValueError("straggler_rank is given and straggler_rotates is on; choose one of the two")
 
     def is_late(self, rank: int, step: int, ranks: int) -> bool:
-        """Whether this rank is the straggler of this step."""
+        """Return whether this rank is the straggler of this step."""
         return rank == (step % ranks if self.straggler_rotates else self.straggler_rank)
 
 
@@ -90,9 +89,9 @@ def attach_modelled_compute(
     ranks: int = 1,
     full_length: int | None = None,
 ) -> "ModelledCompute":
-    """Make the blocks sleep.  Call it before the engine hooks them: a block sleeps with its parameters there.
+    """Make the blocks sleep; call it before the engine hooks them, so that parameters are present.
 
-    Times are those of sequences of ``full_length`` tokens; a block sleeps less on shorter ones.
+    Times are for sequences of ``full_length`` tokens; on shorter ones a block sleeps proportionally less.
     """
     compute = ModelledCompute(blocks, model, rank=rank, ranks=ranks, full_length=full_length)
     for name, block in blocks.items():
@@ -103,7 +102,7 @@ def attach_modelled_compute(
 
 
 class ModelledCompute:
-    """Sleeps for the blocks.  The straggler's delay is in the middle block, once a step."""
+    """Sleep for the blocks.  The straggler's delay is in the middle block, once per step."""
 
     def __init__(
         self,
@@ -120,27 +119,29 @@ class ModelledCompute:
         self.begin_step(0)
 
     def begin_step(self, step: int) -> None:
-        """The loop begins a step."""
+        """Decide at the start of a step whether this rank is late."""
         self._late = self._model.is_late(self._rank, step, self._ranks)
 
     def forward(self, name: str) -> BlockCallback:
-        """What the block does after its forward; a recomputation takes the time again, but no delay."""
+        """Return the callback after the block's forward; a recomputation sleeps again, but without the
+        delay.
+        """
 
         def sleep(x: torch.Tensor) -> None:
             late_s = self._late_s(name)
             if self._model.straggler_rotates:
-                time.sleep(late_s)  # the host stalls: no range says that it computes
+                time.sleep(late_s)  # the host stalls: no range marks it as compute
                 late_s = 0.0
             _sleep("forward", name, self._model.forward_s * self._share(x) + late_s)
 
         return sleep
 
     def backward(self, name: str) -> BlockCallback:
-        """What the block does before its backward."""
+        """Return the callback before the block's backward."""
         return lambda x: _sleep("backward", name, self._model.backward_s * self._share(x))
 
     def _late_s(self, name: str) -> float:
-        """The straggler's delay where it is due, once."""
+        """Return the straggler's delay in seconds if it is due in this block, once."""
         due = self._late and name == self._middle
         self._late = self._late and not due
         return self._model.straggler_s if due else 0.0

@@ -1,6 +1,6 @@
-"""Declare every option of the training program, and make a TrainConfig of what was given.
+"""Declare the options of the training program and build a TrainConfig from the parsed ones.
 
-An option that was not given is absent from the parsed options: defaults stand in the config only.
+Options that were not given are absent from the namespace: defaults are defined only in the config.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from zprof.reference_engine.program.train_config import TrainConfig, Units, repl
 
 
 class _ListPlants(argparse.Action):
-    """``--plant list`` prints the plants and ends, like --help; another value is kept."""
+    """Print the plants for ``--plant list`` and exit, like --help; store any other value."""
 
     def __call__(
         self,
@@ -33,7 +33,7 @@ class _ListPlants(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All options of a training run."""
+    """Declare all options of a training run."""
     for title, options in OPTION_GROUPS.items():
         group = parser.add_argument_group(title)
         for option in options:
@@ -62,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
-    """The run that was asked for.
+    """Return the config of the requested run.
 
     Raises:
-        ValueError: a setting is out of range or lacks the one that it belongs to, or contradicts the plant;
+        ValueError: a setting is out of range, lacks a setting that it depends on, or contradicts the plant;
             the message names it.
     """
     given = vars(options)
@@ -105,9 +105,10 @@ _DEFAULTS = TrainConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.  A flag stands for ``value``; another option's text is read by ``kind``, then converted.
+    """One option.
 
-    What is parsed can be written as JSON; ``convert`` makes of it what the config holds.
+    A flag stands for ``value``; the text of any other option is parsed by ``kind``, then converted.  The
+    parsed value can be written as JSON; ``convert`` turns it into the value in the config.
     """
 
     name: str
@@ -122,11 +123,11 @@ class Option:
 
     @property
     def dest(self) -> str:
-        """Its name in the parsed options."""
+        """Name of the option in the parsed namespace."""
         return self.name.removeprefix("--").replace("-", "_")
 
     def add(self, group: Any) -> None:
-        """Declare it."""
+        """Declare the option."""
         common = {"dest": self.dest, "default": argparse.SUPPRESS, "help": self.help + self._default()}
         if self.kind is None:
             group.add_argument(self.name, action="store_true", **common)
@@ -136,7 +137,7 @@ class Option:
             )
 
     def fields_of(self, given: Any) -> Mapping[str, Any]:
-        """The config fields, as this option was given."""
+        """Return the config fields that the given value sets."""
         if self.kind is None:
             return dict.fromkeys(self.fields, self.value) if given else {}
         return dict.fromkeys(self.fields, self.convert(given))

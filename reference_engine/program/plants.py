@@ -1,8 +1,8 @@
 """Plant a known cause of slowness or memory use in a run, under the name that a report has for it.
 
-``base`` is the run in which the cause shows: its sizes, a modelled link, modelled compute; whatever is asked
-for beside the plant goes before it.  ``change`` is the cause itself; what is asked for may not contradict it,
-nor ``needs``, or the run would not be what it is called.
+``base`` is the run in which the cause shows: its sizes, a modelled link, modelled compute.  Options given
+with the plant override it.  ``change`` is the cause itself.  Options may contradict neither ``change`` nor
+``needs``, or the run would not be what it is called.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,10 +20,10 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """One cause: ``does`` says in a sentence what is wrong with the run.
+    """One cause; ``does`` says in a sentence what is wrong with the run.
 
-    ``needs`` names fields that must have one of some values for the cause to be there at all.  ``cure``
-    are those that take it away again, where leaving ``change`` out does not.
+    ``needs`` lists the fields, with their allowed values, that the cause depends on.  ``cure`` holds the
+    fields that remove the cause, if leaving out ``change`` does not.
     """
 
     cause: str
@@ -35,14 +35,14 @@ class Plant:
 
     @property
     def is_modelled(self) -> bool:
-        """Whether it brings a link and compute of a chosen speed."""
+        """True if the plant comes with a link and compute of a chosen speed."""
         return any(name.startswith("link.") for name in self.base)
 
     def apply(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
-        """The config with the cause planted in it; ``asked`` is what its base must not replace.
+        """Return the config with the cause planted; fields in ``asked`` override ``base``.
 
         Raises:
-            ValueError: what was asked for contradicts the cause; the message names the field.
+            ValueError: ``asked`` contradicts the cause; the message names the field.
         """
         asked = {} if asked is None else asked
         for name, value in self.change.items():
@@ -61,7 +61,7 @@ class Plant:
         return planted
 
     def cured(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
-        """The same run without the cause: what a planted run is to be compared with.
+        """Return the same run without the cause, to compare a planted run with.
 
         Raises:
             ValueError: a setting is out of range.
@@ -87,7 +87,7 @@ def _format_value(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-#: Two cores show what a cluster would: small real work, and a link and compute of a chosen speed.  A block's
+#: Two cores show what a cluster would: little real work, and a link and compute of a chosen speed.  A block's
 #: gather takes 8 ms on this link with two ranks, and fits under a block's compute.
 MODELLED: Fields = {
     "gpt.layers": 4,
@@ -100,7 +100,7 @@ MODELLED: Fields = {
     "compute.forward_s": 0.012,
     "compute.backward_s": 0.024,
 }
-#: The last block stays gathered: its backward begins at once (to drop it is a cause by itself).
+#: The last block stays gathered, so its backward starts immediately (releasing it is a cause of its own).
 _STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
 _MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
 _TWO_OR_MORE = range(2, 1 << 20)
@@ -274,7 +274,7 @@ PLANTS: tuple[Plant, ...] = (
 
 
 def find_plant(cause: str) -> Plant:
-    """The plant of a cause.
+    """Return the plant of a cause.
 
     Raises:
         ValueError: there is none; the message has the nearest names.
@@ -289,7 +289,7 @@ def find_plant(cause: str) -> Plant:
 
 
 def format_plants() -> str:
-    """All plants, one a line."""
+    """Return all plants, one per line."""
     width = max(len(plant.cause) for plant in PLANTS)
     lines = [
         f"{plant.cause:{width}}  {plant.does}{' [modelled]' if plant.is_modelled else ''}" for plant in PLANTS

@@ -1,4 +1,4 @@
-"""What a training run is made of."""
+"""Configure a training run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from zprof.reference_engine.program.modelled_compute import ComputeModel
 
 
 class Units(StrEnum):
-    """What is gathered and reduced as a whole."""
+    """Modules that are gathered and reduced as a whole."""
 
     BLOCKS = "blocks"
     LAYERS = "layers"
@@ -26,8 +26,8 @@ class Units(StrEnum):
 class TrainConfig:
     """A whole training run; equal on all ranks.
 
-    ``batch`` is global, so that losses depend neither on the number of ranks nor on accumulation.  No
-    ``link`` is the native transport, no ``compute`` the real one.
+    ``batch`` is global, so that losses depend neither on the number of ranks nor on accumulation.  Without
+    ``link`` the native transport runs, without ``compute`` the real compute.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -69,10 +69,10 @@ class TrainConfig:
             raise ValueError(f"shortened is {self.shortened}; it must be in [0, 1)")
 
     def check_ranks(self, ranks: int) -> None:
-        """Refuse a number of ranks that the run cannot be split over.
+        """Check that the run can be split over this number of ranks.
 
         Raises:
-            ValueError: one line that says what does not fit.
+            ValueError: the one-line message says what does not fit.
         """
         dp = self.data_parallel(ranks)
         self.gpt.check_model_parallel(self.mp)
@@ -85,10 +85,10 @@ class TrainConfig:
             raise ValueError(f"straggler_rank is {straggler}; there are ranks 0 to {ranks - 1}")
 
     def data_parallel(self, ranks: int) -> int:
-        """Data-parallel ranks of so many ranks.
+        """Return the number of data-parallel ranks among ``ranks``.
 
         Raises:
-            ValueError: they do not make whole groups.
+            ValueError: the ranks do not form whole groups.
         """
         if self.dp is not None and self.dp * self.mp != ranks:
             raise ValueError(
@@ -99,7 +99,7 @@ class TrainConfig:
         return ranks // self.mp
 
     def length(self, dp_rank: int, dp: int) -> int:
-        """Tokens in each sequence of one of ``dp`` data-parallel ranks."""
+        """Return the tokens in each sequence of one of ``dp`` data-parallel ranks."""
         context = self.gpt.context
         shorter = max(1, round(context * (1 - self.shortened)))
         if self.evened:
@@ -107,12 +107,12 @@ class TrainConfig:
         return context if dp_rank == 0 else shorter
 
     def tokens_per_step(self, dp: int) -> int:
-        """Tokens that all data-parallel ranks together train on in one optimizer step."""
+        """Return the tokens that all data-parallel ranks together process in one optimizer step."""
         return self.batch // dp * sum(self.length(rank, dp) for rank in range(dp))
 
     @property
     def modelled(self) -> tuple[str, ...]:
-        """What is simulated rather than run."""
+        """Names of the parts that are modelled instead of run."""
         return tuple(name for name in ("link", "compute") if getattr(self, name) is not None)
 
     def _parts(self, dp: int) -> str:
@@ -121,12 +121,12 @@ class TrainConfig:
         return ranks if micro_batches == 1 else f"{ranks} x {micro_batches} micro-batches"
 
 
-#: Parts of a config that are absent by default, and what they become with their first field.
+#: Parts of a config that are absent by default, and the type that their first field creates.
 _OPTIONAL_PARTS: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
 
 
 def replace_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:
-    """The config with fields of it and of its parts changed, by dotted name: ``{"zero.stage": 3}``.
+    """Return the config with fields changed by dotted name: ``{"zero.stage": 3}``.
 
     Raises:
         ValueError: a value is out of range.

@@ -110,6 +110,16 @@ def test_data_flows_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_programs_call_main_last() -> None:
+    """Under ``python -m``, names that are defined below the call do not exist yet."""
+    wrong = []
+    for path in (*(path for _, path, _ in all_imports()), *(ROOT / "benchmarks").rglob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        guards = [node for node in body if ast.unparse(node).startswith("if __name__ == '__main__':")]
+        wrong += [str(path.relative_to(ROOT)) for node in guards if node is not body[-1]]
+    assert not wrong
+
+
 def test_import_names_are_never_bare() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"

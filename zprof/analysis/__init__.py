@@ -1,1 +1,1 @@
-"""Pure functions: tables of a run in, frozen values out."""
+"""Analyse a run with pure functions: tables in, frozen values out."""

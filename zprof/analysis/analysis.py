@@ -1,6 +1,6 @@
-"""The analysis of one run: what the rules read.
+"""Analyse one run and return what the rules read.
 
-Tables of single collectives and steps stand beside the summed leaves that the report shows.
+Tables of single collectives and steps accompany the summed leaves that the report shows.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,15 @@ from zprof.run.reader import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAnalysis:
-    """Everything that is known of one run.
+    """Everything that is known about one run.
 
-    ``steps`` has one row per (rank, step) with the terms of the ledger in nanoseconds.
-    ``collectives`` has one row per collective and rank, on the common clock.
-    ``host`` says what the host did while its device had nothing to run, a row a rank and step; ``kernels``
-    sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
-    ``limiter`` has a row for each time that the host held a gather back.
-    They are empty where the recording does not show it.  ``hosts``: each rank's, where it is known.
-    ``tracks``: the instants behind the sums of each timed rank, for those who draw them.  ``source``: the run
-    itself, for those who need single events.
+    ``steps`` has one row per (rank, step) with the terms of the ledger in nanoseconds. ``collectives`` has
+    one row per collective and rank, on the common clock. ``host`` has one row per rank and step: what the
+    host did while its device had nothing to run. ``kernels`` sums the kernels of a device by name. ``passes``
+    gives the pass and unit that each gather belongs to. ``limiter`` has one row for each time that the host
+    held a gather back. Tables are empty if the recording does not contain the data. ``hosts``: host name of
+    each rank, if known. ``tracks``: the instants behind the sums of each timed rank, for drawing. ``source``:
+    the run itself, for access to single events.
     """
 
     run: RunFacts
@@ -52,7 +51,7 @@ class RunAnalysis:
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
-    """Measure memory and time of a run: of its steps, or of all of it as one stretch.
+    """Measure memory and time of a run, step by step or as one stretch.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -78,7 +77,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
 
 
 def analyse_memory_alone(run: Run) -> RunAnalysis:
-    """Measure the memory of a run, and nothing of its time.
+    """Measure only the memory of a run.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -97,7 +96,7 @@ def analyse_memory_alone(run: Run) -> RunAnalysis:
 
 
 def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
-    """Measure the time of a run, and nothing of its memory.
+    """Measure only the time of a run.
 
     Raises:
         BadInput: a table of the run is damaged.

@@ -1,6 +1,6 @@
-"""This run against its baseline: where the change in step time and memory comes from, also at equal work.
+"""Compare a run with its baseline: the sources of the change in step time and memory, also at equal work.
 
-Ledger: mean over the ranks of each term, b minus a, in whole nanoseconds; rounding goes to
+Ledger: b minus a of the mean over ranks of each term, in whole nanoseconds; rounding goes to
 ``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time. Step time: percentile
 bootstrap over the steps of each run (10 000 resamples, seed 0), 95 % interval of mean(b) - mean(a); the
 spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are scaled by tokens (else
@@ -21,9 +21,9 @@ from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, RankTime
 
-#: Fewer steps than this say nothing about how much a step varies.
+#: Fewer steps than this cannot show how much steps vary.
 MIN_STEPS = 3
-#: What the gaps are about that keep a verdict from being said.
+#: Values of ``Gap.what`` for gaps that prevent a verdict.
 TIMES_NOT_COMPARABLE = "times beside the baseline"
 NO_INTERVAL = "step time interval"
 _RESAMPLES = 10_000
@@ -31,7 +31,7 @@ _SEED = 0
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
-    """``b`` (this run) minus ``a`` (its baseline); None where they share neither time nor memory."""
+    """Return ``b`` (this run) minus ``a`` (its baseline); None if they share neither time nor memory."""
     timed = find_time_mismatch(a, b) is None
     memory = subtract_memory(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
@@ -51,7 +51,7 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
 
 
 def find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
-    """Why the times of both cannot stand side by side, where they cannot."""
+    """Return why the times of both runs cannot be compared, or None if they can."""
     silent = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
     if silent:
         remedy = "record the time window of both, or compare what they hold: --only memory"
@@ -86,7 +86,7 @@ def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
 
 
 def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """What the comparison cannot say, and what the baseline itself could not measure."""
+    """Return what the comparison cannot tell, and what the baseline itself could not measure."""
     apart = find_time_mismatch(a, b)
     if apart is not None:
         return (apart, *list_baseline_gaps(a, b))
@@ -96,7 +96,7 @@ def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 
 def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """What the baseline could not measure; what neither run can is said once."""
+    """Return the gaps of the baseline, except those that this run has too."""
     return tuple(
         Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
         for gap in a.gaps
@@ -105,7 +105,7 @@ def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 
 def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
-    """Change of each ledger term; the values sum to the change of the mean wall time."""
+    """Return the change of each ledger term; the values sum to the change of the mean wall time."""
     delta = {term: _mean_over_ranks(b, term) - _mean_over_ranks(a, term) for term in LEDGER_TERMS}
     wall = _mean_over_ranks(b, "wall_ns") - _mean_over_ranks(a, "wall_ns")
     delta["unexplained_ns"] += wall - sum(delta.values())
@@ -113,9 +113,9 @@ def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[s
 
 
 def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
-    """Change of each tenant, of the untagged rest and of the peak: the largest rank of each side.
+    """Return the change of each tenant, of the untagged bytes and of the peak: maximum over ranks per side.
 
-    Empty where either side measured no memory.
+    Empty if either side measured no memory.
     """
     if not a or not b:
         return {}
@@ -124,14 +124,14 @@ def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dic
 
 
 def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """The time of each step in nanoseconds, mean over the ranks that ran it."""
+    """Return the time of each step in nanoseconds, as the mean over the ranks that ran it."""
     if steps.empty:
         return np.empty(0)
     return steps.groupby("step")["wall_ns"].mean().to_numpy(dtype=np.float64)
 
 
 def bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[int, int]:
-    """95 % interval of mean(b) - mean(a) in nanoseconds; neither may be empty."""
+    """Return the 95 % interval of mean(b) - mean(a) in nanoseconds; neither may be empty."""
     low, high = difference_interval(a, b, 0.95)
     return (round(low), round(high))
 
@@ -139,7 +139,7 @@ def bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -
 def difference_interval(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], confidence: float
 ) -> tuple[float, float]:
-    """Interval of mean(b) - mean(a), with ``confidence`` in (0, 1); neither may be empty."""
+    """Return the interval of mean(b) - mean(a) for a ``confidence`` in (0, 1); neither may be empty."""
     generator = np.random.default_rng(_SEED)
     difference = _resample_means(b, generator) - _resample_means(a, generator)
     beside = 50 * (1 - confidence)
@@ -181,7 +181,7 @@ def _count_steps(count: int, kind: str = "") -> str:
     return f"{count} {kind}step{'' if count == 1 else 's'}"
 
 
-#: Step times of a and b in nanoseconds to the 95 % interval of mean(b) - mean(a).
+#: Maps step times of a and b in nanoseconds to the 95 % interval of mean(b) - mean(a).
 Interval = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], tuple[int, int]]
 _FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
 _UNSTATED = frozenset({"", "none", "unknown", "None"})
@@ -193,7 +193,7 @@ def scale_to_equal_work(
     steps: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
     interval: Interval,
 ) -> EqualWork | None:
-    """``b`` for as much work on a rank as ``a`` does in a step; None where the work of one is not known."""
+    """Return ``b`` scaled to the work per rank of a step of ``a``; None if the work of one is unknown."""
     known = _find_work(a, b)
     if known is None:
         return None
@@ -210,7 +210,7 @@ def scale_to_equal_work(
 
 
 def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
-    """That nobody can say whether both do the same work in a step."""
+    """Return a gap if it is unknown whether both runs do the same work per step."""
     if _find_work(a, b) is not None:
         return None
     silent = [run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _FIELDS)]
@@ -224,7 +224,7 @@ def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
 
 
 def list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
-    """What makes step times hard to compare, where both runs say it and do not say the same."""
+    """Return the settings that both runs state, with different values."""
     pairs = zip(_describe_job(a), _describe_job(b), strict=True)
     return tuple(
         Difference(what=what, a=before, b=after)
@@ -237,7 +237,7 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str]]:
     facts, training = run.run, run.training
     tokens, samples = training.tokens_per_step, training.samples_per_step
     sequence = f"{tokens / samples:g}" if tokens and samples else None
-    spoken = training.engine not in _UNSTATED  # 1 is also what stands there where nobody said anything
+    spoken = training.engine not in _UNSTATED  # 1 is also the default if nothing was stated
     return [
         ("ranks", str(facts.world_size)),
         ("ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
@@ -254,7 +254,7 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str]]:
 
 
 def _describe_ranks(loaded: tuple[int, ...], world_size: int) -> str:
-    """``all`` of any number: how many there are is said apart."""
+    """Return ``all`` for any number of ranks, because the number is listed separately."""
     if len(loaded) == world_size:
         return "all"
     shown = ",".join(map(str, loaded[:8]))

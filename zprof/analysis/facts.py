@@ -1,11 +1,11 @@
-"""What was recorded, before any table is read."""
+"""Describe what was recorded, without reading any table."""
 
 from zprof.model.report import RunFacts
 from zprof.run.reader import Run
 
 
 def describe_run(run: Run) -> RunFacts:
-    """What was recorded, from the manifests alone."""
+    """Return the facts of a run from its manifests alone."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
     return RunFacts(
         name=run.path.resolve().name.removesuffix(".zprof"),

@@ -1,7 +1,7 @@
-"""Set arithmetic on time intervals, the one place where it is done.
+"""Set arithmetic on time intervals; the only place where it is implemented.
 
-A set is an int64 array of shape (n, 2), rows ``[start, end)``.  Inputs may overlap, be unsorted or hold
-empty rows; results are sorted, disjoint and free of empty and touching rows.  All are O(n log n).
+A set is an int64 array of shape (n, 2) with rows ``[start, end)``. Inputs may overlap, be unsorted or hold
+empty rows. Results are sorted, disjoint, and free of empty and touching rows. All operations are O(n log n).
 """
 
 import numpy as np
@@ -15,16 +15,16 @@ EMPTY.setflags(write=False)
 
 
 def intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-    """Rows from two columns."""
+    """Return rows from a column of starts and a column of ends."""
     columns = [np.asarray(column, dtype=np.int64).ravel() for column in (starts, ends)]
     return np.column_stack(columns) if len(columns[0]) else EMPTY
 
 
 def union(*sets: Intervals) -> Intervals:
-    """Everything that lies in any of the sets."""
+    """Return the union of the sets."""
     rows = sets[0] if len(sets) == 1 else np.concatenate(sets) if sets else EMPTY
     if (rows[:, 1] > rows[:, 0]).all() and (rows[1:, 0] > rows[:-1, 1]).all():
-        return rows  # most are disjoint already
+        return rows  # most inputs are disjoint already
     rows = rows[rows[:, 1] > rows[:, 0]]
     if not len(rows):
         return EMPTY
@@ -36,27 +36,27 @@ def union(*sets: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """What lies in both."""
+    """Return the intersection of two sets."""
     return _combine(a, b, inside_b=True)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """What lies in ``a`` and not in ``b``."""
+    """Return ``a`` without ``b``."""
     return _combine(a, b, inside_b=False)
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """What lies in ``[start, end)``."""
+    """Return the part of ``a`` inside ``[start, end)``."""
     return union(np.clip(a, start, max(start, end)))
 
 
 def measure(a: Intervals) -> int:
-    """Total length, overlaps counted once."""
+    """Return the total length, counting overlaps once."""
     return int(np.diff(union(a), axis=1).sum())
 
 
 def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
-    """For each window ``[start, end)`` the length of ``a`` inside it; a reversed window has none."""
+    """Return the length of ``a`` inside each window ``[start, end)``; 0 for a reversed window."""
     merged = union(a)
     low = np.asarray(starts, dtype=np.int64)
     high = np.maximum(low, np.asarray(ends, dtype=np.int64))
@@ -64,7 +64,7 @@ def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
 
 
 def _length_before(merged: Intervals, points: Int64s) -> Int64s:
-    """Length of a merged set left of each point."""
+    """Return the length of a merged set to the left of each point."""
     if not len(merged):
         return np.zeros(points.shape, dtype=np.int64)
     lengths = np.concatenate(([0], np.cumsum(merged[:, 1] - merged[:, 0])))

@@ -1,4 +1,4 @@
-"""Two runs side by side: time, memory, kernels, findings and settings as rows with a value of each run."""
+"""Compare two runs side by side: time, memory, kernels, findings and settings as rows with both values."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -40,7 +40,7 @@ _ALL = "all ranks"
 
 
 def build_time_sections(a: Report, b: Report) -> list[Section]:
-    """Every figure of the time side; sections that neither run fills are left out."""
+    """Return every figure of the time side; sections that neither run fills are left out."""
     found = [
         _mean_section(a.time, b.time),
         _equal_work_section(b.comparison),
@@ -86,7 +86,7 @@ def _rank_sections(a: Time, b: Time) -> Iterable[Section]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedCollective:
-    """All collectives of a kind in a group, whatever their data types."""
+    """All collectives of one kind in one group, over all data types."""
 
     kind: str
     place: str
@@ -104,7 +104,7 @@ def _collective_sections(a: Report, b: Report) -> Iterable[Section]:
 def _collective_rows(
     a: "_MergedCollective | None", b: "_MergedCollective | None", *, timed: bool
 ) -> tuple[Row, ...]:
-    """A kind that one run has not: none of it, where that run was timed; its rates are unknown then too."""
+    """Return the rows of a kind; if a timed run lacks the kind, its sums are 0 and its rates unknown."""
     none = 0 if timed else None
     sides = [
         [*read_values(side and side.sums, _SUMMED, none), *read_values(side and side.sums, _RATES, None)]
@@ -126,7 +126,7 @@ def _merge_kinds(report: Report) -> list[_MergedCollective]:
 
 
 def _merge_entries(kind: str, place: str, entries: Sequence[CollectiveTime]) -> _MergedCollective:
-    """Sums; delays and bandwidths are those of the data type with most bytes."""
+    """Return the sums; delays and bandwidths are those of the data type with the most bytes."""
     largest = max(entries, key=lambda entry: entry.bytes)
     sums = {name: sum(getattr(entry, name) for entry in entries) for name in _SUMMED}
     return _MergedCollective(
@@ -138,7 +138,7 @@ def _merge_entries(kind: str, place: str, entries: Sequence[CollectiveTime]) -> 
 
 
 def _name_place(entry: CollectiveTime, report: Report) -> str:
-    """Groups of all ranks are the same group in a job of another size."""
+    """Return a name that is equal for groups of all ranks, even in jobs of different sizes."""
     return _ALL if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
 
 
@@ -185,7 +185,7 @@ _KERNEL_COLUMNS = {"name", "total_ns"}
 
 
 def build_memory_section(a: Report, b: Report) -> Section:
-    """Each tenant on the rank that holds most of it, at that rank's peak."""
+    """Return each tenant on the rank that holds most of it, at that rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
     rows = [
         Row(
@@ -208,7 +208,7 @@ def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | No
 
 
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
-    """Time of each kernel (on CPU ranks operator) a step; a kernel that only one run has takes no time."""
+    """Return the time per step of each kernel (operator on CPU ranks); 0 if only the other run has it."""
     before, after = _kernel_times(a), _kernel_times(b)
     names = sorted({*before, *after}, key=lambda name: -max(before.get(name, 0), after.get(name, 0)))
     known = bool(before and after)
@@ -233,7 +233,7 @@ def _kernel_times(run: RunAnalysis) -> dict[str, int]:
 
 
 def build_finding_section(a: Report, b: Report) -> Section:
-    """What each cause costs in each run: found, not found, or not tested."""
+    """Return what each cause costs in each run: a saving, not found, or not tested."""
     by_cause = [{finding.cause: finding for finding in report.findings} for report in (a, b)]
     causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
     rows = [
@@ -268,12 +268,12 @@ def _list_untested(report: Report) -> Iterable[str]:
 
 _RUN = ("zprof_version", "source", "world_size", "device", "backend")
 _MAX_LISTED = 12
-#: Of a variable that a recording of the environment does not hold.
+#: Value of a variable that is absent from a recorded environment.
 _NOT_SET = "not set"
 
 
 def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
-    """Every setting of either; None where a run does not say it."""
+    """Return every setting of either run; None if a run does not state it."""
     sides = (_read_settings(a), _read_settings(b))
     absent = [_NOT_SET if run.manifest.environment else None for run in (a, b)]
     return tuple(
@@ -307,7 +307,7 @@ def _to_text(value: object) -> str | None:
 
 
 def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
-    """``0-7``, or the numbers where some are left out."""
+    """Return ``0-7`` for consecutive numbers, else the numbers themselves."""
     if not numbers:
         return None
     low, high = min(numbers), max(numbers)
@@ -322,14 +322,14 @@ _UNITS = (("_bytes_per_s", "bytes_per_s"), ("_ns", "ns"), ("_bytes", "bytes"), (
 
 
 def infer_unit(name: str) -> str:
-    """The unit that a leaf's name ends in; a count where it ends in none."""
+    """Return the unit suffix of a leaf's name; "count" if it has none."""
     if name == "bytes":
         return "bytes"
     return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "count")
 
 
 def make_rows(a: object | None, b: object | None, names: Sequence[str]) -> tuple[Row, ...]:
-    """The attributes of two leaves; those of a leaf that is not there are unknown."""
+    """Return rows of the attributes of two leaves; attributes of a missing leaf are unknown."""
     return tuple(
         Row(name=name, unit=infer_unit(name), a=getattr(a, name, None), b=getattr(b, name, None))
         for name in names
@@ -337,12 +337,12 @@ def make_rows(a: object | None, b: object | None, names: Sequence[str]) -> tuple
 
 
 def read_values(item: object | None, names: Sequence[str], absent: Figure) -> list[Figure]:
-    """The attributes of a leaf; where there is no such leaf, what that means."""
+    """Return the attributes of a leaf, or ``absent`` for each if there is no leaf."""
     return [absent if item is None else getattr(item, name) for name in names]
 
 
 def mean_value(items: Sequence[object], name: str) -> Figure:
-    """The mean of an attribute, whole where it counts nanoseconds or bytes; unknown where one is."""
+    """Return the mean of an attribute, rounded for nanoseconds and bytes; None if any value is unknown."""
     values: list[float | None] = [getattr(item, name) for item in items]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
@@ -352,7 +352,7 @@ def mean_value(items: Sequence[object], name: str) -> Figure:
 
 
 def max_value(items: Sequence[object], name: str) -> Figure:
-    """The largest value of an attribute; unknown where it is not known of all."""
+    """Return the maximum of an attribute; None if any value is unknown."""
     values: list[int | None] = [getattr(item, name) for item in items]
     known = [value for value in values if value is not None]
     return max(known) if known and len(known) == len(values) else None
@@ -361,7 +361,7 @@ def max_value(items: Sequence[object], name: str) -> Figure:
 def pair_by_key(
     a: Iterable[_T], b: Iterable[_T], key: "Callable[[_T], tuple[Any, ...]]"
 ) -> list[tuple[tuple[Any, ...], _T | None, _T | None]]:
-    """Items of both sides by key, those of ``a`` first in their order, then what only ``b`` has."""
+    """Return the items of both sides by key: those of ``a`` in their order, then those only in ``b``."""
     before, after = ({key(item): item for item in side} for side in (a, b))
     keys = dict.fromkeys([*before, *after])
     return [(name, before.get(name), after.get(name)) for name in keys]

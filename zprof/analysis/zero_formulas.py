@@ -1,4 +1,4 @@
-"""The ZeRO formulas that a run is checked against: state bytes per rank, and bytes moved per step.
+"""Compute the ZeRO formulas that a run is checked against: state bytes per rank, and bytes moved per step.
 
 State, bytes per rank (arXiv 1910.02054, section 5 and figure 1), psi parameters over N ranks, p, g and k
 bytes per element of parameter, gradient and optimizer state:
@@ -27,9 +27,9 @@ _COUNTED = frozenset({Tenant.OPTIMIZER_STATE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFormula:
-    """What the stage gives one rank of one model state: ``element_bytes`` of each of its elements.
+    """Bytes of one model state per rank by the formula of the stage; ``element_bytes`` is per element.
 
-    ``ranks`` share the model's states; ``sharded``: each holds only its part of this one.
+    ``ranks`` is the number that share the model's states; ``sharded``: each holds only its part of this one.
     """
 
     law_bytes: int
@@ -41,9 +41,9 @@ class TenantFormula:
 
 
 def compute_state_formula(facts: TrainingFacts) -> StateFormula | None:
-    """Bytes of each state that the stage's law gives one rank; None where a fact is missing.
+    """Return the bytes of each state per rank by the formula of the stage; None if a fact is missing.
 
-    A share that is no whole number is rounded up.  What the engine adds stands apart:
+    A share that is not a whole number is rounded up. What the engine adds is listed separately:
     ``padding_bytes`` over all three states, and the optimizer's 4-byte step counters.
     """
     laws = compute_tenant_formulas(facts)
@@ -59,7 +59,7 @@ def compute_state_formula(facts: TrainingFacts) -> StateFormula | None:
 
 
 def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormula]:
-    """The law of each state whose facts are known; empty where the number of elements or the stage is not."""
+    """Return the formula of each state with known facts; empty without stage and number of elements."""
     psi, ranks, stage = facts.parameters, facts.shard_ranks, facts.stage
     if psi is None or ranks is None or ranks < 1 or stage is None or stage not in _STAGES:
         return {}
@@ -80,10 +80,10 @@ def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormu
 
 
 def compute_expected_volume(facts: TrainingFacts) -> int | None:
-    """Bytes that one rank moves in a step, an all-reduce counted twice; None where a fact is missing.
+    """Return the bytes that one rank moves per step, an all-reduce counted twice; None if a fact is missing.
 
-    Padding travels and is counted.  Stages 2 and 3 communicate in every micro-batch: a sharded gradient
-    cannot wait for the last one.  One rank alone moves nothing.
+    Padding is transferred and counted. Stages 2 and 3 communicate in every micro-batch: a sharded gradient
+    cannot wait for the last one. A single rank moves nothing.
     """
     psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
     if ranks == 1:
@@ -96,14 +96,14 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
 
 
 def compute_wire_parameter_bytes(facts: TrainingFacts) -> int | None:
-    """Bytes of all parameters once, as they travel, with padding; None where a fact is missing."""
+    """Return the bytes of all parameters once, at wire size and with padding; None if a fact is missing."""
     if facts.parameters is None or facts.communication_bytes is None:
         return None
     return facts.communication_bytes * (facts.parameters + facts.padding_elements)
 
 
 def _count_passes(stage: int, micro_batches: int) -> tuple[int, int]:
-    """Gathers of all parameters and reductions of all gradients in a step; an all-reduce counts twice."""
+    """Return gathers of all parameters and reductions of all gradients per step; an all-reduce is two."""
     return {0: (0, 2), 1: (1, 1), 2: (1, micro_batches), 3: (2 * micro_batches, micro_batches)}[stage]
 
 

@@ -1,1 +1,1 @@
-"""Holds a report against limits and a baseline: what a team's CI asks."""
+"""Judge a report against limits and a baseline, for CI."""

@@ -2,13 +2,12 @@
 
 Every value is a leaf of the report, or a sum or a mean of a list of leaves:
 
-    memory        the rank with the highest peak, of equal ones the first
+    memory        the rank with the highest peak, the first one of equals
     collectives   per kind, data type and group size: the sum over groups of mean * group size / world size
-    time          per step the mean over the ranks that ran it
+    time          per step, the mean over the ranks that ran it
 
-The file is JSON to review in a repository: stable keys, each list of numbers on one line. It may be
-hostile, so it is read strictly: a plain file of at most 1 MiB, of this schema, with values that a run can
-have.
+The file is JSON for review in a repository: stable keys, each list of numbers on one line. It may be hostile,
+so it is read strictly: a plain file of at most 1 MiB, of this schema, with values that a run can have.
 """
 
 import json
@@ -40,12 +39,12 @@ from zprof.model.time import CollectiveTime, StepTime
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
-#: Columns of a name that comes from a run: more is no name of a data type or of a device.
+#: Maximum columns of a name from a run; no data type or device has a longer one.
 _MAX_NAME_COLUMNS = 100
 
 
 def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> Baseline:
-    """What later runs are held against; ``environment`` is that of the run's manifest."""
+    """Return the baseline that later runs are judged against; ``environment`` is from the run's manifest."""
     return Baseline(
         zprof_version=__version__,
         name=_clean_name(name),
@@ -57,7 +56,7 @@ def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> 
 
 
 def read_conditions(report: Report, environment: Mapping[str, str]) -> Conditions:
-    """Under which the run was recorded; what nobody said is empty."""
+    """Return the conditions under which the run was recorded; unknown texts are empty."""
     run, window = report.run, report.time.window
     return Conditions(
         device=_clean_name(run.device),
@@ -72,7 +71,7 @@ def read_conditions(report: Report, environment: Mapping[str, str]) -> Condition
 
 
 def find_highest_peak(ranks: Sequence[RankMemory]) -> int:
-    """Where in the list the rank with the highest peak stands, of equal ones the first; not of none."""
+    """Return the index of the rank with the highest peak, the first one of equals; ``ranks`` is not empty."""
     return max(range(len(ranks)), key=lambda place: (ranks[place].peak_bytes, -place))
 
 
@@ -96,7 +95,7 @@ def _list_missing_ranks(report: Report, seen: set[int]) -> tuple[int, ...]:
 
 
 def _collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
-    """None where no step was timed, and where none was seen of ranks that must have met."""
+    """Return None if no step was timed, or if several ranks ran and no collective was seen."""
     entries, world = report.time.collectives, report.run.world_size
     if not report.time.per_rank or (not entries and world > 1):
         return None
@@ -109,7 +108,7 @@ def _collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
 def _scale_to_rank(
     kind: str, dtype: str, size: int, entries: Sequence[CollectiveTime], world: int
 ) -> CollectiveBaseline:
-    """One group is all there is of it, and is its leaf; of several each rank is in some only."""
+    """Return the mean per rank: a single group of all ranks as it is, several groups weighted by size."""
     alone = len(entries) == 1 and size >= world
     weight, whole = (1, 1) if alone or not size else (size, max(1, world))
     moves = kind != CollectiveKind.BARRIER
@@ -146,7 +145,7 @@ def _time(report: Report) -> TimeBaseline | None:
 
 
 def _average_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
-    """Wall, exposed, collective and exposed wait of a step."""
+    """Return wall, exposed, collective and exposed wait of a step, as means over its ranks."""
     rows = [
         (
             rank.wall_ns,
@@ -165,25 +164,25 @@ def _clean_name(said: str) -> str:
 
 
 _MAX_BYTES = 1 << 20
-#: More is no size, time, count or number of ranks of a run.
+#: Maximum size, time, count and number of ranks that a run can have.
 _MAX_AMOUNT = 1 << 60
 _MAX_COUNT = 1e9
 _MAX_RANKS = 1 << 24
 _MAX_NAME_LENGTH = 400
-#: More is modelled of no run.
+#: Maximum number of modelled properties that a run can have.
 MAX_MODELLED = 16
 _SAVE_AGAIN = "save it again: zprof baseline save RUN"
 _T = TypeVar("_T")
 
 
 def to_json(baseline: Baseline) -> str:
-    """The baseline as it stands in a repository.
+    """Return the baseline as the text of its file.
 
     Raises:
-        BadInput: it is so large that it would not be read.
+        BadInput: The text is too large to be read back.
     """
     text = "\n".join(_format_lines(to_tree(baseline), "")) + "\n"
-    if len(text) > _MAX_BYTES:  # of ASCII
+    if len(text) > _MAX_BYTES:  # ASCII, so characters are bytes
         raise BadInput(
             f"{_clip_text(baseline.name)}: its baseline is larger than one can be (1 MiB)",
             hint="record fewer time steps (--time-steps)",
@@ -195,7 +194,7 @@ def read_baseline(path: Path) -> Baseline:
     """Read and check a baseline.
 
     Raises:
-        BadInput: it is not there, no baseline, damaged, from a newer zprof, or holds what no run can.
+        BadInput: The file is missing, damaged, no baseline or from a newer zprof, or holds impossible values.
     """
     content = _read_bytes(path)
     _check_schema(_decode(content, _Versioned, path).schema, path)
@@ -208,18 +207,18 @@ def read_baseline(path: Path) -> Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
-    """What a baseline of any version has."""
+    """The field that baselines of all versions have."""
 
     schema: str = ""
 
 
 def clamp_ratio(part: int, whole: int) -> float | None:
-    """A ratio of sums as a baseline keeps it, from 0 to 1; None of nothing."""
+    """Return a ratio of sums, clamped to 0 to 1, None if the whole is not positive."""
     return min(1.0, max(0.0, part / whole)) if whole > 0 else None
 
 
 def _format_lines(value: Any, indent: str) -> list[str]:
-    """``value`` as lines; the first one is not indented."""
+    """Return ``value`` as lines, of which the first is not indented."""
     if isinstance(value, dict) and value:
         return _format_block(value, indent)
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -278,7 +277,7 @@ def _check_schema(schema: str, path: Path) -> None:
 
 
 def _find_wrong(baseline: Baseline) -> Iterator[str]:
-    """What no run can have, the first of it in the order of the file."""
+    """Yield values that no run can have, in the order of the file."""
     conditions = baseline.conditions
     texts = (baseline.name, baseline.zprof_version, conditions.device, conditions.backend)
     more = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)

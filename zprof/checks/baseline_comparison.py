@@ -1,6 +1,4 @@
-"""Compare two baselines: the figures that differ, and conditions under which one cannot be compared
-with the other.
-"""
+"""Compare two baselines: the figures that differ, and the conditions that make them incomparable."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +14,7 @@ _Figures = dict[str, _Figure]
 
 
 def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
-    """All figures of both, named as the gates are; None where one does not have it."""
+    """Return all figures of both, named like the gates; None for a side that lacks one."""
     a, b = dict(_list_figures(before)), dict(_list_figures(after))
     return tuple(
         Row(name=name, unit=(b.get(name) or a[name])[0], a=_value(a, name), b=_value(b, name))
@@ -25,18 +23,18 @@ def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
 
 
 def list_bounds(baseline: Baseline) -> tuple[str, ...]:
-    """The figures that are bounds or lack ranks, each a line; a check judges less by them."""
+    """Return one line for each figure that is a bound or lacks ranks; a check judges less by them."""
     ends = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
     return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(ends))
 
 
 def list_changes(before: Baseline, after: Baseline) -> tuple[Row, ...]:
-    """The figures that are not the same in both."""
+    """Return the figures that differ."""
     return tuple(row for row in compare_figures(before, after) if row.a != row.b)
 
 
 def other_conditions(before: Baseline, after: Baseline) -> tuple[str, ...]:
-    """Why one cannot take the other's place unasked; empty where it can."""
+    """Return why ``after`` cannot replace ``before`` without confirmation; empty if it can."""
     return find_condition_differences(before.conditions, after.conditions)
 
 
@@ -89,7 +87,7 @@ def _time_figures(time: TimeBaseline) -> Iterator[tuple[str, _Figure]]:
 def _bound_figures(
     name: str, bounds: Sequence[str], missing_ranks: Sequence[int] = ()
 ) -> Iterator[tuple[str, _Figure]]:
-    """Why a figure is not the whole truth; a check judges less by it."""
+    """Yield why a figure is a bound or incomplete; a check judges less by it."""
     if bounds:
         yield f"{name}, {_ONLY}", ("text", " and ".join(bounds))
     if missing_ranks:
@@ -97,7 +95,7 @@ def _bound_figures(
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:
-    """All of them: a row is to change with each."""
+    """Return all ranks without shortening, so that the row changes with each of them."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
@@ -112,15 +110,16 @@ def _describe_kind(entry: CollectiveBaseline) -> str:
 
 
 _UNKNOWN = "unknown"
-#: What of ``modelled`` is planted on purpose: that is what a check is to see, and no condition.
+#: Prefixes of ``modelled`` entries that are planted on purpose: a check is to detect them, so they are no
+#: condition.
 _PLANTED = ("planted ", "straggler:")
-#: Of a condition in a sentence; compared is all of it.
+#: Maximum columns of a condition in a sentence; the comparison uses all of it.
 _COLUMNS = 120
 _WINDOWS = {"step": "by steps", "trace": "as one stretch"}
 
 
 def find_condition_differences(of_baseline: Conditions, of_run: Conditions) -> tuple[str, ...]:
-    """What is not the same, each a phrase: ``world size 4, the baseline has 2``; empty where all is."""
+    """Return a phrase for each difference: ``world size 4, the baseline has 2``; empty if there is none."""
     pairs = zip(_describe_conditions(of_baseline), _describe_conditions(of_run), strict=True)
     return tuple(
         f"{what} {shorten(now, _COLUMNS)}, the baseline has {shorten(before, _COLUMNS)}"
@@ -130,7 +129,7 @@ def find_condition_differences(of_baseline: Conditions, of_run: Conditions) -> t
 
 
 def torch_release(version: str) -> str:
-    """``2.13.0+cpu`` as ``2.13.0``: the local part says how it was built, not what it does."""
+    """Return ``2.13.0`` for ``2.13.0+cpu``: the local part tells the build, not the behavior."""
     return version.partition("+")[0]
 
 

@@ -1,7 +1,7 @@
-"""A check: each limit is judged by its gate, and the worst of them is the answer.
+"""Judge each limit by its gate; the worst result is the outcome of the check.
 
 failed > unknown > warned > within noise > passed
-nothing judged at all: unknown, but on a first run without baseline
+nothing judged at all: unknown, except on a first run without a baseline
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,17 +42,17 @@ def check(
     environment: Mapping[str, str],
     any_conditions: bool = False,
 ) -> Check:
-    """Hold a run against limits and a baseline.
+    """Judge a run against limits and a baseline.
 
     Args:
-        report: of the run.
-        limits: in the order in which their results come.
-        baseline: None on a first run: limits that are relative to it are skipped.
-        environment: that of the run's manifest, for the version of torch.
-        any_conditions: compare, too, what was recorded under other conditions.
+        report: The report on the run.
+        limits: The limits, in the order of their results.
+        baseline: None on a first run: limits relative to it are skipped.
+        environment: The environment from the run's manifest, for the version of torch.
+        any_conditions: Compare even if the conditions of the recordings differ.
 
     Raises:
-        BadInput: the baseline is of other conditions, or there is no such gate.
+        BadInput: The conditions differ from those of the baseline, or there is no such gate.
     """
     now = make_baseline(report, environment, report.run.name)
     apart = find_condition_differences(baseline.conditions, now.conditions) if baseline is not None else ()

@@ -1,8 +1,8 @@
 """Find the limits that apply: defaults < pyproject.toml < zprof.toml < the command line.
 
-Each file is looked for from a folder upwards to the root of the repository (the folder that holds
-``.git``); the first that configures zprof counts. A layer replaces weaker limits gate by gate, or turns a
-gate off. Memory may be split by tenant, in any of the ways that TOML has:
+Each file is searched from a folder upwards to the root of the repository (the folder that holds ``.git``).
+The first one that configures zprof counts. A layer replaces weaker limits gate by gate, or turns a gate off.
+Memory may be split by tenant, in any of the ways that TOML offers:
 
     [tool.zprof.check]                         [tool.zprof.check.peak_memory]
     peak_memory = "+2%"                        total = "+2%"
@@ -46,20 +46,20 @@ class Section:
 
 
 def find_sections(folder: Path) -> tuple[Section, ...]:
-    """What the nearest pyproject.toml and the nearest zprof.toml say, the weaker first.
+    """Return the tables of the nearest pyproject.toml and the nearest zprof.toml, the weaker one first.
 
     Raises:
-        BadInput: one of them cannot be used.
+        BadInput: One of them cannot be used.
     """
     found = (_find_nearest(folder, PYPROJECT), _find_nearest(folder, ZPROF_TOML))
     return tuple(section for section in found if section is not None)
 
 
 def read_section(path: Path) -> Section | None:
-    """The table of limits in ``path``; None where it says nothing about zprof.
+    """Return the table of limits in ``path``, None if the file does not configure zprof.
 
     Raises:
-        BadInput: there is no such file, it is no TOML, or it has something else where the table should be.
+        BadInput: The file does not exist or is not TOML, or the table has another type.
     """
     document = _read_document(path)
     if path.name != PYPROJECT:
@@ -80,7 +80,7 @@ def _find_nearest(folder: Path, name: str) -> Section | None:
 
 
 def _walk_up(folder: Path) -> Iterator[Path]:
-    """``folder`` and those above it, down from the root of the repository."""
+    """Yield ``folder`` and its parents, up to the root of the repository."""
     start = folder.resolve()
     for place in (start, *start.parents)[:_MAX_FOLDERS]:
         yield place
@@ -91,7 +91,7 @@ def _walk_up(folder: Path) -> Iterator[Path]:
 def _is_there(path: Path, test: Callable[[Path], bool]) -> bool:
     try:
         return test(path)
-    except OSError:  # a folder that others must not look into has nothing to say
+    except OSError:  # a folder without read permission configures nothing
         return False
 
 
@@ -119,7 +119,7 @@ def _read_document(path: Path) -> dict[str, Any]:
         return tomllib.loads(_read_text(path))
     except RecursionError:
         raise BadInput(f"{path}: nested too deep", hint="mend it") from None
-    except ValueError as error:  # no TOML, or a number of too many digits
+    except ValueError as error:  # not TOML, or a number with too many digits
         raise BadInput(f"{path}: is no TOML: {_quote_reason(error)}", hint="mend it") from None
 
 
@@ -148,7 +148,7 @@ _TOTAL = "total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedLimit:
-    """A limit as somebody states it: ``origin`` is shown beside it, ``place`` is where to mend it."""
+    """A limit as written: ``origin`` is shown beside it, ``place`` names where to correct it."""
 
     gate: str
     said: object
@@ -159,12 +159,12 @@ class StatedLimit:
 def limits_for(
     folder: Path, *, config: Path | None = None, flags: Iterable[StatedLimit] = ()
 ) -> tuple[Limit, ...]:
-    """The limits that hold in ``folder``, in the order of the gates.
+    """Return the limits that apply in ``folder``, in the order of the gates.
 
-    ``config`` is read in place of the files around ``folder``; ``flags`` are stronger than all files.
+    ``config`` is read instead of the files around ``folder``. ``flags`` override all files.
 
     Raises:
-        BadInput: a file or a flag says what makes no sense; the line names it.
+        BadInput: A file or a flag states an invalid limit; the message names it.
     """
     held: dict[str, Limit | None] = {limit.gate: limit for limit in default_limits()}
     for section in _choose_sections(folder, config):
@@ -175,10 +175,10 @@ def limits_for(
 
 
 def list_stated_limits(section: Section, folder: Path) -> Iterator[StatedLimit]:
-    """The limits of a file, tenants apart; it is called by its path below ``folder``, else by its name.
+    """Yield the limits of a file, one per tenant. Their origin is its path below ``folder``, else its name.
 
     Raises:
-        BadInput: a gate has two limits.
+        BadInput: A gate has two limits.
     """
     seen: set[str] = set()
     path = folder / section.path
@@ -209,7 +209,7 @@ def _parse_limits(stated: Iterable[StatedLimit]) -> dict[str, Limit | None]:
 
 
 def _split_parts(key: str, said: object, place: str) -> Iterator[tuple[str, object, str]]:
-    """Gate, what is said of it, and where: a table of tenants is taken apart, all else is one gate."""
+    """Yield gate, limit and place; a table of tenants is split, anything else is one gate."""
     if key != PEAK_MEMORY or not isinstance(said, Mapping):
         yield key, said, place
         return
@@ -231,7 +231,7 @@ def _quote_key(key: str) -> str:
     return key if key.isidentifier() and key.isascii() and len(key) < 48 else quote_input(key)
 
 
-#: As they would stand in ``[tool.zprof.check]``.
+#: As they would be written in ``[tool.zprof.check]``.
 DEFAULTS: Mapping[str, object] = {
     "peak_memory": "+2%",
     "exposed_ratio": {"max": "+5pt", "confidence": 0.95},
@@ -244,23 +244,23 @@ DEFAULTS: Mapping[str, object] = {
 
 
 def default_limits() -> tuple[Limit, ...]:
-    """The limits of :data:`DEFAULTS`, each of origin ``default``."""
+    """Return the limits of :data:`DEFAULTS`, each with origin ``default``."""
     limits = (parse_limit(gate, said, origin=DEFAULT) for gate, said in DEFAULTS.items())
     return tuple(limit for limit in limits if limit is not None)
 
 
 def soften_for_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
-    """``limits`` as they are held on ``device`` (``cpu``, or a GPU's).
+    """Return ``limits`` as they apply on ``device`` (``cpu`` or a GPU).
 
-    On CPU ranks a limit of time that stands only in the defaults warns and does not fail: such ranks share
-    their cores with whatever else a CI machine runs, so their times say as much of that as of the program.
-    A limit that somebody stated fails on any device, and so does every limit of bytes and counts.
+    On CPU ranks a default limit of time warns and does not fail. Such ranks share their cores with whatever
+    else a CI machine runs, so their times reflect that as much as the program. A limit that a user stated
+    fails on any device, and so does every limit of bytes and counts.
     """
     return tuple(replace(limit, warns=True) if _is_softened(limit, device) else limit for limit in limits)
 
 
 def list_softened(limits: Iterable[Limit], found: Check) -> tuple[str, ...]:
-    """The gates that would have failed in ``found``, were they not softened by :func:`for_device`."""
+    """Return the gates that would have failed in ``found`` without :func:`soften_for_device`."""
     fail = {limit.gate for limit in limits if not limit.warns}
     return tuple(
         result.limit.gate
@@ -268,8 +268,8 @@ def list_softened(limits: Iterable[Limit], found: Check) -> tuple[str, ...]:
         if result.outcome is Outcome.WARNED
         and result.limit.warns
         and result.limit.gate in fail
-        and not result.remedy  # with one it was not judged
-        and (result.limit.gate != "exposed_wait" or result.subject)  # of nobody: it warns anyway
+        and not result.remedy  # a result with a remedy was not judged
+        and (result.limit.gate != "exposed_wait" or result.subject)  # without a late rank it only warns
     )
 
 

@@ -1,8 +1,7 @@
-"""Split the text of a limit into its parts: ``[<=|>=] [+|-]NUMBER [UNIT] [@ CONFIDENCE] [warn]``, or
-``exact``.
+"""Parse the text of a limit: ``[<=|>=] [+|-]NUMBER [UNIT] [@ CONFIDENCE] [warn]``, or ``exact``.
 
-``+2%`` is relative to the baseline, ``+3pt`` adds percentage points to it, ``24 MiB``, ``10%``, ``120
-ms`` and ``3Ψ`` are absolute. Numbers are decimal, so that ``0.1%`` is exactly 0.001.
+``+2%`` is relative to the baseline, ``+3pt`` adds percentage points to it, ``24 MiB``, ``10%``, ``120 ms``
+and ``3Ψ`` are absolute. Numbers are decimal, so ``0.1%`` is exactly 0.001.
 """
 
 import re
@@ -25,13 +24,13 @@ _LIMIT = re.compile(
     (?:\s+(?P<warn>warn))?""",
     re.VERBOSE,
 )
-#: Units that stand right behind their number.
+#: Units that follow their number without a space.
 _CLOSE = ("", "%", "pt", "pp", "Ψ", "ψ")
 _SIDES = {"<=": Sense.AT_MOST, "≤": Sense.AT_MOST, ">=": Sense.AT_LEAST, "≥": Sense.AT_LEAST}
 
 
 class InvalidLimit(ValueError):
-    """A limit that means nothing: why, and what would."""
+    """A limit that is not valid: ``why``, and a ``hint`` at what would be."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
@@ -41,7 +40,7 @@ class InvalidLimit(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitText:
-    """A limit as it was written.  ``number`` is signed where ``signed``; ``text`` is the quantity alone."""
+    """The parts of a limit as written. ``number`` is signed if ``signed``; ``text`` is the quantity alone."""
 
     side: Sense | None
     exact: bool
@@ -54,10 +53,10 @@ class LimitText:
 
 
 def parse_limit_text(text: str) -> LimitText:
-    """``text`` taken apart.
+    """Return the parts of ``text``.
 
     Raises:
-        Senseless: it is no limit.
+        InvalidLimit: The text is not a limit.
     """
     plain = " ".join(text.replace(_MINUS, "-").split()) if len(text) <= _MAX_LENGTH else ""
     found = _LIMIT.fullmatch(plain)
@@ -79,10 +78,10 @@ def parse_limit_text(text: str) -> LimitText:
 
 
 def parse_confidence(said: object) -> Decimal:
-    """``0.95`` or ``"95%"`` as a number above 0.5 and below 1.
+    """Return ``0.95`` or ``"95%"`` as a number above 0.5 and below 1.
 
     Raises:
-        Senseless: it is no confidence.
+        InvalidLimit: The value is not a confidence.
     """
     text = format_number(said) if is_number(said) else said if isinstance(said, str) else ""
     found = re.fullmatch(rf"({_NUMBER})\s*(%?)", text[:_MAX_LENGTH])
@@ -94,15 +93,15 @@ def parse_confidence(said: object) -> Decimal:
 
 
 def is_number(said: object) -> bool:
-    """Whether ``said`` is a whole or a decimal number, and no boolean."""
+    """Return whether ``said`` is an int or a float, and not a boolean."""
     return isinstance(said, int | float) and not isinstance(said, bool)
 
 
 def format_number(said: object) -> str:
-    """A number as the text of a limit: without an exponent.
+    """Return a number as the text of a limit, without an exponent.
 
     Raises:
-        Senseless: no limit is as large, or it is not finite.
+        InvalidLimit: The number is too large for a limit, or not finite.
     """
     if not isinstance(said, int | float) or not -1e18 < said < 1e18:
         raise InvalidLimit("is no limit", "write a finite number")
@@ -110,10 +109,10 @@ def format_number(said: object) -> str:
 
 
 def quote_input(said: object) -> str:
-    """What somebody wrote, short and harmless to print."""
+    """Return user input in quotes, shortened and safe to print."""
     try:
         text = str(said)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # an int with more digits than Python converts to text
         text = type(said).__name__
     return f'"{shorten(printable(text[: 4 * _SHOWN_COLUMNS]), _SHOWN_COLUMNS)}"'
 

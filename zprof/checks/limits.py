@@ -1,14 +1,13 @@
-"""Parse what a team writes of a limit, text or table, to a :class:`~zprof.model.check.Limit`; the list of
-gates.
+"""Parse limits as users write them, text or table, to :class:`~zprof.model.check.Limit`; list all gates.
 
-Text: ``+2%``, ``exact`` (as ``+0%``: equal or less, nothing more), ``24 MiB``, ``10%``, ``>=0.7``,
-``-5pt``, ``120 ms``, ``3Ψ`` or ``3 psi``; with ``@0.95`` it fails only if the interval of that confidence
-is beyond the limit, with ``warn`` it never fails. Table: ``{max = "+3%", confidence = 0.95, warn =
-true}``, ``min`` for a lower limit. ``false`` and ``off`` turn a gate off. A percentage with a sign is
-relative to the baseline; one without is a value, and only ratios have such.
+Text: ``+2%``, ``exact`` (as ``+0%``: equal or less, nothing more), ``24 MiB``, ``10%``, ``>=0.7``, ``-5pt``,
+``120 ms``, ``3Ψ`` or ``3 psi``. With ``@0.95`` a limit fails only if the interval of that confidence is
+beyond it, with ``warn`` it never fails. Table: ``{max = "+3%", confidence = 0.95, warn = true}``, ``min`` for
+a lower limit. ``false`` and ``off`` turn a gate off. A signed percentage is relative to the baseline. An
+unsigned one is a value, which only ratios accept.
 
-Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters as they
-are communicated, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
+Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters as they are
+communicated, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
 """
 
 import difflib
@@ -31,7 +30,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 
 PEAK_MEMORY = "peak_memory"
 UNTAGGED = "untagged"
-#: What ``peak_memory.<part>`` may be: the six tenants and what none claims.
+#: The parts that ``peak_memory.<part>`` accepts: the six tenants and untagged bytes.
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 _MAX_SUGGESTIONS = 2
 _MAX_NAME_LENGTH = 64
@@ -39,11 +38,11 @@ _MAX_NAME_LENGTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What may be said of a gate.
+    """A gate and the kinds of limits that it accepts.
 
     ``exact``: its value is counted and the same in each recording of equal work, so ``exact`` has a meaning.
-    ``sampled``: its value has a spread over steps, so ``confidence`` has one.  ``of_baseline``: a change
-    against the baseline may be allowed.
+    ``sampled``: its value varies over steps, so ``confidence`` has a meaning. ``of_baseline``: a limit may
+    allow a change against the baseline.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Gate:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it rests on clocks, and so on what else the machine does."""
+        """Whether the gate rests on clocks, and therefore on the load of the machine."""
         return self.name in _TIMED
 
 
@@ -79,12 +78,12 @@ _BY_NAME = {gate.name: gate for gate in GATES}
 
 
 def find_gate(name: str) -> Gate | None:
-    """The gate of exactly that name, None where there is none."""
+    """Return the gate with exactly that name, None if there is none."""
     return _BY_NAME.get(name)
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
-    """The names that ``name`` may have meant, as a hint: ``did you mean peak_memory?``, or all of them."""
+    """Return a hint: the names that ``name`` may have meant (``did you mean peak_memory?``), or all names."""
     names = list(known)
     near = difflib.get_close_matches(name[:_MAX_NAME_LENGTH].lower(), names, n=_MAX_SUGGESTIONS, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
@@ -95,12 +94,12 @@ LIMIT_WORDS = ("max", "min", "confidence", "warn")
 
 
 def parse_limit(gate: str, said: object, *, origin: str, place: str = "") -> Limit | None:
-    """The limit of ``gate`` that ``said`` (text, number, table or boolean) states; None where it is off.
+    """Return the limit of ``gate`` that ``said`` (text, number, table or boolean) states, None if it is off.
 
-    ``origin`` says where it stands, ``place`` the same for error lines, with file and key.
+    ``origin`` names the source of the limit. ``place`` names it for error messages, with file and key.
 
     Raises:
-        BadInput: there is no such gate, or what is said makes no sense for it.
+        BadInput: There is no such gate, or the limit does not fit it.
     """
     place = place or origin
     known = find_gate(gate)
@@ -128,7 +127,7 @@ def _is_leaf(value: object) -> bool:
 
 
 def _parse_wording(said: object) -> LimitText | None:
-    """What was said as parts; None where it turns the gate off."""
+    """Return the parts of a limit, None if it turns the gate off."""
     if said is False or (isinstance(said, str) and said.strip().lower() == "off"):
         return None
     if isinstance(said, str):
@@ -200,7 +199,7 @@ def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
 
 
 def _format_limit(found: LimitText, gate: Gate) -> str:
-    """The limit on one line, as it can be read back."""
+    """Return the limit on one line, in a form that can be parsed again."""
     side = ""
     if found.side is Sense.AT_LEAST and not found.signed:
         side = ">="
@@ -216,13 +215,13 @@ def _float(value: Decimal | None) -> float | None:
 
 _POINTS = ("pt", "pp")
 _PERCENT = "%"
-#: Beyond such a change nothing is guarded, and a slip of the pen is likelier than a wish.
+#: A larger change guards nothing and is more likely a typo than intended.
 _MAX_CHANGE = Decimal(10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """What the text of a unit multiplies, the most that makes sense, and an example."""
+    """The factors of a unit's texts, the maximum that makes sense, and an example."""
 
     units: Mapping[str, Decimal]
     most: Decimal
@@ -254,7 +253,7 @@ _SCALES: Mapping[str, _Scale] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """What is allowed: a value in the gate's unit, a share of the baseline or points on top of it."""
+    """The amount that a limit allows: a value in the gate's unit, or a change in share or points."""
 
     value: Decimal | None = None
     change_ratio: Decimal | None = None
@@ -262,10 +261,10 @@ class Amount:
 
 
 def read_amount(gate: Gate, found: LimitText) -> Amount:
-    """How much ``found`` allows of ``gate``.
+    """Return how much of ``gate`` the limit ``found`` allows.
 
     Raises:
-        Senseless: the unit does not fit, it is more than there can be, or it tolerates nothing.
+        InvalidLimit: The unit does not fit, or the amount is impossible or allows everything.
     """
     example = _SCALES[gate.unit].example
     if found.exact:

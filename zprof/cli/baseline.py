@@ -1,4 +1,4 @@
-"""``zprof baseline``: what later runs are held against, as a small file for the repository."""
+"""``zprof baseline``: save, show and update the small file that later runs are compared with."""
 
 import argparse
 from pathlib import Path
@@ -35,7 +35,7 @@ class BaselineCommand:
     name = "baseline"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """save, show, update."""
+        """Declare the actions save, show and update."""
         actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
         save = actions.add_parser("save", help="measure RUN and write its baseline")
         save.add_argument("run", metavar="RUN", type=Path, help=_RUN)
@@ -58,7 +58,7 @@ class BaselineCommand:
             add_training_options(action)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do one of the three."""
+        """Run one of the three actions."""
         {"save": _save, "show": _show, "update": _update}[arguments.action](arguments)
         return 0
 
@@ -110,7 +110,7 @@ def _update(arguments: argparse.Namespace) -> None:
 
 
 def _note_bounds(baseline: "Baseline") -> None:
-    """Of a run whose rank was killed, or whose figures are bounds."""
+    """Note that a rank was killed or figures are bounds, if so."""
     from zprof.checks.baseline_comparison import list_bounds
 
     said = "; ".join(list_bounds(baseline))
@@ -122,7 +122,7 @@ def _note_bounds(baseline: "Baseline") -> None:
 
 
 def _refuse_empty(baseline: "Baseline", run: Path) -> None:
-    """A baseline of nothing would let every run pass."""
+    """Raise if nothing was measured: such a baseline would let every run pass."""
     if baseline.memory is None and baseline.time is None and not baseline.collectives:
         raise MissingData(
             f"{run}: neither memory nor a step was measured, so there is nothing to save",

@@ -1,4 +1,4 @@
-"""``zprof bundle``: one file for a support ticket."""
+"""``zprof bundle``: write one file for a support ticket."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,7 @@ class BundleCommand:
     name = "bundle"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, and where to."""
+        """Declare RUN and the output files."""
         parser.add_argument("run", metavar="RUN", type=Path, help="a recording, or traces")
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="(default: RUN's name .zip)")
@@ -44,7 +44,7 @@ class BundleCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Collect, say what it is, write."""
+        """Collect the bundle, print its contents, and write it."""
         output: Path = arguments.output or Path(f"{arguments.run.resolve().stem}.zip")
         if not arguments.list:
             check_target(output, force=arguments.force)
@@ -61,7 +61,7 @@ class BundleCommand:
 
 
 def _check_apart(names: Path, output: Path) -> None:
-    """One would replace the other, and the names must not be where the bundle goes."""
+    """Raise if both are one file: the names must stay apart from the bundle."""
     if names.resolve() == output.resolve():
         raise BadInput(f"{names}: both the bundle and the names", hint="name another file for --names")
 

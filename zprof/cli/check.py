@@ -1,5 +1,6 @@
-"""``zprof check``: check a run against limits and a baseline. Limits on the command line are one flag
-per gate.
+"""``zprof check``: check a run against limits and a baseline.
+
+Each gate has one flag for its limit.
 """
 
 import argparse
@@ -43,7 +44,7 @@ class CheckCommand:
     name = "check"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, what it is held against, the limits, and how to say it."""
+        """Declare RUN, the baseline, the limits and the outputs."""
         run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument(
@@ -67,7 +68,7 @@ class CheckCommand:
         add_training_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Read the limits, measure, judge, say it."""
+        """Read the limits, measure, judge, write the outputs."""
         from zprof.checks.config import limits_for
 
         wanted = choose_outputs(arguments)
@@ -105,7 +106,9 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
 
 
 def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
-    """What the run is held against; None on a first run, with a notice that says how to go on."""
+    """Return the baseline and notices; no baseline on a first run, with a notice that says how to make
+    one.
+    """
     path: Path | None = arguments.baseline
     if path is not None and not is_missing_baseline(path):
         return load_baseline(path, arguments), ()
@@ -119,7 +122,7 @@ def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tup
 
 
 def _explain_softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
-    """Which gates only warned for they stand in the defaults alone and the ranks are CPU ranks."""
+    """Return a notice on gates that only warned because their limits are defaults, on CPU ranks."""
     from zprof.checks.config import list_softened
 
     gates = list_softened(limits, found)
@@ -144,7 +147,7 @@ _FLAGS = (
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
-    """A flag a gate; ``off`` turns one off."""
+    """Declare one flag per gate; ``off`` disables it."""
     group = parser.add_argument_group(
         "limits", "stronger than those of zprof.toml, pyproject.toml and zprof itself; off turns one off"
     )
@@ -160,10 +163,10 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_limits(arguments: argparse.Namespace) -> "list[StatedLimit]":
-    """What was said, in the order of the flags; of a part said twice the last counts.
+    """Return the limits of the command line, in the order of the flags; the last of a repeated one counts.
 
     Raises:
-        BadInput: a ``--tenant`` without a name or a limit.
+        BadInput: a ``--tenant`` has no name or no limit, or there is no such tenant.
     """
     return [*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)]
 

@@ -1,6 +1,4 @@
-"""Outputs of ``zprof check``: one page on stdout, files for machines, annotations and a step summary
-for GitHub.
-"""
+"""Write the outputs of ``zprof check``: a page on stdout, files, GitHub annotations and step summary."""
 
 import argparse
 import os
@@ -20,13 +18,13 @@ if TYPE_CHECKING:
     from zprof.reports.formats import Checked, Format
 
 
-#: A file that a step of a GitHub workflow may append Markdown to.
+#: Variable with the file to which a step of a GitHub workflow may append Markdown.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What is written: to stdout in this order, to files, and to GitHub's summary of the step."""
+    """Outputs to write: to stdout in this order, to files, and to GitHub's step summary."""
 
     shown: "tuple[Format[Checked], ...]"
     files: "tuple[tuple[Format[Checked], Path], ...]"
@@ -35,7 +33,7 @@ class Outputs:
 
 
 def add_check_outputs(parser: argparse.ArgumentParser) -> None:
-    """The options of output."""
+    """Declare the output options."""
     group = parser.add_argument_group("output", "the page goes to stdout, whatever else is written")
     group.add_argument(
         "-f",
@@ -61,10 +59,10 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Outputs:
-    """What was asked for; what cannot be written is refused before any work.
+    """Return the requested outputs; raise before any work if one cannot be written.
 
     Raises:
-        BadInput: no such format, a file that cannot be written, or one file for two things.
+        BadInput: no such format, a file that cannot be written, or one file for two outputs.
     """
     from zprof.reports.formats import CHECKS, by_name
 
@@ -85,7 +83,7 @@ def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str]
 
 
 def write_outputs(check: "Check", report: "Report", wanted: Outputs) -> None:
-    """Write all of them, the page first.
+    """Write all outputs, stdout first.
 
     Raises:
         BadInput: a file cannot be written.
@@ -128,7 +126,7 @@ def _check_files(paths: Sequence[Path], *, force: bool) -> None:
 
 
 def _append_summary(check: "Check", report: "Report", path: Path) -> None:
-    """A summary that cannot be written is a note: the outcome of the check is what counts."""
+    """Append Markdown to GitHub's summary; a failure is only a note and leaves the check's outcome."""
     from zprof.reports.formats import CHECKS, by_name
 
     try:

@@ -1,4 +1,4 @@
-"""``zprof compare``: two runs side by side."""
+"""``zprof compare``: compare two runs side by side."""
 
 import argparse
 from pathlib import Path
@@ -32,7 +32,7 @@ class CompareCommand:
     name = "compare"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """A and B, and how to write them."""
+        """Declare A, B and the output options."""
         for name, what in (
             ("a", "run to compare with"),
             ("b", "run, a trace, a snapshot or a folder of them"),
@@ -44,7 +44,7 @@ class CompareCommand:
         add_work_options(parser, ("B", "A"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Compare, render, deliver."""
+        """Compare the runs and write the result."""
         from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL
 
         formats = COMPARISONS_IN_FULL if arguments.all else COMPARISONS

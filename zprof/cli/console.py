@@ -1,6 +1,6 @@
-"""The only place that prints: data to stdout, notes and errors to stderr.
+"""Print: data to stdout, notes and errors to stderr.  No other module prints.
 
-A terminal or pipe that cannot encode a glyph gets its ASCII replacement, never a traceback.
+If the terminal or pipe cannot encode a glyph, its ASCII replacement is printed.
 """
 
 import errno
@@ -20,14 +20,14 @@ _ASCII = str.maketrans(
 
 
 class ReaderGone(Exception):
-    """Who read stdout went away (``| head``): there is nothing more to do, and nobody to tell."""
+    """The reader of stdout is gone (``| head``): there is nothing more to do, and nobody to notify."""
 
 
 def open_closed_streams() -> None:
-    """Have something behind descriptors 0, 1 and 2 where the caller closed them.
+    """Open descriptors 0, 1 and 2 on /dev/null if the caller closed them.
 
-    The next file that is opened would get the number, and what a child prints.  Opened for the other
-    direction, they refuse what a closed one would.
+    Otherwise the next opened file would get the number, and with it the output of a child.  They are opened
+    for the wrong direction, so they fail as closed ones would.
     """
     for descriptor, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -38,11 +38,11 @@ def open_closed_streams() -> None:
 
 
 def data(text: str) -> None:
-    """What the user asked for.
+    """Print the output that the user asked for.
 
     Raises:
-        BadInput: it cannot be written.
-        ReaderGone: nobody reads it.
+        BadInput: stdout cannot be written.
+        ReaderGone: the reader has closed the pipe.
     """
     try:
         _write(sys.stdout, text)
@@ -51,9 +51,9 @@ def data(text: str) -> None:
 
 
 def page(text: str) -> None:
-    """A page of text for a reader: in colour on a terminal that has it (https://no-color.org).
+    """Print a page of text, in colour if the terminal supports it (https://no-color.org).
 
-    Raises as ``data``.
+    Raises the same errors as ``data``.
     """
     if has_colour():
         from zprof.reports.terminal import coloured
@@ -63,22 +63,22 @@ def page(text: str) -> None:
 
 
 def has_colour() -> bool:
-    """Return if stdout is a terminal that shows colours, and the user wants them."""
+    """Return whether stdout is a terminal with colours, and the user wants them."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal() -> bool:
-    """Whether somebody sees at once what goes to stdout."""
+    """Return whether stdout is a terminal."""
     return are_terminals(sys.stdout)
 
 
 def are_terminals(*streams: TextIO | None) -> bool:
-    """Return whether each is a terminal; Python has None for one that was closed when it started."""
+    """Return whether all are terminals; Python sets None for a stream that was closed when it started."""
     return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
 
 def flush() -> None:
-    """Write what others (argparse) left in stdout; raises as ``data``."""
+    """Flush what others (argparse) left in stdout; raises the same errors as ``data``."""
     if sys.stdout is not None and not sys.stdout.closed:
         try:
             sys.stdout.flush()
@@ -87,7 +87,7 @@ def flush() -> None:
 
 
 def note(text: str) -> None:
-    """Progress and hints, one line; where stderr cannot be written there is nobody to tell."""
+    """Print one line of progress or a hint; does nothing if stderr cannot be written."""
     try:
         _write(sys.stderr, f"{text}\n")
     except OSError:
@@ -95,7 +95,7 @@ def note(text: str) -> None:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """``text`` in characters that ``encoding`` has."""
+    """Return ``text`` in characters that ``encoding`` has."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -104,7 +104,7 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    if stream is None:  # it was closed when Python started
+    if stream is None:  # closed when Python started
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     stream.write(encodable(text, getattr(stream, "encoding", None) or "ascii"))
     stream.flush()
@@ -118,7 +118,9 @@ def _give_up(error: OSError) -> None:
 
 
 def _discard(stream: TextIO | None) -> None:
-    """Python flushes at exit what is left in a stream, and complains where it still cannot."""
+    """Redirect a stream to /dev/null: Python flushes at exit what is left, and complains if it still
+    cannot.
+    """
     if stream is None:
         return
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""``zprof demo``: the support call, played on ranks of this machine."""
+"""``zprof demo``: play the support call on ranks of this machine."""
 
 import argparse
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class DemoCommand:
     name = "demo"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Where the runs go."""
+        """Declare the folder of the runs."""
         parser.add_argument(
             "-o",
             "--output",

@@ -1,4 +1,4 @@
-"""``zprof diagnose``: why a run is slow, as short as it can be said."""
+"""``zprof diagnose``: say briefly why a run is slow."""
 
 import argparse
 from pathlib import Path
@@ -35,7 +35,7 @@ class DiagnoseCommand:
     name = "diagnose"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, what to compare with, and how to write the answer."""
+        """Declare RUN, its baseline and the output options."""
         run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
@@ -45,7 +45,7 @@ class DiagnoseCommand:
         add_training_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Diagnose, render, deliver."""
+        """Diagnose the run and write the result."""
         from zprof.reports.formats import DIAGNOSES
 
         render_to(arguments, DIAGNOSES, lambda: _diagnose_run(arguments))

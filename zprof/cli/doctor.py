@@ -1,4 +1,4 @@
-"""``zprof doctor``: what this machine has of what zprof can use."""
+"""``zprof doctor``: check which of its dependencies zprof can use on this machine."""
 
 import argparse
 
@@ -20,7 +20,7 @@ class DoctorCommand:
     name = "doctor"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """How to write it."""
+        """Declare the output format."""
         parser.add_argument(
             "-f", "--format", choices=("text", "json"), default="text", help="(default: %(default)s)"
         )
@@ -29,7 +29,7 @@ class DoctorCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Examine, print, and say by the exit code whether zprof can work here."""
+        """Examine the machine and print the result; exit code 1 if something that zprof needs is broken."""
         from zprof.integrations.doctor import examine
         from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text

@@ -1,8 +1,8 @@
 """Run the command line: parse the arguments, run the command, print errors and return the exit code.
 
-Only ``main()`` prints errors and exits. The parser describes only the command that is called, and raises
-what argparse would print. Exit codes: 0 fine, 1 check failed, 2 bad input, usage or surroundings, 3 not
-enough data, 70 internal fault, 130 interrupted.
+Only ``main()`` prints errors and exits.  The parser describes only the command that is called, and raises
+what argparse would print.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment, 3 not
+enough data, 70 internal error, 130 interrupted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name; the exit code."""
+    """Run the command that the arguments name, and return the exit code."""
     console.open_closed_streams()
     with keep_interrupts() as interrupts, import_within_memory_limit():
         try:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_and_flush(arguments: Sequence[str]) -> int:
     try:
         code = _run(arguments)
-    except SystemExit as end:  # of argparse, after --help and --version
+    except SystemExit as end:  # from argparse, after --help and --version
         code = end.code if isinstance(end.code, int) else 0
     console.flush()
     return code
@@ -74,15 +74,16 @@ def _print_error(message: str, hint: str) -> None:
 
 
 def _report_interrupt() -> int:
-    # Where the interrupt fell into exec() of a string (a dataclass is made so), ``python -m`` ends by SIGINT
-    # whatever the exit code, even though the exception was caught; the next exec() of a string clears that.
+    # If the interrupt came inside exec() of a string (dataclasses are created so), ``python -m`` ends by
+    # SIGINT regardless of the exit code, even though the exception was caught.  The next exec() of a string
+    # clears that.
     exec("")
     console.note("zprof: interrupted")
     return INTERRUPTED
 
 
 def _report_unexpected(error: Exception) -> int:
-    """No memory and what the system refuses are no faults of zprof; everything else is one."""
+    """Report an unexpected error; lack of memory and system errors are not faults of zprof."""
     if os.environ.get("ZPROF_DEBUG") == "1":
         traceback.print_exception(error)
     if is_memory_shortage(error):
@@ -103,7 +104,7 @@ def _report_unexpected(error: Exception) -> int:
 
 
 def _report_out_of_memory() -> int:
-    """Say so with what is left of it."""
+    """Report that memory ran out, with the little that is left."""
     try:
         limit = read_memory_limit()
         if limit is None:
@@ -129,17 +130,17 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(message, hint=f"{self.prog} --help shows how")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version, which argparse would drop where stdout cannot be written."""
+        """Print help and version; argparse would silently drop them if stdout cannot be written."""
         console.data(message)
 
 
 def parse(
     arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS
 ) -> tuple[Command | None, argparse.Namespace]:
-    """The command that is called, and its arguments; None where none is named.
+    """Return the called command, or None if none is named, and its arguments.
 
     Raises:
-        BadInput: the arguments cannot be used.
+        BadInput: the arguments are not valid.
         SystemExit: after ``--help`` and ``--version``.
     """
     parser = build_parser()
@@ -155,7 +156,7 @@ def parse(
 
 
 def build_parser() -> Parser:
-    """The parser without its commands."""
+    """Return the parser without its commands."""
     parser = Parser(
         prog="zprof",
         description=_DESCRIPTION,

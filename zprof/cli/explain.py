@@ -1,4 +1,4 @@
-"""``zprof explain``: the page of a finding."""
+"""``zprof explain``: print the page of a finding."""
 
 import argparse
 
@@ -18,12 +18,12 @@ class ExplainCommand:
     name = "explain"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """ID, or all of them."""
+        """Declare the finding's ID and --list."""
         parser.add_argument("finding", metavar="ID", nargs="?", help="a finding: ZP301, or straggler_rank")
         parser.add_argument("--list", action="store_true", help="all findings, a line or two each")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Print it."""
+        """Print the page of the finding, or the list."""
         from zprof.reports.finding_pages import cause_of, page
         from zprof.reports.formats import page_text
         from zprof.reports.presenters.small_pages import finding_list_page

@@ -1,4 +1,4 @@
-"""``zprof export``: a run in, a trace for a viewer out."""
+"""``zprof export``: write a run as a trace for a viewer."""
 
 import argparse
 import gzip
@@ -14,7 +14,7 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
 _SUFFIXES = (".json", ".json.gz")
-#: Above this a better compression takes longer than writing it plain.
+#: Above this level, compressing takes longer than writing uncompressed data.
 _COMPRESSION = 5
 
 
@@ -34,7 +34,7 @@ class ExportCommand:
     name = "export"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, the file, and what of the run."""
+        """Declare RUN, the output file, and the ranks and steps."""
         parser.add_argument(
             "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, or a folder of them"
         )
@@ -51,7 +51,7 @@ class ExportCommand:
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Analyse, write, say what was written."""
+        """Analyse the run, write the trace, and print what was written."""
         from zprof.cli.output import check_target, open_atomically
 
         target: Path | None = arguments.perfetto
@@ -77,10 +77,10 @@ class ExportCommand:
 
 @contextmanager
 def _open_output(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
-    """The file itself, or what compresses into it."""
+    """Yield the file itself, or a gzip stream into it."""
     if not target.name.endswith(".gz"):
         yield file
         return
-    # No name and no time: the same run gives the same bytes.
+    # No name and no time, so that the same run gives the same bytes.
     with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
         yield cast(BinaryIO, packed)

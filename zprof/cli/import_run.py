@@ -1,4 +1,4 @@
-"""``zprof import``: files of other programs in, a run out."""
+"""``zprof import``: turn files of other programs into a run."""
 
 import argparse
 from pathlib import Path
@@ -38,7 +38,7 @@ class ImportCommand:
     name = "import"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The files, the run to write, and who does the work."""
+        """Declare the files, the run to write, and the workers."""
         parser.add_argument(
             "paths",
             metavar="PATH",
@@ -64,7 +64,7 @@ class ImportCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Import, and say of what ranks."""
+        """Import the files, and print the run and its number of ranks."""
         from zprof.cli.progress import import_progress
         from zprof.integrations.imports.import_paths import import_paths
         from zprof.integrations.imports.options import ImportOptions

@@ -1,6 +1,4 @@
-"""Open what the user names as RUN or ``--baseline``: a recording, a saved baseline, or traces and snapshots
-that are imported on the way.
-"""
+"""Open what the user passes as RUN or ``--baseline``: a recording, a saved baseline, or files to import."""
 
 import argparse
 from collections.abc import Mapping
@@ -20,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def open_run(path: Path) -> "Run":
-    """The run at ``path``, with at least one rank that can be read.
+    """Return the run at ``path``, with at least one readable rank.
 
     A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into the user's cache folder.
 
     Raises:
-        BadInput: there is no run and nothing to make one of, or it is damaged.
+        BadInput: there is neither a run nor anything to import, or it is damaged.
         MissingData: no rank finished its recording.
     """
     from zprof.run.reader import load
@@ -38,12 +36,12 @@ def open_run(path: Path) -> "Run":
 
 
 def _import_if_raw(path: Path) -> Path:
-    """``path`` where it is a run, or where there is nothing; else the run that is made of it."""
+    """Return ``path`` if it is a run or does not exist, else the run imported from it."""
     from zprof.run.manifest import MANIFEST_NAME
 
     try:
         is_run_or_nothing = (path / MANIFEST_NAME).exists() or not path.exists()
-    except OSError as error:  # A name that is too long, a folder that others must not look into.
+    except OSError as error:  # for example a name that is too long, or a folder without permission
         raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another run") from None
     if is_run_or_nothing:
         return path
@@ -57,9 +55,9 @@ def _import_if_raw(path: Path) -> Path:
         return import_cached(path, lambda text: console.note(f"zprof: {printable(text)}"), watch)
 
 
-#: What ``zprof baseline save`` writes where it is not told.
+#: Default output of ``zprof baseline save``.
 BASELINE_FILE = Path("zprof-baseline.json")
-#: A saved baseline says its schema first.
+#: A saved baseline starts with its schema.
 _HEAD_BYTES = 4096
 _MARK = b'"zprof.baseline/'
 
@@ -72,14 +70,14 @@ class MeasuredRun:
     environment: Mapping[str, str]
 
     def baseline(self) -> "Baseline":
-        """What is kept of it."""
+        """Return the baseline of this run."""
         from zprof.checks.baseline import make_baseline
 
         return make_baseline(self.report, self.environment, self.report.run.name)
 
 
 def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
-    """The run at ``path`` with the training facts of the command line, diagnosed.
+    """Diagnose the run at ``path`` with the training facts of the command line.
 
     Raises:
         BadInput: there is no run, or it is damaged.
@@ -94,7 +92,7 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
 
 
 def is_missing_baseline(path: Path) -> bool:
-    """Whether ``path`` names a saved baseline that is not there: the first run of a team."""
+    """Return whether ``path`` names a saved baseline that does not exist: the first run of a team."""
     try:
         return path.suffix.lower() == ".json" and not path.exists()
     except OSError as error:
@@ -102,7 +100,7 @@ def is_missing_baseline(path: Path) -> bool:
 
 
 def is_saved_baseline(path: Path) -> bool:
-    """Whether ``path`` is a file that ``zprof baseline save`` wrote, and no run or trace."""
+    """Return whether ``path`` is a file from ``zprof baseline save``, as opposed to a run or a trace."""
     from zprof.run.plain_file import open_plain
 
     try:
@@ -113,10 +111,10 @@ def is_saved_baseline(path: Path) -> bool:
 
 
 def load_baseline(path: Path, arguments: argparse.Namespace) -> "Baseline":
-    """A saved baseline, or that of a run or a trace.
+    """Return a saved baseline, or the baseline of a run or a trace.
 
     Raises:
-        BadInput: it is neither.
+        BadInput: ``path`` is neither.
         MissingData: no rank finished its recording.
     """
     from zprof.checks.baseline import read_baseline

@@ -1,9 +1,9 @@
-"""Run a job with the live view beside it: ``zprof tui RUN --live`` in a child process on this terminal.
+"""Run a job next to the live view: ``zprof tui RUN --live`` in a child process on this terminal.
 
-The job runs as it would without the view, and its output goes to a log beside the run. A pipe tells the
-view that the job has ended, and closing the pipe tells the view to exit. The view's exit code says
-whether the user left it (the job goes on) or wants the job ended (its process group gets what ctrl+c
-would have sent).
+The job runs as it would without the view, and its output goes to a log next to the run.  A pipe tells the
+view that the job has ended, and closing the pipe tells the view to exit.  The view's exit code says
+whether the user left it (the job continues) or wants the job to end (its process group gets the signal that
+ctrl+c would have sent).
 """
 
 import json
@@ -25,13 +25,13 @@ from zprof.model.formatting import printable
 
 _END_JOB = 130
 _GO_S = 5.0
-#: Leaves the second screen, shows the cursor, and sends no mouse: what a view that was killed left behind.
+#: Leaves the alternate screen, shows the cursor, and disables the mouse, after a view that was killed.
 _RESET = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[0m"
 _DEADLY = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 
 
 def find_display_obstacle(environment: Mapping[str, str] | None = None) -> str:
-    """Empty where there is a terminal for the view alone; else why it is not shown."""
+    """Return why the live view cannot be shown, or an empty string if it can."""
     values = os.environ if environment is None else environment
     if not console.are_terminals(sys.stdin, sys.stdout, sys.stderr):
         return "there is no terminal"
@@ -43,7 +43,9 @@ def find_display_obstacle(environment: Mapping[str, str] | None = None) -> str:
 
 
 def should_show_live(asked: bool, run: Path) -> bool:
-    """Whether to show it; where it was asked for and cannot be, a note says why."""
+    """Return whether to show the view; if it was requested but cannot be shown, print a note that says
+    why.
+    """
     if not asked:
         return False
     why_not = find_display_obstacle()
@@ -53,12 +55,12 @@ def should_show_live(asked: bool, run: Path) -> bool:
 
 
 class LiveView:
-    """Runs from ``start`` until the user leaves it or ``close``.
+    """A live view that runs from ``start`` until the user leaves it or ``close``.
 
     Args:
         run: The run that the job writes.
-        log: What the job writes, where that goes to a file.
-        left: Called once, when the view is over and the job is not.
+        log: The job's output, if that goes to a file.
+        left: Called once if the view ends before the job.
     """
 
     def __init__(self, run: Path, *, log: Path | None = None, left: Callable[[], None]) -> None:
@@ -69,7 +71,7 @@ class LiveView:
         self._terminal: list[Any] | None = None
 
     def start(self) -> None:
-        """Show it; where that fails the job goes on without."""
+        """Show the view; if that fails, the job continues without it."""
         with suppress(termios.error, OSError, ValueError):
             self._terminal = termios.tcgetattr(sys.stdin.fileno())
         far, self._pipe = os.pipe()
@@ -84,7 +86,7 @@ class LiveView:
             os.close(far)
 
     def look(self) -> None:
-        """Whether the user has left it: called while the job runs, as often as it likes."""
+        """Check whether the user has left the view; call it as often as needed while the job runs."""
         if self._view is None or self._view.poll() is None:
             return
         code = self._view.returncode
@@ -97,12 +99,12 @@ class LiveView:
             console.note(f"zprof: the live view ended with exit code {code}; the job goes on")
 
     def signalled(self, number: int) -> None:
-        """The job was sent this signal: where it is to end, the view goes at once."""
+        """Handle a signal sent to the job: if the job is to end, close the view."""
         if number in _DEADLY:
             self.close()
 
     def job_over(self, code: int) -> None:
-        """Tell the view, and wait until the user has seen enough."""
+        """Tell the view that the job is over, and wait until the user leaves."""
         if self._view is not None:
             with suppress(OSError):
                 os.write(self._pipe, json.dumps({"code": code}).encode() + b"\n")
@@ -113,7 +115,7 @@ class LiveView:
             self._over()
 
     def close(self) -> None:
-        """Have it go, where it is still there."""
+        """Close the view if it still runs."""
         view, pipe, self._pipe = self._view, self._pipe, -1
         if pipe >= 0:
             os.close(pipe)
@@ -126,7 +128,7 @@ class LiveView:
             self._over()
 
     def _over(self) -> None:
-        """Give the terminal back as it was: a view that was killed did not."""
+        """Restore the terminal, which a killed view did not."""
         view, self._view = self._view, None
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -142,10 +144,10 @@ class LiveView:
 
 @contextmanager
 def live_progress(run: Path, title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be called with the number of finished steps, often: it also minds the view.
+    """Yield a function to call often with the number of finished steps; it also checks the view.
 
     Raises:
-        KeyboardInterrupt: out of what is yielded, where the user ends the job in the view.
+        KeyboardInterrupt: from the yielded function, if the user ends the job in the view.
     """
     with ExitStack() as stack:
         bar: list[Callable[[int], None]] = []
@@ -172,10 +174,10 @@ _TAIL_LINES, _TAIL_BYTES = 20, 16 << 10
 
 @contextmanager
 def job_log(run: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A file to write to, and its path; it becomes ``RUN/job.log``, or stays where there is no run.
+    """Yield a log file and its path; it becomes ``RUN/job.log``, or stays in place if there is no run.
 
     Raises:
-        BadInput: nothing can be written beside the run.
+        BadInput: nothing can be written next to the run.
     """
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +195,7 @@ def job_log(run: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _keep_log(path: Path, run: Path) -> None:
-    """Where the job said nothing there is nothing to keep."""
+    """Move the log into the run; remove it if the job wrote nothing."""
     from zprof.run.manifest import read_run_manifest
 
     try:
@@ -209,7 +211,7 @@ def _keep_log(path: Path, run: Path) -> None:
 
 
 def print_log_tail(path: Path) -> None:
-    """The last lines on stderr: why a program failed stands there."""
+    """Print the last lines of the log to stderr: they say why a program failed."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()

@@ -1,6 +1,4 @@
-"""Write a document to stdout or, atomically, to a file; the ``-f``, ``-o`` and ``--force`` options
-that say where and how.
-"""
+"""Write a document to stdout or, atomically, to a file; declare ``-f``, ``-o`` and ``--force``."""
 
 import argparse
 import os
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse, before any work, a target that cannot or must not be written."""
+    """Raise, before any work, if the target cannot or must not be written."""
     try:
         _check_path(path, force=force)
     except OSError as error:
@@ -35,7 +33,7 @@ def _check_path(path: Path, *, force: bool) -> None:
 
 
 def deliver(document: str, path: Path | None, *, force: bool = False, page: bool = False) -> None:
-    """Write to ``path``, or to stdout where there is none; ``page``: it is text for a reader.
+    """Write to ``path``, or to stdout if it is None; ``page`` marks text for a reader.
 
     Raises:
         BadInput: the file exists and ``force`` is not given, or it cannot be written.
@@ -53,7 +51,7 @@ def deliver(document: str, path: Path | None, *, force: bool = False, page: bool
 
 @contextmanager
 def open_atomically(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A file to write to that becomes ``path`` when the context ends, or nothing where it fails.
+    """Yield a file that becomes ``path`` when the context ends, and is removed if it fails.
 
     Raises:
         BadInput: the file exists and ``force`` is not given, or it cannot be written.
@@ -94,7 +92,7 @@ Document = TypeVar("Document")
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or json") -> None:
-    """The three options."""
+    """Declare the three output options."""
     parser.add_argument("-f", "--format", metavar="FORMAT", help=f"{formats} (default: text)")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
@@ -105,7 +103,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or 
 def render_to(
     arguments: argparse.Namespace, formats: "Sequence[Format[Document]]", make: Callable[[], Document]
 ) -> None:
-    """Write what ``make`` gives; what cannot be written is refused before it is asked for.
+    """Write the document from ``make``; raise before the call if the target cannot be written.
 
     Raises:
         BadInput: no such format, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""``zprof plan``: what a job would cost that did not run."""
+"""``zprof plan``: predict the cost of a job that did not run."""
 
 import argparse
 from dataclasses import replace
@@ -31,7 +31,7 @@ class PlanCommand:
     name = "plan"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The job, what else to ask, and how to write the answer."""
+        """Declare the job, further questions and the output options."""
         add_planning_options(parser)
         group = parser.add_argument_group("what else to say")
         group.add_argument(
@@ -50,7 +50,7 @@ class PlanCommand:
         add_output_options(parser, "text, json, md or html")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Plan, render, deliver."""
+        """Plan the job and write the result."""
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         formats = PLANS_IN_FULL if arguments.assumptions else PLANS

@@ -1,6 +1,4 @@
-"""Options of ``zprof plan``: the model, the devices and links, parallel degrees, precision, batch and
-engine settings of a job that has not run.
-"""
+"""Declare and read the options of ``zprof plan``: model, devices, links and settings of a job."""
 
 import argparse
 from collections.abc import Sequence
@@ -20,13 +18,13 @@ from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
 from zprof.model.plan import ZERO_STAGES, Scheme
 
-#: Bytes of an element of the optimizer's own state, without a master copy of the weights.
+#: Bytes per element of the optimizer's own state, without a master copy of the weights.
 _OPTIMIZERS = {"adam": 8, "momentum": 4, "sgd": 0}
 _FULL, _HALF = 4, 2
 
 
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
-    """Everything that a plan depends on."""
+    """Declare every option that a plan depends on."""
     add_model_options(parser)
     _add_degrees(parser)
     _add_states(parser)
@@ -36,10 +34,10 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_schemes(arguments: argparse.Namespace) -> Sequence[Scheme]:
-    """One stage, or all ways side by side.
+    """Return one stage, or all schemes to compare.
 
     Raises:
-        BadInput: an option of stage 3 stands beside another stage.
+        BadInput: an option of stage 3 is combined with another stage.
     """
     if arguments.keep_last and arguments.stage not in (None, 3):
         raise BadInput(
@@ -50,7 +48,7 @@ def choose_schemes(arguments: argparse.Namespace) -> Sequence[Scheme]:
 
 
 def build_job(arguments: argparse.Namespace) -> Job:
-    """The job that was described.
+    """Return the described job.
 
     Raises:
         BadInput: no model was named, or two, or the hardware cannot be used.
@@ -82,7 +80,9 @@ def build_job(arguments: argparse.Namespace) -> Job:
 
 
 def choose_element_bytes(precision: str, optimizer: str) -> ElementBytes:
-    """With 16 bits the optimizer holds fp32 master weights too, and makes an fp32 copy of the gradient."""
+    """Return the bytes per element; with 16 bits, fp32 master weights and an fp32 gradient copy are
+    included.
+    """
     own = _OPTIMIZERS[optimizer]
     if precision == "fp32":
         return ElementBytes(
@@ -159,7 +159,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """The four ways to say which model."""
+    """Declare the four ways to name the model."""
     group = parser.add_argument_group("the model", "said in one of these ways")
     group.add_argument(
         "--params", metavar="N", type=parse_parameter_count, help="elements, as 7.5e9, 7.5B or 1T"
@@ -183,7 +183,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_model(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
-    """Name, parameters and shape, of exactly one way to say them; what ``--model`` builds is not counted yet.
+    """Return name, parameters and shape from exactly one option; a ``--model`` is not counted yet.
 
     Raises:
         BadInput: no model was named, or two, or there is no such preset.
@@ -207,7 +207,7 @@ def read_model(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
 
 
 def fill_counted_model(spec: str, job: Job) -> Job:
-    """The job with what the function builds.
+    """Return the job with the counted model that the function builds.
 
     Raises:
         BadInput: it builds no model.
@@ -218,7 +218,7 @@ def fill_counted_model(spec: str, job: Job) -> Job:
 
 
 def _refuse_unused(arguments: argparse.Namespace, way: str) -> None:
-    """Parts of a shape say nothing about a model that was named in another way."""
+    """Raise for options of a shape that have no effect on a model named in another way."""
     if arguments.layers is not None:
         return
     parts = {
@@ -236,7 +236,7 @@ def _refuse_unused(arguments: argparse.Namespace, way: str) -> None:
 
 
 def _model_from_preset(name: str, sequence: int | None) -> tuple[str, int, Shape | None]:
-    """A context that is shorter than a sample grows to it, and its name says so."""
+    """Return a preset's model; a context shorter than a sample grows to it, and the name says so."""
     from zprof.planner.model_shapes import count_parameters, find_preset
 
     found = find_preset(name)
@@ -268,7 +268,7 @@ def _model_from_shape(arguments: argparse.Namespace) -> tuple[str, int, Shape | 
     return "", count_parameters(shape), shape
 
 
-#: Option, field of the hardware, its reader, what it takes, what it is.
+#: Option, field of the hardware, its parser, metavar, help text.
 _CHANGES = (
     ("device-memory", "memory_bytes", parse_size, "SIZE", "of one device, as 32GB"),
     (
@@ -285,7 +285,7 @@ _CHANGES = (
 
 
 def add_hardware_options(parser: argparse.ArgumentParser) -> None:
-    """``--hardware``, and an option for each field that is changed often."""
+    """Declare ``--hardware``, and an option for each field that is often changed."""
     group = parser.add_argument_group(
         "the hardware", "without it there is no time, and nothing to fit into; docs/planner.md shows a file"
     )
@@ -297,10 +297,10 @@ def add_hardware_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_hardware(arguments: argparse.Namespace) -> Hardware | None:
-    """The named hardware with what was said otherwise; None where none is named.
+    """Return the named hardware with the changes of the command line, or None if none is named.
 
     Raises:
-        BadInput: it cannot be found or read, or something of it is changed and none is named.
+        BadInput: it cannot be found or read, or a change is given without ``--hardware``.
     """
     said: dict[str, Any] = {}
     for option, field, *_ in _CHANGES:

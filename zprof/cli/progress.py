@@ -1,5 +1,6 @@
-"""Progress bars on stderr for training runs and imports; without a terminal at most one line, so that
-CI logs stay short.
+"""Show progress bars on stderr for training runs and imports.
+
+Without a terminal, print at most one line, so that CI logs stay short.
 """
 
 import sys
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def steps_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be called with the number of finished steps."""
+    """Yield a function to call with the number of finished steps."""
     if not console.are_terminals(sys.stderr):
         console.note(f"{title}: {total} steps")
         yield lambda steps: None
@@ -30,13 +31,13 @@ def steps_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.update(task, completed=min(steps, total))
 
 
-#: Shorter imports need no bar.
+#: Smaller imports need no bar.
 _SMALL_BYTES = 4 << 20
 
 
 @contextmanager
 def import_progress() -> Iterator[ImportWatch]:
-    """Yields what an import tells of itself to."""
+    """Yield the watch that an import reports its progress to."""
     if not console.are_terminals(sys.stderr):
         yield NoImportWatch()
         return
@@ -50,7 +51,7 @@ def import_progress() -> Iterator[ImportWatch]:
 
 
 class _Bar:
-    """The bar of one import; it comes to be when there is something to wait for."""
+    """The bar of one import, shown only if there is something to wait for."""
 
     def __init__(self, progress: "Progress") -> None:
         self._progress = progress
@@ -59,18 +60,18 @@ class _Bar:
         self._ranks = 0
 
     def begin(self, ranks: int, total_bytes: int) -> None:
-        """Show it, where it would not be gone at once."""
+        """Show the bar, unless the import is too small for one."""
         self._ranks = ranks
         if total_bytes > _SMALL_BYTES:
             self._task = self._progress.add_task(self._text(), total=total_bytes)
 
     def bytes_read(self, total_bytes: int) -> None:
-        """Move it."""
+        """Advance the bar."""
         if self._task is not None:
             self._progress.update(self._task, completed=total_bytes)
 
     def rank_done(self) -> None:
-        """Count."""
+        """Count a finished rank."""
         self._done += 1
         if self._task is not None:
             self._progress.update(self._task, description=self._text())

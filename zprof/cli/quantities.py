@@ -1,7 +1,6 @@
-"""Parse numbers and quantities with units from the command line: counts, rank lists, sizes, rates, times,
-factors.
+"""Parse numbers and quantities of the command line: counts, rank lists, sizes, rates, times, factors.
 
-A GB is 1e9 bytes and a GiB 2**30. A quantity without a unit is refused, because it is ambiguous.
+A GB is 1e9 bytes and a GiB 2**30.  A quantity without a unit is rejected as ambiguous.
 """
 
 import argparse
@@ -12,7 +11,7 @@ _MAX_COUNT = 1_000_000
 
 
 def parse_count(text: str) -> int:
-    """A whole number from 1 to a million."""
+    """Parse a whole number from 1 to a million."""
     value = parse_count_or_zero(text)
     if value == 0:
         raise argparse.ArgumentTypeError("must be 1 or more")
@@ -20,7 +19,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_count_or_zero(text: str) -> int:
-    """A whole number from 0 to a million."""
+    """Parse a whole number from 0 to a million."""
     if (
         not (text.isascii() and text.isdigit())
         or int(text[:9]) > _MAX_COUNT
@@ -31,7 +30,7 @@ def parse_count_or_zero(text: str) -> int:
 
 
 def parse_positive(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -42,7 +41,7 @@ def parse_positive(text: str) -> float:
 
 
 def parse_elements(text: str) -> int:
-    """A number of elements, as ``7e9``."""
+    """Parse a number of elements, such as ``7e9``."""
     value = parse_positive(text)
     if not 1 <= value < 1e18:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of elements")
@@ -50,7 +49,7 @@ def parse_elements(text: str) -> int:
 
 
 def parse_number_ranges(text: str) -> frozenset[int]:
-    """``3-5,8`` as 3, 4, 5 and 8."""
+    """Parse a list of ranges: ``3-5,8`` is 3, 4, 5 and 8."""
     found: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
@@ -78,27 +77,27 @@ _RATES = {
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MAX_QUANTITY = 1e18
-#: What is nearer to a whole number is one: 7.642B is not exact as a float.
+#: Relative distance to a whole number that counts as whole: 7.642B is not exact as a float.
 _WHOLE_TOLERANCE = 1e-9
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``32GB``, ``40GiB``."""
+    """Parse a size in bytes: ``32GB``, ``40GiB``."""
     return round(_parse_quantity(text, _SIZES, "a size such as 32GB or 40GiB"))
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second: ``100GB/s``, ``800Gbit/s``."""
+    """Parse a rate in bytes per second: ``100GB/s``, ``800Gbit/s``."""
     return _parse_quantity(text, _RATES, "a rate such as 100GB/s or 800Gbit/s")
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds: ``10us``."""
+    """Parse a time in nanoseconds: ``10us``."""
     return round(_parse_quantity(text, _TIMES, "a time such as 10us or 0.5ms"))
 
 
 def parse_parameter_count(text: str) -> int:
-    """Elements: ``7.5e9``, ``7.5B``, ``1T``."""
+    """Parse a number of elements: ``7.5e9``, ``7.5B``, ``1T``."""
     value = _parse_quantity(text, _COUNTS, "a number of elements such as 7.5e9, 350M or 1T")
     if abs(value - round(value)) > _WHOLE_TOLERANCE * value:
         raise argparse.ArgumentTypeError(
@@ -108,7 +107,7 @@ def parse_parameter_count(text: str) -> int:
 
 
 def parse_factor(text: str) -> float:
-    """``x2`` or ``x0.5``: times what it was."""
+    """Parse a factor: ``x2`` or ``x0.5``."""
     found = _FACTOR.fullmatch(text.strip())
     value = float(found[1]) if found else 0.0
     if value <= 0:

@@ -1,4 +1,4 @@
-"""``zprof record``: run a training program that knows nothing of zprof, and record it."""
+"""``zprof record``: run and record a training program that knows nothing of zprof."""
 
 import argparse
 import os
@@ -43,7 +43,7 @@ class RecordCommand:
     name = "record"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to record, and the program."""
+        """Declare the recording's options and the program."""
         parser.add_argument("-o", "--output", metavar="RUN", required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
         parser.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
@@ -98,7 +98,7 @@ class RecordCommand:
 
 
 def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
-    """A script is a child, too: the view and it cannot share a process, nor the terminal."""
+    """Record with the live view; a script runs as a child too, for a process and terminal of its own."""
     from zprof.integrations.program.in_process import check_program, is_python_program
     from zprof.integrations.program.record import record_command
     from zprof.run.output_path import check_output_path

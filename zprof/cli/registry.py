@@ -1,4 +1,4 @@
-"""What a command is, and the list of all commands. A command's module is imported only when it is called."""
+"""Define the interface of a command, and list all commands, whose modules are imported when called."""
 
 import argparse
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 
 class Handover(Exception):
-    """Raised by a command that runs the user's own program: what that raises is no error of zprof."""
+    """Raised by a command to run the user's own program, whose errors are not errors of zprof."""
 
     def __init__(self, program: Callable[[], int]) -> None:
         super().__init__()
@@ -18,8 +18,8 @@ class Handover(Exception):
 class Command(Protocol):
     """One command of ``zprof``.
 
-    The class docstring is its help; a part after an empty line with ``example:`` ends it.  Modules of
-    commands import what costs time inside ``run``.
+    The class docstring is its help text, which may end with a part ``examples:`` after an empty line.
+    Modules of commands do slow imports inside ``run``.
     """
 
     name: str
@@ -28,19 +28,19 @@ class Command(Protocol):
         """Declare the command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code.  Raises ZprofError for everything that a user can mend."""
+        """Run the command and return the exit code; raises ZprofError for everything that a user can fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A command: its name, one line of help, and where its class is (``module:Class``)."""
+    """A command: its name, one line of help, and the location of its class (``module:Class``)."""
 
     name: str
     summary: str
     home: str
 
     def load(self) -> Command:
-        """Import the command's module and make the command."""
+        """Import the command's module and create the command."""
         module, _, kind = self.home.partition(":")
         return cast(Command, getattr(import_module(module), kind)())
 

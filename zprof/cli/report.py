@@ -1,4 +1,4 @@
-"""``zprof report``: a run in, its report out."""
+"""``zprof report``: write the report of a run."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ class ReportCommand:
     name = "report"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, and how to write the report."""
+        """Declare RUN and the output options."""
         parser.add_argument(
             "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, a memory snapshot"
         )
@@ -55,7 +55,7 @@ class ReportCommand:
         add_training_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Diagnose, render, deliver."""
+        """Diagnose the run and write the report."""
         from zprof.reports.formats import FORMATS
 
         render_to(arguments, FORMATS, lambda: _diagnose_run(arguments))

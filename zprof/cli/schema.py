@@ -1,4 +1,4 @@
-"""``zprof schema``: the JSON schema of what zprof writes."""
+"""``zprof schema``: print the JSON schemas of zprof's documents."""
 
 import argparse
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ class SchemaCommand:
     name = "schema"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which document, and where to."""
+        """Declare the document and the output file."""
         parser.add_argument("document", choices=DOCUMENTS, help=f"one of: {', '.join(DOCUMENTS)}")
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write here")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Make it from the types, deliver it."""
+        """Generate the schema from the types and write it."""
         from zprof.cli.output import deliver
         from zprof.model.json_format import to_json
 
@@ -37,7 +37,7 @@ class SchemaCommand:
 
 
 def schema_of(document: str) -> Mapping[str, Any]:
-    """The schema of one of ``DOCUMENTS``, as a tree of JSON values."""
+    """Return the schema of one of ``DOCUMENTS``, as a tree of JSON values."""
     from zprof.model.baseline import Baseline
     from zprof.model.check import Check
     from zprof.model.json_format import make_json_schema

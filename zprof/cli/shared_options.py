@@ -1,6 +1,4 @@
-"""Options that several commands share: what is measured, and facts of the training that a trace cannot
-state.
-"""
+"""Declare and read options that several commands share: measuring, and training facts that a trace lacks."""
 
 import argparse
 from dataclasses import replace
@@ -17,14 +15,14 @@ _BYTES_PER_GB = 1e9
 
 
 class MeasuringOptions(TypedDict):
-    """Arguments of ``diagnose`` and its neighbours."""
+    """Arguments of ``diagnose`` and related functions."""
 
     expected_bus_bytes_per_s: float | None
     policy: "WindowPolicy"
 
 
 def add_measuring_options(parser: argparse.ArgumentParser, of: str = "the recording") -> None:
-    """The two options; ``of`` names what is measured whole where steps are not asked for."""
+    """Declare the two measuring options; ``of`` names what is measured as a whole with ``--window trace``."""
     parser.add_argument(
         "--window",
         choices=("step", "trace"),
@@ -40,7 +38,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, of: str = "the record
 
 
 def read_measuring_options(arguments: argparse.Namespace) -> MeasuringOptions:
-    """What was said."""
+    """Return the measuring options as arguments of ``diagnose``."""
     from zprof.model.time import WindowPolicy
 
     expected: float | None = arguments.expected_busbw
@@ -51,7 +49,7 @@ def read_measuring_options(arguments: argparse.Namespace) -> MeasuringOptions:
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """The facts that the law of volume needs."""
+    """Declare the training facts that the ZeRO volume formula needs."""
     group = parser.add_argument_group(
         "what a trace cannot say", "with it the bytes of a step are held against the law of the stage"
     )
@@ -72,7 +70,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 def add_work_options(
     parser: argparse.ArgumentParser, names: tuple[str, str] = ("RUN", "its baseline")
 ) -> None:
-    """How much a step works off: where two runs differ in it, they are compared at equal work."""
+    """Declare the tokens per step; two runs that differ in them are compared at equal work."""
     group = parser.add_argument_group(
         "the work of a step", "of all ranks and micro-batches together; runs that differ are held to the same"
     )
@@ -83,7 +81,7 @@ def add_work_options(
 
 
 def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_size: int) -> TrainingFacts:
-    """``known`` with what was said on the command line."""
+    """Return ``known`` with the facts of the command line."""
     said: dict[str, Any] = {
         "stage": arguments.stage,
         "parameters": arguments.parameters,
@@ -99,5 +97,5 @@ def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_
 
 
 def add_stated_work(tokens_per_step: int | None, known: TrainingFacts) -> TrainingFacts:
-    """``known`` with the tokens of a step as they were said on the command line, if they were."""
+    """Return ``known`` with the tokens per step of the command line, if given."""
     return known if tokens_per_step is None else replace(known, tokens_per_step=tokens_per_step)

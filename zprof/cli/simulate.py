@@ -32,7 +32,7 @@ class SimulateCommand:
     name = "simulate"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to simulate, and where to."""
+        """Declare the simulated job and the output folder."""
         from zprof.simulator.causes import Cause
 
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder to write")
@@ -62,7 +62,7 @@ class SimulateCommand:
             )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Simulate, and say what was planted."""
+        """Simulate the job, and print what was planted."""
         from zprof.simulator.causes import PRESETS, Cause
         from zprof.simulator.simulate import simulate
 
@@ -94,7 +94,7 @@ _MAX_MEGABYTES = 4_096
 
 
 def build_plan(arguments: argparse.Namespace) -> Plan:
-    """The plan that was asked for.
+    """Return the requested plan.
 
     Raises:
         BadInput: it cannot be simulated.
@@ -116,10 +116,10 @@ def build_plan(arguments: argparse.Namespace) -> Plan:
 
 
 def clear_output_folder(folder: Path, *, force: bool) -> Path:
-    """The folder, with an older simulation taken out of it.
+    """Return the folder, after removing an older simulation from it.
 
     Raises:
-        BadInput: something is there, and it is no simulation or ``force`` is not given.
+        BadInput: it holds anything else than a simulation, or ``force`` is not given.
     """
     try:
         found = sorted(folder.iterdir()) if folder.exists() else []
@@ -155,7 +155,7 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
 
 
 def _draw_clock_offsets(plan: Plan, skew_us: float) -> dict[int, int]:
-    """One clock a host."""
+    """Return the clock offset of each rank in ns, one random offset per host."""
     most = int(skew_us * 1000)
     draw = random.Random(plan.seed)
     hosts = [draw.randint(-most, most) for _ in range(-(-plan.ranks // plan.ranks_per_host))]

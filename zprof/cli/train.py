@@ -36,7 +36,7 @@ class TrainCommand:
     name = "train"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to record, and the engine's own options."""
+        """Declare the recording's options and the engine's own."""
         from zprof.reference_engine.program.options import add_arguments
 
         group = parser.add_argument_group("recording")
@@ -58,7 +58,7 @@ class TrainCommand:
         add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Train, print the losses, then say what to do with the run."""
+        """Train, print the losses, then suggest the next command."""
         from dataclasses import replace
 
         from zprof.integrations.reference_job import ReferenceJob, train_reference
@@ -102,7 +102,7 @@ def _build_config(options: dict[str, Any]) -> "TrainConfig":
 
 
 def _choose_ranks(config: "TrainConfig", asked: int | None) -> int:
-    """How many ranks run: those that were asked for, dp x mp, or two groups at most."""
+    """Return the number of ranks: the requested one, dp x mp, or the larger of 2 and mp."""
     ranks = asked or (config.dp * config.mp if config.dp else max(_RANKS, config.mp))
     try:
         config.check_ranks(ranks)
@@ -112,7 +112,7 @@ def _choose_ranks(config: "TrainConfig", asked: int | None) -> int:
 
 
 def _check_recorded(path: Path, ranks: int) -> None:
-    """The recorder never raises into training: say here what it could not write."""
+    """Raise if ranks are missing from the run: the recorder itself never raises into training."""
     from zprof.run.reader import load
 
     recorded = load(path).ranks if path.is_dir() else ()

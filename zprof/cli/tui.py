@@ -1,4 +1,4 @@
-"""``zprof tui``: look at a run in the terminal, or watch it while it is recorded."""
+"""``zprof tui``: show a run in the terminal, or watch it while it is recorded."""
 
 import argparse
 import os
@@ -40,7 +40,7 @@ class TuiCommand:
     name = "tui"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, its baseline, and how it looks."""
+        """Declare RUN, its baseline and the display options."""
         run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
@@ -51,7 +51,7 @@ class TuiCommand:
         add_work_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Show it; print the report where there is no terminal to show it on."""
+        """Show the run, or print the report if there is no terminal."""
         options = read_measuring_options(arguments)
         theme = _check_theme(arguments.theme)
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
@@ -64,7 +64,7 @@ class TuiCommand:
 
 
 def _check_theme(name: str | None) -> str | None:
-    """A wrong name is refused at once, also where nothing is drawn."""
+    """Return the theme of this name; a wrong name raises even if nothing is drawn."""
     if name is None:
         return None
     from zprof.tui.theme import resolve_theme
@@ -85,7 +85,7 @@ def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> i
 
 
 def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
-    """The run and its baseline, with the work of a step as it was said."""
+    """Return the run and its baseline, with the stated tokens per step."""
     run = open_run(arguments.run)
     run = run.described(add_stated_work(arguments.tokens_per_step, run.manifest.training))
     if arguments.baseline is None:
@@ -97,7 +97,7 @@ def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
 
 
 def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: str | None) -> int:
-    # What cannot be opened is refused in one line, and traces are imported, before the screen is taken.
+    # Open the runs first: errors are printed, and traces imported, before the screen is taken over.
     run, before = _open_runs(arguments)
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import RunRequest
@@ -120,18 +120,18 @@ def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: s
 
 
 def _exit_now(code: int) -> int:
-    """Who leaves while a run is measured does not wait for that; its thread only reads."""
+    """Exit without waiting for a measurement in progress, whose thread only reads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-#: A view gives way to the job that it shows.
+#: Lower priority: the view must not slow down the job that it shows.
 _NICENESS = 10
 
 
 def add_live_options(parser: argparse.ArgumentParser) -> None:
-    """``--live``, and what a command that runs a job beside it tells it."""
+    """Declare ``--live``, and the options that a command passes when it runs a job next to the view."""
     parser.add_argument(
         "--live", action="store_true", help="wait for RUN, and show it step by step as it grows"
     )
@@ -140,14 +140,16 @@ def add_live_options(parser: argparse.ArgumentParser) -> None:
 
 
 def is_live(arguments: argparse.Namespace) -> bool:
-    """Whether to show the live view: it was asked for, or somebody records there right now."""
+    """Return whether to show the live view: it was requested, or the run is still being recorded."""
     from zprof.run.live import is_still_recording
 
     return bool(arguments.live) or is_still_recording(arguments.run, time.time_ns())
 
 
 def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bool]:
-    """Show it until the user leaves; its exit code, and whether to go on with all screens of the run."""
+    """Show the live view until the user leaves; return its exit code, and whether to open the run's
+    screens.
+    """
     from zprof.tui.live.app import LiveApp
     from zprof.tui.live.watcher import Watcher
     from zprof.tui.theme import wants_no_colour

@@ -1,4 +1,4 @@
-"""``zprof verify``: a trace measured twice, by zprof and by HTA."""
+"""``zprof verify``: measure a trace with zprof and with HTA."""
 
 import argparse
 from pathlib import Path
@@ -28,7 +28,7 @@ class VerifyCommand:
     name = "verify"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """TRACE, and how to write the comparison."""
+        """Declare TRACE and the output options."""
         parser.add_argument("trace", metavar="TRACE", type=Path, help="a Kineto trace, or a folder of them")
         parser.add_argument(
             "--ranks", metavar="RANKS", type=parse_number_ranges, help="ranks such as 0, 0-3 or 0,8"
@@ -44,7 +44,7 @@ class VerifyCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Measure twice, print, and say by the exit code whether both agree."""
+        """Measure twice and print the comparison; the exit code says whether both agree."""
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text

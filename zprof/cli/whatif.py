@@ -31,7 +31,7 @@ class WhatIfCommand:
     name = "whatif"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """RUN, what is changed, and how to write the answer."""
+        """Declare RUN, the change and the output options."""
         run_help = "folder that a recording made, a trace, or a folder of them"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         add_change_options(parser)
@@ -41,7 +41,7 @@ class WhatIfCommand:
         add_output_options(parser, "text, json, md or html")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Predict, render, deliver."""
+        """Predict the change and write the result."""
         from zprof.reports.formats import WHATIFS, WHATIFS_IN_FULL
 
         formats = WHATIFS_IN_FULL if arguments.assumptions else WHATIFS
@@ -69,7 +69,7 @@ _ON_OFF = {"on": True, "off": False}
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """One option a field of ``Change``; together they are one change."""
+    """Declare one option per field of ``Change``; together they are one change."""
     group = parser.add_argument_group(
         "what is changed", "all of it at once; without any, the usual changes one by one"
     )
@@ -110,7 +110,7 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_change(arguments: argparse.Namespace) -> Change | None:
-    """The change that was said; None where none was."""
+    """Return the change of the command line, or None if there is none."""
     said = Change(
         stage=arguments.stage,
         prefetch=arguments.prefetch,

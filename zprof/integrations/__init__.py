@@ -1,1 +1,1 @@
-"""Thin bridges between zprof and other programs, imported only when used."""
+"""Connect zprof to other programs; each bridge is imported only when it is used."""

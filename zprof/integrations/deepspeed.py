@@ -1,4 +1,4 @@
-"""Records the training of a DeepSpeed engine.
+"""Record the training of a DeepSpeed engine.
 
     from zprof.integrations.deepspeed import record_deepspeed
 
@@ -8,8 +8,8 @@
             engine.backward(engine(batch))
             engine.step()
 
-Then ``zprof report run.zprof``.  Steps are found by themselves, from the engine's own count of them, so
-accumulation and a pipeline's ``train_batch()`` need nothing more.
+Then run ``zprof report run.zprof``. Steps are detected from the engine's own step counter, so accumulation
+and a pipeline's ``train_batch()`` need no extra calls.
 """
 
 import functools
@@ -38,15 +38,15 @@ _ENGINE_ATTRIBUTES = (
 
 @contextmanager
 def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = None) -> Iterator[Recorder]:
-    """Record while entered; enter it on every rank, after ``deepspeed.initialize``.
+    """Record while the context is open; enter it on every rank, after ``deepspeed.initialize``.
 
     Args:
-        engine: As ``deepspeed.initialize`` returned it.
-        path: The run directory; every rank gives the same.
-        steps: Which steps are recorded, see :func:`zprof.steps`.
+        engine: The engine returned by ``deepspeed.initialize``.
+        path: The run directory; every rank passes the same one.
+        steps: The steps to record, see :func:`zprof.steps`.
 
     Raises:
-        BadInput: ``engine`` is none of DeepSpeed's.
+        BadInput: ``engine`` is not a DeepSpeed engine.
     """
     if not is_deepspeed_engine(engine):
         raise BadInput(
@@ -65,19 +65,22 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
 
 
 def is_deepspeed_engine(model: Any) -> bool:
-    """Whether it has what an engine of DeepSpeed has."""
+    """Return whether an object has the attributes of a DeepSpeed engine."""
     return all(hasattr(model, name) for name in _ENGINE_ATTRIBUTES)
 
 
 def deepspeed_optimizers(engine: Any) -> list[Any]:
-    """The optimizer that steps; in stage 3 also the fp32 partitions that it gets only while it steps."""
+    """Return the optimizer that steps; in stage 3 also the fp32 partitions that it gets only for a step."""
     masters = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
     partitions = [] if masters is None else [SimpleNamespace(param_groups=[{"params": masters}], state={})]
     return [unwrap_optimizer(engine.optimizer), *partitions]
 
 
 def deepspeed_facts(engine: Any) -> TrainingFacts:
-    """What the engine says of itself.  In stage 3 a parameter's own size is 0, ``ds_numel`` the true one."""
+    """Return the training facts that the engine states.
+
+    In stage 3 a parameter's own size is 0, and ``ds_numel`` is the true one.
+    """
     seen = detect_training(engine.module, deepspeed_optimizers(engine))
     parameter, gradient = (kind.itemsize for kind in engine.get_data_types())
     return replace(
@@ -96,13 +99,13 @@ def deepspeed_facts(engine: Any) -> TrainingFacts:
 
 
 def _samples_per_step(engine: Any) -> int | None:
-    """The global batch, where the engine has one."""
+    """Return the global batch if the engine has one."""
     batch = getattr(engine, "train_batch_size", None)
     return int(batch()) if callable(batch) else None
 
 
 def _count_elements(module: Any) -> int | None:
-    """All elements, where all are trained: a frozen one has no gradient and does not travel."""
+    """Return all elements, or None if some are frozen: those have no gradient and are not communicated."""
     parameters = list(module.parameters())
     if not all(parameter.requires_grad for parameter in parameters):
         return None
@@ -111,10 +114,10 @@ def _count_elements(module: Any) -> int | None:
 
 @contextmanager
 def _watch_steps(engine: Any, step: Callable[[], None]) -> Iterator[None]:
-    """Call ``step`` after each call of the engine's that has updated the model.
+    """Call ``step`` after each engine call that has updated the model.
 
-    ``is_gradient_accumulation_boundary()`` would have to be asked before the call, and says no there where
-    the caller himself decides when gradients are complete; ``global_steps`` counts in all modes.
+    ``is_gradient_accumulation_boundary()`` would have to be called before, and returns False if the caller
+    decides when gradients are complete. ``global_steps`` counts in all modes.
     """
     name = "train_batch" if hasattr(engine, "train_batch") else "step"
     original = getattr(engine, name)

@@ -1,8 +1,8 @@
-"""The runs of the demonstration: one model and one modelled link, three ways to train on it.
+"""Define the runs of the demonstration: one model on one modelled link, trained in three ways.
 
-Compute and link are modelled, so that two cores show the overlap that a cluster would: a block
-computes for 12 ms forward and 24 ms backward, and its gather takes 8 ms on the link, so it fits
-under the compute beside it if it is launched in time.
+Compute and link are modelled, so that two cores show the overlap of a cluster. A block computes for 12 ms
+forward and 24 ms backward. Its gather takes 8 ms on the link, so the compute beside it hides it if it is
+launched in time.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _COMMON: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One run of the demonstration: its letter, the run's name, what is special about it."""
+    """One run of the demonstration: its letter, run name, title and options."""
 
     letter: str
     run: str
@@ -37,7 +37,7 @@ class Scene:
     options: Mapping[str, Any]
 
     def job(self, folder: Path) -> ReferenceJob:
-        """The run, as it is started."""
+        """Return the job that runs the scene."""
         job = ReferenceJob(world_size=RANKS, options={}, run=folder / f"{self.run}.zprof")
         options = dict(_COMMON) | dict(self.options) | {"steps": job.recorded_steps}
         return ReferenceJob(world_size=job.world_size, options=options, run=job.run)

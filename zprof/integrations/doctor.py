@@ -1,4 +1,4 @@
-"""Check what this machine has of what zprof can use; each library is probed in a process of its own."""
+"""Check which features of zprof this machine supports; each library is probed in its own process."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from zprof.version import __version__
 
 _TIMEOUT_S = 120
 _MAX_LETTERS = 200
-#: The answer's line, among whatever libraries print.
+#: Prefix of the answer's line, to find it among the output of libraries.
 _ANSWER_MARK = "zprof-answer:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``value`` as JSON holds it, or None and why."""
+    """A probe's answer as a JSON value, or None and the reason."""
 
     value: Any
     failure: str = ""
@@ -96,12 +96,12 @@ from importlib.metadata import version
 import cuda.core, cuda.bindings.nvrtc as nvrtc
 answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
 """
-#: A recording of a few steps takes some tens of megabytes a rank.
+#: A recording of a few steps takes some tens of megabytes per rank.
 _MIN_FREE_BYTES = 1 << 30
 
 
 def examine(asked: Probe = run_probe) -> Doctor:
-    """Look at everything; each library in a process of its own."""
+    """Run all checks, each library in its own process."""
     checks = [_check_python(), *_check_packages(), *_check_torch(asked(_TORCH)), _check_nvml(asked(_NVML))]
     checks += [
         _check_hta(asked(_HTA)),
@@ -205,7 +205,7 @@ def _broken_check(name: str, found: str, without: str, remedy: str) -> Check:
 
 
 def _check_cache() -> Check:
-    """What imports of traces left: nothing empties it, for only the user knows what is looked at again."""
+    """Report the size of cached imports; zprof never empties the cache, because the user may reopen them."""
     root = cache_root()
     if root is None:
         remedy = "set HOME or XDG_CACHE_HOME"
@@ -213,6 +213,6 @@ def _check_cache() -> Check:
     files = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
     size = 0
     for file in files:
-        with suppress(OSError):  # another command replaces it right now
+        with suppress(OSError):  # another command is replacing it
             size += file.lstat().st_size
     return Check(name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of imports in {root}")

@@ -1,11 +1,11 @@
-"""Records a run of the Trainer of Hugging Face transformers.
+"""Record a run of the Hugging Face transformers Trainer.
 
     from zprof.integrations.huggingface import ZprofCallback
 
     trainer = Trainer(model, args, train_dataset=data, callbacks=[ZprofCallback("run.zprof")])
     trainer.train()
 
-Then ``zprof report run.zprof``.  A step is an optimizer step; the first ``train()`` is recorded.
+Then run ``zprof report run.zprof``. A step is an optimizer step; the first ``train()`` is recorded.
 """
 
 import os
@@ -26,12 +26,12 @@ _SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
 class ZprofCallback(TrainerCallback):  # type: ignore[misc]
-    """Pass one to ``Trainer(callbacks=[…])`` on every rank.
+    """Callback that records the run; pass one to ``Trainer(callbacks=[…])`` on every rank.
 
     Args:
-        path: The run directory; every rank gives the same.
-        steps: Which steps are recorded, see :func:`zprof.steps`.
-        training: What you know of the run; else it is seen from the model.
+        path: The run directory; every rank passes the same one.
+        steps: The steps to record, see :func:`zprof.steps`.
+        training: Known facts of the run; by default they are detected from the model.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
         self._recording: Recorder | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to record, with the Trainer's model and optimizer."""
+        """Start to record with the Trainer's model and optimizer."""
         if self._recording is not None:
             return
         model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
@@ -60,17 +60,17 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
         self._recording.__enter__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An optimizer step is over."""
+        """Mark the end of an optimizer step."""
         if self._recording is not None:
             self._recording.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what was not written.  Not called where training fails: then Python's exit writes it."""
+        """Write the rest of the recording; a failed training skips this, and Python's exit writes it."""
         if self._recording is not None:
             self._recording.close("complete")
 
 
 def _is_data_parallel(args: Any) -> bool:
-    """Whether the Trainer wraps the model in DDP; the callback gets the model without the wrapper."""
+    """Return whether the Trainer wraps the model in DDP; the callback gets the model without the wrapper."""
     sharded = args.fsdp or args.deepspeed or any(os.environ.get(name) == "true" for name in _SHARDING)
     return not sharded and args.parallel_mode.value == "distributed"

@@ -1,11 +1,12 @@
-"""Records a fit of Lightning, as ``lightning`` or as ``pytorch_lightning``.
+"""Record a Lightning fit, with either the ``lightning`` or the ``pytorch_lightning`` package.
 
     from zprof.integrations.lightning import ZprofCallback
 
     trainer = Trainer(callbacks=[ZprofCallback("run.zprof")])
     trainer.fit(model, batches)
 
-Then ``zprof report run.zprof``.  A step is a batch in which an optimizer stepped; the first fit is recorded.
+Then run ``zprof report run.zprof``. A step is a batch in which an optimizer stepped; the first fit is
+recorded.
 """
 
 import importlib
@@ -23,7 +24,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _callback_class() -> Any:
-    """That of the package that the program has imported, else of the one that is there."""
+    """Return ``Callback`` of the package that the program has imported, else of the one that is installed."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name).Callback
@@ -33,12 +34,12 @@ def _callback_class() -> Any:
 
 
 class ZprofCallback(_callback_class()):  # type: ignore[misc]
-    """Pass one to ``Trainer(callbacks=[…])``.
+    """Callback that records the fit; pass one to ``Trainer(callbacks=[…])``.
 
     Args:
-        path: The run directory; every rank gives the same.
-        steps: Which steps are recorded, see :func:`zprof.steps`.
-        training: What you know of the run; else it is seen from the model.
+        path: The run directory; every rank passes the same one.
+        steps: The steps to record, see :func:`zprof.steps`.
+        training: Known facts of the run; by default they are detected from the model.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
         self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record, with the model as the strategy has wrapped it."""
+        """Start to record with the model as wrapped by the strategy."""
         if self._recording is not None:
             return
         model, optimizers = trainer.model, list(trainer.optimizers)
@@ -67,17 +68,17 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch is over; a step with it, unless gradients are still accumulated."""
+        """Mark a step if an optimizer stepped in this batch."""
         if self._recording is not None and trainer.global_step != self._optimizer_steps:
             self._optimizer_steps = trainer.global_step
             self._recording.step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write what was not written."""
+        """Write the rest of the recording."""
         self._close("complete")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Training failed: write what was seen."""
+        """Write the recording of a failed training."""
         self._close("failed")
 
     def _close(self, status: str) -> None:

@@ -1,9 +1,9 @@
-"""One rank of a piece of training that a test records, in a process of its own.
+"""Run one rank of the training that a test records, in its own process.
 
     python -m zprof.integrations.rank_of_test FOLDER      RANK and WORLD_SIZE are in the environment
 
-FOLDER holds the plan, a pickle of the process that started this one, and takes what is to be said of a
-failure.  The ranks find each other through a file there: a port could be taken by another test.
+FOLDER holds the plan, a pickle written by the parent process, and receives the report of a failure. The ranks
+rendezvous through a file in it, because a port could be taken by another test.
 """
 
 import faulthandler
@@ -26,17 +26,17 @@ from typing import Any
 from zprof.model.errors import ZprofError
 
 PLAN, STORE = "plan.pickle", "store"
-#: Asks a rank where it is.
+#: Signal that makes a rank write its stack.
 ASK = signal.SIGUSR1
 _MAX_LINE_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """What each rank does.
+    """Work of each rank.
 
-    ``train`` is the pickle of the function, which names its ``module``; that is imported from ``file`` where
-    the name does not lead there.
+    ``train`` is the pickle of the function, which names its ``module``. The module is imported from ``file``
+    if its name does not resolve to that file.
     """
 
     module: str
@@ -50,17 +50,17 @@ class RankPlan:
 
 
 def failure_path(folder: Path, rank: int) -> Path:
-    """Where a rank says what it failed with: a JSON object with ``time_ns`` and ``line``."""
+    """Return the path of a rank's failure: a JSON object with ``time_ns`` and ``line``."""
     return folder / f"failed{rank}.json"
 
 
 def place_path(folder: Path, rank: int) -> Path:
-    """Where stands what a rank did when it was asked, as faulthandler writes it."""
+    """Return the path of a rank's stack at the time of the signal, as written by faulthandler."""
     return folder / f"place{rank}.txt"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the plan as the rank that the environment says; the exit code."""
+    """Run the plan as the rank given by the environment and return the exit code."""
     folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
@@ -90,13 +90,13 @@ def _train(plan: RankPlan, folder: Path, rank: int) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
     )
     train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
-    if dist.is_initialized():  # a whole training may end its process group itself
-        dist.barrier()  # who leaves first takes away the connections of the others
+    if dist.is_initialized():  # a complete training may destroy its process group itself
+        dist.barrier()  # the first rank to leave closes the connections of the others
         dist.destroy_process_group()
 
 
 def _import(name: str, file: str) -> None:
-    """Have the function's module under its name, wherever its file is."""
+    """Import the function's module under its name, from any file."""
     found = _find_spec(name)
     if not file or (found is not None and found.origin is not None and Path(found.origin) == Path(file)):
         return
@@ -116,7 +116,7 @@ def _find_spec(name: str) -> Any:
 
 
 def _report_failure(error: BaseException, plan: RankPlan, path: Path) -> None:
-    """The whole on stderr, one line for the test."""
+    """Print the traceback to stderr and leave one line for the test."""
     now_ns = time.time_ns()
     traceback.print_exception(error)
     said = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
@@ -126,14 +126,14 @@ def _report_failure(error: BaseException, plan: RankPlan, path: Path) -> None:
 
 
 def _describe_place(trace: TracebackType | None, file: str) -> str:
-    """The innermost line of the test's own file."""
+    """Return the innermost line of the test's own file."""
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
     return f" ({Path(file).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _end_with_parent() -> None:
-    """The pipe to the test's process ends with it, also where that was killed."""
-    os.read(0, 1)  # not sys.stdin: the interpreter takes its lock when it ends
+    """Exit when the pipe to the test's process closes, even if that process was killed."""
+    os.read(0, 1)  # not sys.stdin: the interpreter takes its lock at exit
     os._exit(1)
 
 

@@ -1,17 +1,16 @@
-"""Redact reports and manifests: an allow-list of keys, stand-ins for names, only zprof's own words.
+"""Redact reports and manifests: keep only listed keys, replace names, and keep only zprof's own words.
 
-Keys that are not on a list are left out, also those that a later report adds, until somebody has thought
-about them.  Numbers and booleans of listed objects stay.
+Keys that are not listed are dropped, including keys that a later report adds, until someone has reviewed
+them. Numbers and booleans of listed objects stay.
 
-The same name gets the same stand-in in all parts of a bundle, so that support can tell things apart and the
-owner, who has the list, can translate.  A text is split at its blanks.  Stand-ins, words of zprof's own
-texts, numbers, versions, units after a number, and public words stay; all else is hidden, whatever its form:
-names are not searched for, so none can be overlooked.
+The same name gets the same stand-in in all parts of a bundle, so that support can distinguish things and the
+owner, who has the list, can translate them back. A text is split at blanks. Stand-ins, words of zprof's own
+texts, numbers, versions, units after a number, and public words stay. Everything else is hidden, whatever its
+form: names are not searched for, so none can be missed.
 
-Own words are read from zprof's source.  A sentence of a finding or a gap is built from texts that stand in
-the source and from what was found in a file: a kernel's name, a path, a reason that a library gave.  What
-does not stand in the source is not ours to give away.  Docstrings are not printed and do not count; nor do
-pieces of words around a placeholder.
+Own words are read from zprof's source. A sentence of a finding or a gap combines texts of the source with
+text from files, such as a kernel's name, a path or a library's error message. Only the former may be
+disclosed. Docstrings are never printed and do not count; neither do fragments of words around a placeholder.
 """
 
 import ast
@@ -22,19 +21,20 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-#: Where the texts of reports and manifests are written.
+#: Folders with the texts of reports and manifests.
 _FOLDERS = ("analysis", "collectors", "integrations", "model", "rules", "run")
 _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
-#: Shorter ones are words only where they stand in a sentence: others are keys, patterns and formats.
+#: Shorter texts count as words only within a sentence: alone they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
 _ARTICLE = "a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWords:
-    """``lines``: whole lines of texts with nothing filled in; ``words``: without the marks around them.
+    """Texts of zprof's source.
 
-    ``fields``: names of what values have.
+    ``lines``: whole lines without placeholders. ``words``: words without surrounding marks. ``fields``: names
+    of class fields.
     """
 
     lines: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class OwnWords:
 
 
 def read_own_words() -> OwnWords:
-    """All of them.  A file that cannot be read has none: then more is hidden, not less."""
+    """Return all own words; an unreadable file adds none, so that more is hidden, not less."""
     lines: set[str] = set()
     words: set[str] = set()
     fields: set[str] = set()
@@ -58,7 +58,7 @@ def read_own_words() -> OwnWords:
 
 
 def strip_marks(chunk: str) -> str:
-    """A word without brackets, quotes and full stops around it."""
+    """Return a word without surrounding brackets, quotes and punctuation."""
     return _EDGES.sub("", chunk)
 
 
@@ -75,14 +75,14 @@ def _parse_source(path: Path) -> ast.Module | None:
 
 
 def _class_fields(tree: ast.Module) -> set[str]:
-    """What classes declare."""
+    """Return the fields that classes declare."""
     parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
     declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
     return {target.id for target in declared if isinstance(target, ast.Name)}
 
 
 def _enum_values(tree: ast.Module) -> set[str]:
-    """Values of closed sets, however short."""
+    """Return the string values of enums, however short."""
     parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
     values = [part.value for part in parts if isinstance(part, ast.Assign)]
     return {
@@ -91,7 +91,7 @@ def _enum_values(tree: ast.Module) -> set[str]:
 
 
 def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Each text of a file, and whether nothing is filled in."""
+    """Yield each text of a file, and whether it has no placeholders."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -107,7 +107,7 @@ def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 
 def _join_around_placeholders(parts: Sequence[ast.expr]) -> str:
-    """What stands between the placeholders; a word that one touches is no word."""
+    """Return the text between placeholders, without words that touch one."""
     text = "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts)
     return " ".join(chunk for chunk in text.split() if "\0" not in chunk)
 
@@ -129,13 +129,13 @@ _STAND_IN = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
 _FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
 _PARTS = re.compile(r"[,=():;^]+")
 _MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
-#: Of a text: no sentence is longer.
+#: Longest text that is kept; no sentence is longer.
 _MAX_TEXT_LETTERS = 2000
 _MIN_NAME_LETTERS = 3
 
 
 class StandIns:
-    """Gives out stand-ins, and hides what is not ``own``."""
+    """Assigns stand-ins to names and hides text that is not ``own``."""
 
     def __init__(self, own: OwnWords | None = None) -> None:
         self._own = own or OwnWords()
@@ -143,7 +143,7 @@ class StandIns:
         self._count: dict[str, int] = {}
 
     def of(self, name: str, kind: str) -> str:
-        """The stand-in of a name: ``module-3``.  An empty name stays empty."""
+        """Return the stand-in of a name, such as ``module-3``; an empty name stays empty."""
         if not name:
             return ""
         if name not in self._given:
@@ -152,13 +152,13 @@ class StandIns:
         return self._given[name]
 
     def scrubbed(self, text: str) -> str:
-        """A text with stand-ins for the names that have one, and without all else that is not ours."""
+        """Return a text with known names replaced by stand-ins and all other foreign words hidden."""
         cut = text if len(text) <= _MAX_TEXT_LETTERS else f"{text[:_MAX_TEXT_LETTERS]} …"
         lines = cut.replace("\r", "\n").split("\n")
         return "\n".join(line if line in self._own.lines else self._line(line) for line in lines)
 
     def is_own(self, word: str) -> bool:
-        """Whether it is a word, or the name of a field, of zprof's."""
+        """Return whether this is one of zprof's words or field names."""
         return word in self._own.words or word in self._own.fields
 
     @property
@@ -173,7 +173,7 @@ class StandIns:
         return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(shown))
 
     def _replaced(self, line: str) -> str:
-        """Names of several words, or within marks.  One that is a word of ours would only be given away."""
+        """Replace names of several words or within marks; a name that is also an own word stays."""
         inside = [
             name
             for name in self._given
@@ -208,7 +208,7 @@ def _is_number(word: str) -> bool:
     return bool(_NUMBER.fullmatch(word))
 
 
-#: Texts of which zprof's own words go.
+#: Keys whose texts keep zprof's own words.
 _TEXT_KEYS = frozenset(
     (
         "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
@@ -217,7 +217,7 @@ _TEXT_KEYS = frozenset(
         "device", "backend", "engine", "method", "late_reason", "operator", "memory_mode", "source",
     )
 )  # fmt: skip
-#: Names of the program and of its machines, by the kind of their stand-in.
+#: Keys that name the program or its machines, with the kind of their stand-in.
 _NAME_KINDS = {"name": "run", "baseline": "run", "module": "module", "host": "host", "stack": "frame"}
 _OBJECT_KEYS = frozenset(
     (
@@ -239,21 +239,21 @@ _VARIABLES = frozenset(
         "TORCH_NCCL_AVOID_RECORD_STREAMS",
     )
 )  # fmt: skip
-#: Of evidence, where ``unit`` is no module.
+#: Units of evidence; any other ``unit`` is a module.
 _UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
 _MAX_DIGITS = 7
 _DROPPED = object()
 
 
 class AllowList:
-    """Takes what is allowed out of a tree of JSON values; ``dropped``: the keys that were left out."""
+    """Copies the allowed part of a tree of JSON values; ``dropped`` collects the keys left out."""
 
     def __init__(self, names: StandIns) -> None:
         self._names = names
         self.dropped: set[str] = set()
 
     def tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The allowed part of an object."""
+        """Return the allowed part of an object."""
         found = {
             key: self._leaf(key, each) if self._is_known(key) else self._drop(key)
             for key, each in value.items()
@@ -261,7 +261,7 @@ class AllowList:
         return {key: each for key, each in found.items() if each is not _DROPPED}
 
     def _is_known(self, key: str) -> bool:
-        """A field of ours, or a rank: other keys come from files."""
+        """Return whether the key is one of zprof's fields or a rank; other keys come from files."""
         return self._names.is_own(key) or (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS)
 
     def _leaf(self, key: str, value: Any) -> Any:
@@ -304,14 +304,14 @@ class AllowList:
 
 
 def redact_group(text: str, names: StandIns) -> str:
-    """The ranks of a group stay, its name does not: ``0,1,2#mesh_fsdp`` becomes ``0,1,2#group-1``."""
+    """Keep the ranks of a group and replace its name: ``0,1,2#mesh_fsdp`` becomes ``0,1,2#group-1``."""
     ranks, mark, name = text.partition("#")
     if ranks.replace(",", "").isdigit():
         return ranks + (mark + names.of(name, "group") if mark else "")
     return names.of(text, "group")
 
 
-#: What stands behind a number, and means nothing elsewhere.
+#: Words that stay only after a number.
 UNITS = frozenset(
     (
         "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",
@@ -332,7 +332,7 @@ PUBLIC_WORDS = frozenset(
         # Backends, and types as traces name them.
         "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
         "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
-        # Operators of torch.distributed, which buffers are named after.
+        # Operators of torch.distributed that buffers are named after.
         "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
         # Values of torch's and NCCL's variables.
         "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",

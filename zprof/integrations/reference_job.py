@@ -1,6 +1,6 @@
-"""Train the reference engine on ranks of this machine and record the run, seen from the parent process.
+"""Launch the reference engine on ranks of this machine and record the run: the parent process's side.
 
-Needs no torch: the parent sets RANK, WORLD_SIZE and MASTER_* as ``torchrun`` would, and watches.  The ranks
+The parent needs no torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and watches the ranks. They
 run ``zprof.integrations.reference_rank``, which reads the job as JSON.
 """
 
@@ -26,10 +26,10 @@ _RANK_PROGRAM = "zprof.integrations.reference_rank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceJob:
-    """What to train and what to record of it.
+    """Training job and the parts of it to record.
 
-    ``options`` are those of ``zprof.reference_engine.program.options``, by name; what is left out has its
-    default.  ``run`` is None where nothing is recorded, ``outcome`` where nobody reads the losses.
+    ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones keep their
+    defaults. ``run`` is None if nothing is recorded, ``outcome`` if nobody reads the losses.
     """
 
     world_size: int
@@ -42,16 +42,16 @@ class ReferenceJob:
 
     @property
     def recorded_steps(self) -> int:
-        """Steps until everything is recorded."""
+        """Number of steps until everything is recorded."""
         return self.skip_steps + self.memory_steps + self.time_steps
 
     def to_json(self) -> str:
-        """The job as its ranks read it."""
+        """Return the job as JSON for its ranks."""
         return json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "ReferenceJob":
-        """The job as its parent wrote it."""
+        """Return the job from its parent's JSON."""
         values = json.loads(text)
         paths = {name: Path(values[name]) if values[name] else None for name in ("run", "outcome")}
         return cls(**values | paths)
@@ -59,18 +59,18 @@ class ReferenceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended, as a rank of it says: its losses, or why the settings cannot be used."""
+    """Result of a run as reported by a rank: its losses, or why the settings are refused."""
 
     losses: tuple[float, ...] = ()
     refused: str = ""
 
     def write(self, path: Path) -> None:
-        """Leave it for the parent."""
+        """Write the outcome for the parent."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "Outcome":
-        """What a rank left; empty where none did."""
+        """Read a rank's outcome; empty if there is none."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -84,12 +84,12 @@ def train_reference(
     on_step: Callable[[int], None] = lambda steps: None,
     on_start: Callable[[Sequence[int]], None] = lambda process_ids: None,
 ) -> tuple[float, ...]:
-    """Run the job to its end, and return the loss of every step.
+    """Run the job to its end and return the loss of every step.
 
-    ``on_step`` hears how many steps rank 0 has finished.
+    ``on_step`` is called with the number of steps that rank 0 has finished.
 
     Raises:
-        BadInput: the ranks found that the settings cannot be used.
+        BadInput: the ranks refused the settings.
         RankFailed: a rank ended with an error.
     """
 
@@ -119,18 +119,18 @@ def _count_steps(run: Path) -> int:
 
 
 _POLL_S = 0.05
-#: When a rank has failed: for the others to notice and to write what they recorded.
+#: Time for the other ranks to notice a failed rank and to write their recordings.
 _GRACE_S = 15.0
 #: From SIGTERM to SIGKILL, for all ranks together.
 _END_S = 5.0
 
 
-#: Nobody but a person, a scheduler or the kernel sends these.
+#: Signals that only a person, a scheduler or the kernel sends.
 _FROM_OUTSIDE = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
 class RankFailed(ZprofError):
-    """A rank of the job ended with an error, or was ended from outside: that is no fault of zprof."""
+    """A rank ended with an error or was killed from outside; the latter is not a fault of zprof."""
 
     exit_code = 70
 
@@ -149,8 +149,8 @@ def launch(
 ) -> None:
     """Run ``python ARGUMENTS`` on every rank and wait for all of them.
 
-    ``on_poll`` is called while waiting.  When a rank fails, the others get time to notice by
-    themselves and to write what they recorded, then are ended.
+    ``on_poll`` is called while waiting. If a rank fails, the others get time to notice and to write their
+    recordings; then they are terminated.
 
     Raises:
         RankFailed: a rank ended with an error; the message has the last line that it wrote.
@@ -161,7 +161,7 @@ def launch(
         ranks: list[subprocess.Popen[bytes]] = []
         raise_lost_interrupt()
         try:
-            # An interrupt within Popen() would leave a rank that nobody knows of.
+            # An interrupt within Popen() would leave an untracked rank.
             with defer_interrupts():
                 ranks.extend(
                     _start_rank(arguments, rank, world_size, port, folder, logs[rank])
@@ -187,9 +187,9 @@ def _start_rank(
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        # A rank that is ended cannot clear up what it keeps for a moment.
+        # A terminated rank cannot clean up its temporary files.
         "TMPDIR": folder,
-        # One thread a rank, as torchrun does: ranks on one machine would fight for its cores.
+        # One thread per rank, like torchrun: ranks on one machine would compete for its cores.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
@@ -211,7 +211,7 @@ def _wait_for_ranks(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[
 
 
 def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End the ranks that still run; none is left, whatever it does with SIGTERM."""
+    """Terminate the ranks that still run; kill those that ignore SIGTERM."""
     for process in ranks:
         if process.poll() is None:
             process.terminate()
@@ -225,7 +225,7 @@ def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoReturn:
-    # A rank that was killed from outside is the origin; the others fail because it is gone.
+    # A rank killed by a signal is the origin; the others fail because it is gone.
     rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
     code = failed[rank]
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -237,7 +237,7 @@ def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoRe
 
 
 def _last_error_line(log: IO[bytes]) -> str:
-    """The error under the last traceback, whose message may go on for many lines; else the last line."""
+    """Return the first line of the error after the last traceback, else the last line."""
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]

@@ -1,7 +1,7 @@
-"""One rank of a recorded training run of the reference engine.
+"""Run one rank of a recorded training of the reference engine.
 
-The engine knows nothing of zprof, and the recorder nothing of the engine; what the one knows of itself
-is handed to the other here, as a user's own training program would.
+The engine does not know zprof, and the recorder does not know the engine. This module passes the engine's
+facts to the recorder, as a user's training program would.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from zprof.reference_engine.train import train
 
 
 class RecordingObserver:
-    """Records the run that it observes; the recording ends with the stack, also where training fails."""
+    """Records the run that it observes; the recording ends with the stack, even if training fails."""
 
     def __init__(self, job: ReferenceJob, config: TrainConfig, stack: ExitStack) -> None:
         self._job, self._config, self._stack = job, config, stack
@@ -35,7 +35,7 @@ class RecordingObserver:
         self.began = False
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
-        """Begin to record."""
+        """Start to record."""
         self.began = True
         job = self._job
         if job.run is None:
@@ -50,17 +50,17 @@ class RecordingObserver:
         self._recorder = self._stack.enter_context(recorder)
 
     def step_done(self, step: int, loss: float) -> None:
-        """A step is over."""
+        """Mark the end of a step."""
         if self._recorder is not None:
             self._recorder.step()
 
     def finished(self) -> None:
-        """End the recording while the process group is there."""
+        """End the recording while the process group still exists."""
         self._stack.close()
 
 
 def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
-    """What the engine says of itself, in the recorder's words."""
+    """Return the engine's facts as training facts of the recorder."""
     facts = model.facts
     return TrainingFacts(
         engine="reference",
@@ -83,7 +83,7 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
 
 
 def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
-    """What of a run is simulated or wrong on purpose, in words for its report."""
+    """Return phrases for the simulated or planted parts of a run, for its report."""
     said = []
     if config.plant is not None:
         said.append(f"planted {config.plant}: {find_plant(config.plant).does}")
@@ -112,7 +112,7 @@ def _describe_compute(compute: ComputeModel) -> Iterator[str]:
 
 
 def main() -> int:
-    """Train as the job in the first argument says; 2 where its settings cannot be used."""
+    """Train the job given as the first argument; return 2 if its settings are refused."""
     job = ReferenceJob.from_json(sys.argv[1])
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -138,7 +138,7 @@ def main() -> int:
 
 
 def _leave_outcome(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
-    """Rank 0 speaks for all where all is well; whoever refuses is heard."""
+    """Write the outcome: rank 0's if all is well, that of any rank that refuses."""
     if job.outcome is not None and (code or os.environ.get("RANK", "0") == "0"):
         outcome.write(job.outcome)
     return code

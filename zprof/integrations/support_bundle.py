@@ -1,6 +1,7 @@
-"""Collect what support needs of a run into one redacted zip file (schema ``zprof.bundle/1``).
+"""Collect the redacted parts of a run that support needs into one zip file (schema ``zprof.bundle/1``).
 
-Collectives go in by an allow-list of columns; events do not, because their names are the program's.
+Collectives are included with an allow-list of columns. Events are not, because their names come from the
+program.
 """
 
 import io
@@ -22,15 +23,15 @@ from zprof.run.reader import Run
 from zprof.version import __version__
 
 SCHEMA = "zprof.bundle/1"
-#: More ranks' tables than these help nobody, and make a file that no ticket takes.
+#: Tables of more ranks do not help and make the file too large for a ticket.
 _MAX_TABLES = 64
-#: The same content gives the same file.
+#: A fixed date makes the file depend on its content only.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One file of a bundle: ``says`` what it is, for whoever gives it away."""
+    """One file of a bundle; ``says`` describes it to the person who shares it."""
 
     name: str
     says: str
@@ -39,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """``names``: what was replaced, by name; it is not in the bundle.  ``left_out``: keys, and tables."""
+    """Parts of a bundle, the stand-ins by name (not in the bundle), and the keys and tables left out."""
 
     parts: tuple[Part, ...]
     names: dict[str, str]
@@ -47,7 +48,7 @@ class Bundle:
 
 
 def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
-    """All parts, redacted.
+    """Return all redacted parts.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -56,7 +57,8 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
     tables, missing = _collect_tables(run, names)
     report_tree, run_tree = to_tree(report), _collect_manifests(run)
     for tree in (report_tree, run_tree):
-        AllowList(names).tree(tree)  # Names first: a text may have one that only comes later.
+        # First pass for names: a text may contain a name that only appears later.
+        AllowList(names).tree(tree)
     allowed = AllowList(names)
     parts = [
         Part(name="report.json", says="the report", content=_json(allowed.tree(report_tree))),
@@ -71,7 +73,7 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
 
 
 def write_bundle(bundle: Bundle, file: BinaryIO) -> None:
-    """The parts as a zip file."""
+    """Write the parts as a zip file."""
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
         for part in bundle.parts:
             entry = zipfile.ZipInfo(part.name, date_time=_DATE)
@@ -95,7 +97,7 @@ def _collect_tables(run: Run, names: StandIns) -> tuple[list[Part], list[str]]:
 
 
 def _redact_doctor(doctor: Doctor, names: StandIns) -> dict[str, Any]:
-    """Names of checks are zprof's own; what was found, and what to do about it, may hold a path."""
+    """Redact the texts of checks, which may contain paths; the names of checks are zprof's own."""
     texts = ("found", "without", "remedy")
     checks = [
         {key: names.scrubbed(text) if key in texts else text for key, text in to_tree(check).items()}
@@ -142,15 +144,15 @@ _PLAIN_COLUMNS = (
     "stream",
     "peer_rank",
 )
-#: Texts of closed sets; what else stands there is replaced.
+#: Texts of closed sets; any other value is replaced.
 _TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
 def redact_collectives(run: Run, rank: int, names: StandIns) -> bytes:
-    """The table as a Parquet file.
+    """Return a rank's redacted collectives as a Parquet file.
 
     Raises:
-        BadInput: it is damaged.
+        BadInput: the table is damaged.
     """
     table = run.table(rank, "collectives")
     columns = {name: table.column(name) for name in _PLAIN_COLUMNS}
@@ -163,7 +165,7 @@ def redact_collectives(run: Run, rank: int, names: StandIns) -> bytes:
 
 
 def _map_texts(column: pa.ChunkedArray, change: Callable[[str], str]) -> pa.Array:
-    """Each distinct text changed once."""
+    """Change each distinct text of a dictionary column once."""
     encoded = column.unify_dictionaries().combine_chunks()
     words = pa.array([change(word) for word in encoded.dictionary.to_pylist()], pa.string())
     return pa.DictionaryArray.from_arrays(encoded.indices, words).cast(pa.string())

@@ -1,1 +1,1 @@
-"""The words of zprof as types: tenants, collectives, findings, the report. Standard library only."""
+"""Types for the vocabulary of zprof: tenants, collectives, findings, the report. Standard library only."""

@@ -1,4 +1,4 @@
-"""A baseline: what of a run is kept in a repository, small enough to be reviewed (``zprof.baseline/1``)."""
+"""A baseline: the values of a run kept in a repository, small enough to review (``zprof.baseline/1``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ BASELINE_SCHEMA = "zprof.baseline/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Under which a run was recorded: a baseline of others is refused.
+    """Conditions under which a run was recorded; a baseline with other conditions is refused.
 
-    ``window``: what was measured: its steps, or all of a recording as one stretch (values of WindowPolicy).
+    ``window``: whether steps or the whole recording as one stretch were measured (values of WindowPolicy).
     """
 
     device: str
@@ -25,10 +25,10 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBaseline:
-    """Of the rank with the highest peak: the peak, and its tenants, which sum to it with untagged.
+    """Peak of the rank with the highest peak; its tenants and untagged bytes sum to it.
 
-    ``upper_bound`` and ``lower_bound`` are those of the peak (:class:`~zprof.model.memory.RankMemory`);
-    ``missing_ranks``: those of the job whose memory was not seen.
+    ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
+    ``missing_ranks``: ranks of the job whose memory was not seen.
     """
 
     peak_bytes: int
@@ -41,9 +41,9 @@ class MemoryBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveBaseline:
-    """One kind of collective of one data type and group size: a step of one rank, mean over all ranks.
+    """One kind of collective of one data type and group size: per step and rank, mean over all ranks.
 
-    ``lower_bound``: some of them do not say how many bytes they move.
+    ``lower_bound``: for some of the collectives the number of bytes is unknown.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class CollectiveBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBaseline:
-    """Of the timed steps, each the mean over its ranks: lists in the order of the steps.
+    """Timed steps in order, each a mean over its ranks.
 
-    exposed_ratio = sum(exposed) / sum(wall)          overlap_ratio = 1 - sum(exposed) / sum(collective)
+      exposed_ratio = sum(exposed) / sum(wall)          overlap_ratio = 1 - sum(exposed) / sum(collective)
 
-    ``exposed_wait_ns``: mean of a step.  ``upper_bound``: the exposed times are the most that they can be;
-    ``wait_lower_bound``: the waits are the least.  ``missing_ranks`` were not timed.
+    ``exposed_wait_ns``: mean per step. ``upper_bound``: the exposed times are upper bounds.
+    ``wait_lower_bound``: the waits are lower bounds. ``missing_ranks`` were not timed.
     """
 
     wall_ns: tuple[int, ...]
@@ -77,7 +77,7 @@ class TimeBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a later run is held against; None where it was not measured."""
+    """Values that a later run is compared with; None if not measured."""
 
     schema: str = BASELINE_SCHEMA
     zprof_version: str

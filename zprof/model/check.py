@@ -1,22 +1,22 @@
-"""A check: what was allowed, what was measured, and whether it holds (schema ``zprof.check/1``).
+"""A check: the limit, the measured value, and the outcome (schema ``zprof.check/1``).
 
-Values are leaves of the report; times integer nanoseconds, sizes integer bytes, ratios floats.
+Values are leaves of the report; times are integer nanoseconds, sizes integer bytes, ratios floats.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 CHECK_SCHEMA = "zprof.check/1"
-#: The origin of a limit that nobody stated.
+#: Origin of a limit that the user did not set.
 DEFAULT = "default"
 
 
 class Outcome(StrEnum):
-    """How a gate ended.  ``skipped``: there was nothing to hold it against, which is no failure.
+    """Outcome of a gate. ``skipped``: there was nothing to compare with, which is not a failure.
 
-    ``within_noise``: the value is beyond the limit, and by no more than its steps vary: it fails nothing, and
-    it does not say that the limit holds.  ``unknown``: what it asks for should have been measured and was
-    not, or too rarely: never green.
+    ``within_noise``: the value exceeds the limit by no more than its steps vary; this does not fail the
+    check, and it does not state that the limit holds. ``unknown``: the required value should have been
+    measured and was not, or too rarely; it never counts as passed.
     """
 
     PASSED = "passed"
@@ -36,14 +36,14 @@ class Sense(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What is allowed of one quantity.
+    """Limit on one quantity.
 
     ``gate``: peak_memory, peak_memory.<tenant>, untagged_ratio, exposed_ratio, overlap_ratio,
-    collective_bytes, collective_count, collective_bytes_law, step_time, exposed_wait.
-    Either ``value`` (absolute, in ``unit``), ``change_ratio`` (of the baseline: 0.02 is 2 % more) or
-    ``change_points`` (added to the baseline's ratio) is set.  ``confidence``: it fails only where the
-    interval of that confidence is beyond the limit; None: the value itself is compared.  ``warns``: beyond it
-    is a warning, no failure.  ``said`` is the limit as it was written, ``origin`` where ("default",
+    collective_bytes, collective_count, collective_bytes_law, step_time, exposed_wait. Exactly one is set of
+    ``value`` (absolute, in ``unit``), ``change_ratio`` (relative to the baseline: 0.02 is 2 % more) and
+    ``change_points`` (added to the baseline's ratio). ``confidence``: the gate fails only if the interval of
+    that confidence exceeds the limit; None compares the value itself. ``warns``: exceeding it is a warning,
+    not a failure. ``said`` is the limit as the user wrote it, ``origin`` where it was set ("default",
     "pyproject.toml", "--peak-memory").
     """
 
@@ -61,14 +61,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
-    """One gate.
+    """Result of one gate.
 
-    ``value`` is the leaf ``leaf`` of the report of this run, ``baseline`` the same of the baseline,
-    ``allowed`` the limit in ``unit``; None where it is not known or there is none.  ``interval``: of value -
-    baseline.  ``subject``: whose it is: the rank, tenant or collective.  ``grew``: what grew most below it,
-    in words.  ``noise``: half the width of that interval where it is more than the limit leaves room for: a
-    change as large as the limit then never fails.  ``sentence`` says all of that in one line; ``remedy`` what
-    to do where it is unknown or skipped.
+    ``value`` is the leaf ``leaf`` of this run's report, ``baseline`` the same leaf of the baseline,
+    ``allowed`` the limit in ``unit``; each is None if it is unknown or absent. ``interval``: of value -
+    baseline. ``subject``: the rank, tenant or collective concerned. ``grew``: which part of it grew most, in
+    words. ``noise``: half the width of that interval if it exceeds the margin of the limit; a change as large
+    as the limit then never fails. ``sentence`` summarizes the result in one line; ``remedy`` says what to do
+    if it is unknown or skipped.
     """
 
     limit: Limit
@@ -87,7 +87,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """All gates of one run.  ``baseline`` is None on a first run; ``notices`` are for who reads the log."""
+    """All gates of one run. ``baseline`` is None on a first run; ``notices`` are messages for the log."""
 
     schema: str = CHECK_SCHEMA
     zprof_version: str
@@ -99,5 +99,5 @@ class Check:
 
     @property
     def exit_code(self) -> int:
-        """1 where a gate failed, 3 where one could not be judged, else 0."""
+        """Return 1 if a gate failed, 3 if one could not be judged, else 0."""
         return {Outcome.FAILED: 1, Outcome.UNKNOWN: 3}.get(self.outcome, 0)

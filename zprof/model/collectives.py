@@ -1,15 +1,14 @@
-"""Kinds of collectives and what a byte of each costs on the wire.
+"""The kinds of collectives and what a byte of each costs on the wire.
 
-Bus-bandwidth factors as NCCL's performance tests define them: an all-reduce of S bytes over N ranks
-moves 2 S (N-1)/N through each rank, an all-gather or reduce-scatter with a full tensor of S bytes
-moves S (N-1)/N.
+Bus-bandwidth factors follow NCCL's performance tests: an all-reduce of S bytes over N ranks moves 2 S (N-1)/N
+through each rank, an all-gather or reduce-scatter with a full tensor of S bytes moves S (N-1)/N.
 """
 
 from enum import StrEnum
 
 
 class CollectiveKind(StrEnum):
-    """What a collective does."""
+    """Operation of a collective."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
@@ -25,7 +24,7 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
-#: How names of operators begin that are, or carry out, a collective.
+#: Prefixes of operator names that are, or carry out, a collective.
 OPERATOR_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
 
 #: Kinds that no rank can leave before all have entered.
@@ -41,7 +40,7 @@ FULL_SYNC = frozenset(
 
 
 def bus_factor(kind: CollectiveKind, group_size: int) -> float:
-    """Bytes through each rank for one byte of the full tensor."""
+    """Return the bytes that pass through each rank per byte of the full tensor."""
     if group_size <= 1:
         return 0.0
     share = (group_size - 1) / group_size

@@ -1,4 +1,4 @@
-"""What this machine has of what zprof can use: the leaves of ``zprof doctor`` (schema ``zprof.doctor/1``)."""
+"""The leaves of ``zprof doctor``: what zprof can use on this machine (schema ``zprof.doctor/1``)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ DOCTOR_SCHEMA = "zprof.doctor/1"
 
 
 class CheckStatus(StrEnum):
-    """OK: there and usable.  ABSENT: not there, and zprof does without.  BROKEN: needed, and not usable."""
+    """OK: present and usable. ABSENT: not needed and missing. BROKEN: needed and not usable."""
 
     OK = "ok"
     ABSENT = "absent"
@@ -16,7 +16,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at: what was found, what is lost without it, and what to do."""
+    """One thing that was checked: what was found, what is lost without it, and what to do."""
 
     name: str
     status: CheckStatus
@@ -27,7 +27,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
-    """All of it."""
+    """Result of all checks."""
 
     schema: str = DOCTOR_SCHEMA
     zprof_version: str
@@ -35,5 +35,5 @@ class Doctor:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing that is needed is broken."""
+        """Return whether nothing that is required is broken."""
         return all(check.status is not CheckStatus.BROKEN for check in self.checks)

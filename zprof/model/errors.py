@@ -1,6 +1,6 @@
 """Errors that a user sees as one line: what, where, what to do.
 
-Only the command line's ``main()`` prints them and turns them into an exit code.
+Only ``main()`` of the command line prints them and turns them into an exit code.
 """
 
 
@@ -28,6 +28,6 @@ class BadInput(ZprofError):
 
 
 class MissingData(ZprofError):
-    """The input is fine, but holds too little to answer."""
+    """The input is valid but holds too little to answer."""
 
     exit_code = 3

@@ -1,7 +1,7 @@
-"""A finding: a claim with its cause, evidence, saving range, confidence, fix and a way to disprove it.
+"""Findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
 
-Causes have stable ids: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and volume, ZP5xx
-host and device. An id is never reused for another cause.
+Causes have stable ids: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and volume, ZP5xx host
+and device. An id is never reused for another cause.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a step is slow or out of memory; the value is the name in reports."""
+    """Why a step is slow or runs out of memory; the value is the name used in reports."""
 
     MEASUREMENT_ARTIFACT = "measurement_artifact"
     BUFFERS_DOMINATE = "buffers_dominate"
@@ -100,7 +100,7 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure the rule is of its claim."""
+    """How certain the rule is of its claim."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -109,7 +109,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One measured fact behind a claim.  ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor)."""
+    """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor)."""
 
     what: str
     value: float
@@ -119,11 +119,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong, how we know, what it costs, what to change.
+    """A problem, the evidence for it, its cost and its fix.
 
-    ``saving_ns`` is a range per step that never exceeds the ledger term which the finding claims.
-    ``saving_bytes`` is the range by which the largest rank's memory would shrink; None where the finding
-    is not about memory.
+    ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims.
+    ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
+    not about memory.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""Quantities as text with units, and untrusted text made safe to print.
+"""Format quantities with units, and make untrusted text safe to print.
 
-A module name in a recording may hold ESC sequences that repaint a terminal, line breaks that forge a line
-of the report, or bidirectional overrides that reverse text. Each such character is shown as its escape.
+A module name in a recording may hold ESC sequences that repaint a terminal, line breaks that forge a line of
+the report, or bidirectional overrides that reverse text. Each such character is shown as its escape.
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 
 
 def format_bytes(count_bytes: float) -> str:
-    """``1572864`` as ``1.5 MiB``; below 1 KiB the plain count."""
+    """Format bytes: ``1572864`` as ``1.5 MiB``; below 1 KiB as a plain count."""
     for unit, name in _BINARY:
         if abs(count_bytes) >= unit:
             return f"{count_bytes / unit:.1f} {name}"
@@ -19,7 +19,7 @@ def format_bytes(count_bytes: float) -> str:
 
 
 def format_ns(duration_ns: float) -> str:
-    """``412000000`` as ``412.0 ms``."""
+    """Format a duration: ``412000000`` as ``412.0 ms``."""
     for unit, name in _TIME:
         if abs(duration_ns) >= unit:
             return f"{duration_ns / unit:.1f} {name}"
@@ -27,47 +27,47 @@ def format_ns(duration_ns: float) -> str:
 
 
 def format_ms(duration_ns: float) -> str:
-    """A column of times in one unit: milliseconds with one decimal, without the unit."""
+    """Format a duration in milliseconds with one decimal and no unit, for a column in one unit."""
     return f"{duration_ns / 1e6:.1f}"
 
 
 def format_percent(ratio: float) -> str:
-    """``0.384`` as ``38.4 %``."""
+    """Format a ratio: ``0.384`` as ``38.4 %``."""
     return f"{ratio * 100:.1f} %"
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Bandwidth in decimal gigabytes (or megabytes) a second, as links are sold."""
+    """Format a bandwidth in decimal gigabytes (or megabytes) per second, as link speeds are quoted."""
     if bytes_per_s >= 1e9:
         return f"{bytes_per_s / 1e9:.1f} GB/s"
     return f"{bytes_per_s / 1e6:.1f} MB/s"
 
 
-#: Unicode categories that are shown as escapes: control, format (bidirectional and zero width),
-#: surrogate, private use, unassigned, line and paragraph separators.
+#: Unicode categories that are shown as escapes: control, format (bidirectional and zero width), surrogate,
+#: private use, unassigned, line and paragraph separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: object) -> str:
-    """``text`` on one line, without any character that steers a terminal."""
+    """Return ``text`` on one line, without any character that controls a terminal."""
     said = str(text)
     return said if said.isprintable() else "".join(_escape(character) for character in said)
 
 
 def printable_lines(text: object) -> list[str]:
-    """The lines of zprof's own multi-line text, each one printable."""
+    """Return the lines of zprof's own multi-line text, each made printable."""
     return [printable(line) for line in str(text).split("\n")]
 
 
 def display_width(text: str) -> int:
-    """Columns that ``text`` takes in a terminal: wide characters two, combining marks none."""
+    """Return the columns that ``text`` takes in a terminal: wide characters two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(_count_columns(character) for character in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """``text`` cut to at most ``width`` columns, with ``…`` where something is missing."""
+    """Return ``text`` cut to at most ``width`` columns, with ``…`` at the end if it was cut."""
     if display_width(text) <= width:
         return text
     kept, used = [], 0

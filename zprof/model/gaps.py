@@ -1,8 +1,8 @@
-"""A gap: something that could not be measured, why, and what would make it measurable."""
+"""Gaps: something that could not be measured, why, and what would make it measurable."""
 
 from dataclasses import dataclass
 
-#: What gaps are about that others look for.
+#: Values of ``Gap.what`` that other code compares with.
 MEMORY = "memory"
 RANK_MISSING = "rank missing"
 RANK_CUT_SHORT = "rank cut short"
@@ -11,7 +11,7 @@ DISK_FULL = "disk full"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """One thing that is unknown.  Unknown is never 0 and never "OK"."""
+    """One thing that is unknown. Unknown is never 0 and never "OK"."""
 
     what: str
     reason: str

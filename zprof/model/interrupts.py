@@ -1,7 +1,7 @@
-"""Ctrl-C that is not lost: a SIGINT handler that remembers.
+"""Handle SIGINT such that no Ctrl-C is lost: the handler remembers it.
 
-The KeyboardInterrupt of Python's own handler is raised wherever the interpreter is, and C code that calls
-Python while it is imported may drop it (torch's and numpy's do); the command would then run to its end.
+Python's own handler raises KeyboardInterrupt at an arbitrary point, and C code that calls Python during
+import may drop it (torch and numpy do); the command would then run to its end.
 """
 
 import signal
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 class Interrupts:
-    """As a SIGINT handler raises KeyboardInterrupt, at once or, while deferred, at the end of that."""
+    """SIGINT handler that raises KeyboardInterrupt at once or, while deferred, at the end of the deferral."""
 
     def __init__(self) -> None:
         self.received = False
@@ -27,7 +27,7 @@ class Interrupts:
 
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
-    """Install the handler where Python's own would be called: in the main thread, nothing else installed."""
+    """Install the handler if Python's own would be called: in the main thread, with no other handler set."""
     before = signal.getsignal(signal.SIGINT)
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
@@ -56,9 +56,9 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def raise_lost_interrupt() -> None:
-    """Raise the KeyboardInterrupt that somebody dropped.
+    """Raise KeyboardInterrupt if one was received and dropped.
 
-    To be called before and while something is done that takes long.
+    Call it before and during long work.
     """
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts) and handler.received:
@@ -67,7 +67,7 @@ def raise_lost_interrupt() -> None:
 
 @contextmanager
 def restore_python_interrupts() -> Iterator[None]:
-    """Python's own handler again, for an event loop that puts its own in its place."""
+    """Restore Python's own handler for the block, for an event loop that installs its own only over that."""
     before = signal.getsignal(signal.SIGINT)
     if not isinstance(before, Interrupts):
         yield

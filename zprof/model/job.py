@@ -1,6 +1,6 @@
-"""The job that a plan is made for: model, hardware, degrees, precision, batch, and how the engine works.
+"""The job that a plan is made for: model, hardware, degrees, precision, batch and engine behavior.
 
-Elements are counted, sizes are integer bytes. ``None`` is unknown: whatever depends on it stays unknown
+Counts are in elements, sizes in integer bytes. ``None`` is unknown, and whatever depends on it is unknown
 too.
 """
 
@@ -12,14 +12,13 @@ _FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """Devices in nodes.
+    """Devices grouped into nodes.
 
-    ``memory_bytes``: of one device.  ``flops_per_s``: dense peak of 16-bit matrices;
-    ``fp32_flops_per_s``: of 32-bit ones, without TF32; None: not known, and so is the time of fp32 jobs.
-    ``efficiency_ratio``: the share of it that compute reaches when nothing is waited for.
-    ``node_bytes_per_s``: all network cards of a node together, one direction.  ``intra_bytes_per_s``: bus
-    bandwidth of collectives within a node.  Latencies are of one hop of a ring.  ``host_bytes_per_s``:
-    between a device and the memory of its host.
+    ``memory_bytes``: memory of one device. ``flops_per_s``: dense 16-bit matrix peak; ``fp32_flops_per_s``:
+    32-bit matrix peak without TF32; if it is None, the time of fp32 jobs is unknown. ``efficiency_ratio``:
+    share of the peak that compute reaches when it waits for nothing. ``node_bytes_per_s``: all network cards
+    of a node together, in one direction. ``intra_bytes_per_s``: bus bandwidth of collectives within a node.
+    Latencies are per hop of a ring. ``host_bytes_per_s``: between a device and its host memory.
     """
 
     name: str
@@ -35,13 +34,13 @@ class Hardware:
     fp32_flops_per_s: float | None = None
 
     def peak_flops_per_s(self, element_bytes: int) -> float | None:
-        """Of matrices whose elements have so many bytes; None where that is not known."""
+        """Return the matrix peak for elements of this size, or None if it is unknown."""
         return self.fp32_flops_per_s if element_bytes == _FP32_BYTES else self.flops_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A decoder-only transformer: blocks of attention and a perceptron four times as wide.
+    """Decoder-only transformer: blocks of attention and an MLP with four times the width.
 
     ``tied``: the head shares the weights of the token embedding.
     """
@@ -56,15 +55,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What is gathered and reduced as a whole: a block, or what is left of the model around the blocks.
+    """Module that is gathered and reduced as a whole: a block, or the rest of the model around the blocks.
 
-    All of one model-parallel rank, and of one micro-batch.  ``encloses``: its forward begins before and ends
-    after that of all others (the root).  ``saved_bytes``: what the forward keeps for the backward;
-    ``checkpoint_bytes``: what it keeps where the unit is recomputed.  ``frozen_elements``: of ``elements``,
-    those that are not trained.  ``largest_gradient_elements``: of the gradient of one parameter, the most;
-    ``early_gradient_elements``: of an enclosing unit's gradients, those that are made before all others.
-    ``forward_work_bytes``, ``backward_work_bytes``: temporary buffers beside that, at the most.
-    ``forward_flop``: of its forward.
+    All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
+    before and ends after all others. ``saved_bytes``: what the forward keeps for the backward;
+    ``checkpoint_bytes``: what it keeps if the unit is recomputed. ``frozen_elements``: the part of
+    ``elements`` that is not trained. ``largest_gradient_elements``: size of the largest gradient of one
+    parameter. ``early_gradient_elements``: of an enclosing unit's gradients, those produced before all
+    others. ``forward_work_bytes``, ``backward_work_bytes``: maximum of temporary buffers on top of that.
+    ``forward_flop``: FLOPs of the forward.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Over how many devices the job is spread, and how: data, model (tensor) and pipeline parallel."""
+    """How the job is spread over devices: data, model (tensor) and pipeline parallel degrees."""
 
     dp: int = 1
     mp: int = 1
@@ -90,18 +89,17 @@ class Degrees:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Total number of devices."""
         return self.dp * self.mp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementBytes:
-    """Bytes of one element of each state, and of what travels.
+    """Bytes per element of each model state, and of communication.
 
-    ``optimizer_state`` holds the fp32 master weights where there are any (K = 12:
-    master, momentum, variance).
-    ``gathered``, ``reduced``: on the wire.  ``gradient_copy``: of the gradient that the optimizer makes for
-    its own arithmetic, for as long as it runs (0: it reads the gradient as it is).
+    ``optimizer_state`` includes the fp32 master weights if there are any (K = 12: master, momentum,
+    variance). ``gathered``, ``reduced``: on the wire. ``gradient_copy``: copy of the gradient that the
+    optimizer makes for its own arithmetic while it runs (0 if it uses the gradient as it is).
     """
 
     parameter: int = 2
@@ -114,9 +112,9 @@ class ElementBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Of one replica in the job's degrees.
+    """Batch of one replica in the job's degrees.
 
-    ``samples`` of ``sequence`` tokens a micro-batch, so many micro-batches a step.
+    A micro-batch has ``samples`` of ``sequence`` tokens; a step has ``micro_batches`` of them.
     """
 
     samples: int | None = None
@@ -133,10 +131,10 @@ class Batch:
 class Residual:
     """ZeRO-R (arXiv 1910.02054, section 6) and checkpointing.
 
-    ``checkpointing``: units keep their input only, and are computed again before their backward.
-    ``partition``: checkpoints are split over the model-parallel ranks (Pa); ``offload``: and kept in host
-    memory (Pa+cpu).  ``constant_buffer_elements``: the size of fused buffers (CB); None: that of the unit.
-    ``defragment``: whole gradients in memory that was allocated once (MD).
+    ``checkpointing``: units keep only their input and are recomputed before their backward. ``partition``:
+    checkpoints are split over the model-parallel ranks (Pa); ``offload``: they are also kept in host memory
+    (Pa+cpu). ``constant_buffer_elements``: the size of fused buffers (CB); None means the size of the unit.
+    ``defragment``: whole gradients live in memory that was allocated once (MD).
     """
 
     checkpointing: bool = False
@@ -148,11 +146,11 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What runs beside compute.
+    """How communication overlaps with compute.
 
-    ``prefetch``: units gathered ahead (stage 3).  ``keep_last``: the last unit stays from forward to
-    backward.  ``reductions_in_flight``: before the backward waits for the oldest.  ``alignment_elements``: a
-    rank's shard of a unit is a multiple of it.
+    ``prefetch``: units gathered ahead (stage 3). ``keep_last``: the last unit stays gathered from forward to
+    backward. ``reductions_in_flight``: number of reductions in flight before the backward waits for the
+    oldest. ``alignment_elements``: a rank's shard of a unit is a multiple of it.
     """
 
     prefetch: int = 1
@@ -162,10 +160,10 @@ class Overlap:
 
 
 class Backend(StrEnum):
-    """What carries collectives.
+    """Library that carries the collectives.
 
-    NCCL takes no memory of the framework's allocator.  gloo does: a copy of the whole tensor in a
-    reduce-scatter until it is waited for, and in an all-gather while it runs.
+    NCCL takes no memory from the framework's allocator. gloo does: a copy of the whole tensor, in a
+    reduce-scatter until it is waited for and in an all-gather while it runs.
     """
 
     NCCL = "nccl"
@@ -176,10 +174,10 @@ class Backend(StrEnum):
 class Job:
     """Everything that a plan depends on.
 
-    ``parameters``: of the whole model.  ``units``: empty where the model's inside is not known; with them
-    ``parameters`` of one model-parallel rank is their sum.  ``frozen_parameters``: those of ``parameters``
-    that are not trained, and so need neither gradients nor optimizer state.  Without ``hardware`` there is
-    no time, and nothing to fit into.
+    ``parameters``: of the whole model. ``units``: empty if the structure of the model is unknown; otherwise
+    they sum to the parameters of one model-parallel rank. ``frozen_parameters``: the part of ``parameters``
+    that is not trained and so needs neither gradients nor optimizer state. Without ``hardware``, no time is
+    predicted and nothing is checked for fit.
     """
 
     name: str = ""

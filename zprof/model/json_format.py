@@ -1,9 +1,9 @@
-"""Frozen dataclasses as JSON, and the JSON Schema (draft 2020-12) of those documents.
+"""Convert frozen dataclasses to JSON, and derive the JSON Schema (draft 2020-12) of those documents.
 
-Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity
-and NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions
-from docstrings, units from names (``_ns``, ``_bytes``); objects stay open, and a field with a default may
-be missing.
+Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
+NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions from
+docstrings, units from names (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be
+missing.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def to_tree(value: Any) -> Any:
-    """``value`` as dicts, lists, strings, numbers, booleans and None."""
+    """Return ``value`` as dicts, lists, strings, numbers, booleans and None."""
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
@@ -30,12 +30,12 @@ def to_tree(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """``value`` as indented JSON in ASCII: no character in it can steer a terminal."""
+    """Return ``value`` as indented ASCII JSON; no character in it can control a terminal."""
     return json.dumps(to_tree(value), indent=2, allow_nan=False) + "\n"
 
 
 def _to_scalar(value: Any) -> Any:
-    if hasattr(value, "item"):  # a numpy scalar that slipped through
+    if hasattr(value, "item"):  # a numpy scalar
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -56,7 +56,7 @@ def _key_order(key: Any) -> tuple[int, int, str]:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Of what a name ends in; the longest that fits counts.
+#: Unit by the suffix of a name; the longest matching suffix wins.
 _UNITS = {
     "bytes_per_s": "bytes per second",
     "bytes": "bytes",
@@ -64,7 +64,7 @@ _UNITS = {
     "ppb": "parts per billion",
     "ratio": "ratio, 1 is the whole",
 }
-#: JSON has no infinity and no NaN: such a number is unknown, so it is written as null.
+#: JSON has no infinity and no NaN: such a number counts as unknown and is written as null.
 _SCALARS: dict[Any, Any] = {
     str: "string",
     bool: "boolean",
@@ -77,10 +77,10 @@ Tree = dict[str, Any]
 
 
 def make_json_schema(kind: type, *, title: str) -> Tree:
-    """The schema of documents of ``kind``: its field ``schema``, where it has one, names them.
+    """Return the schema of documents of type ``kind``; its field ``schema``, if any, is a constant.
 
     Raises:
-        TypeError: a field is of a type that has no place in JSON.
+        TypeError: a field has a type that JSON cannot represent.
     """
     known: dict[type, Tree] = {}
     root = _reference_schema(kind, known)
@@ -90,7 +90,7 @@ def make_json_schema(kind: type, *, title: str) -> Tree:
 
 def _reference_schema(kind: type, known: dict[type, Tree]) -> Tree:
     if kind not in known:
-        known[kind] = {}  # a type that holds itself ends here
+        known[kind] = {}  # ends the recursion for a type that contains itself
         known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known)
     return {"$ref": f"#/$defs/{_definition_name(kind)}"}
 
@@ -124,7 +124,6 @@ def _is_required(field: "Field[Any]") -> bool:
 
 
 def _annotation_schema(hint: Any, known: dict[type, Tree]) -> Tree:
-    """The schema of one annotation."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     origin, arguments = get_origin(hint), get_args(hint)
@@ -158,14 +157,14 @@ def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree]) -> Tree:
 
 
 def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:
-    """Keys are strings in JSON: a rank as its number, an enumeration as its value."""
+    """Return the schema of a mapping; its keys are strings: a rank as its number, an enum as its value."""
     named = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
     names = named[key] if key in named else _annotation_schema(key, known)
     return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": values}
 
 
 def _definition_name(kind: type) -> str:
-    """With its module: two parts of a report may have a word in common."""
+    """Return the class name with its module: two parts of a report may share a class name."""
     return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 
 

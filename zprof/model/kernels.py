@@ -1,9 +1,9 @@
-"""What kernels of communication libraries are called: one table, ``KERNELS``.
+"""Recognize kernels of communication libraries by name: one table, ``KERNELS``.
 
-A name is read as C++ spells it: return type, template arguments and parameters are left out, so that a word
-in them (a user's type, a functor) never makes a collective of a compute kernel.  A row's pattern must fit
-the whole function name, or its end from a ``::`` on.  To teach zprof another library, add a row: rows stand
-before those that are more general.
+A name is parsed as C++ spells it: return type, template arguments and parameters are dropped, so that a word
+in them (a user's type, a functor) never turns a compute kernel into a collective. A row's pattern must match
+the whole function name, or its end from a ``::`` on. To support another library, add a row; specific rows
+come before general ones.
 """
 
 import re
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
-#: Names of functions are short; what is longer is not searched.
+#: Function names are short; longer ones are not searched.
 _MAX_NAME, _MAX_FUNCTION, _MAX_NESTING = 4096, 200, 64
 _MANGLED = re.compile(r"_Z(NK?)?(?=\d)", re.ASCII)
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
@@ -22,9 +22,10 @@ _INNERMOST = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKernel:
-    """Kernels of one library that one pattern names.
+    """Kernels of one library that match one pattern.
 
-    ``kind`` is None where the name does not say it.  ``full_sync``: no rank can leave before all entered.
+    ``kind`` is None if the name does not determine it. ``full_sync``: no rank can leave before all have
+    entered.
     """
 
     library: str
@@ -36,7 +37,7 @@ class KnownKernel:
 def _make_row(
     library: str, pattern: str, kind: CollectiveKind | None = None, *, full_sync: bool | None = None
 ) -> KnownKernel:
-    """A row; a kind that is a full synchronisation anywhere is one here too, unless said otherwise."""
+    """Return a row; ``full_sync`` defaults to whether the kind is in ``FULL_SYNC``."""
     synchronises = kind in FULL_SYNC if full_sync is None else full_sync
     return KnownKernel(library=library, pattern=pattern, kind=kind, full_sync=synchronises)
 
@@ -57,23 +58,27 @@ _NCCL_WORDS = {
 
 
 def _list_nccl_kernels() -> Iterator[KnownKernel]:
-    """NCCL and RCCL: ``ncclKernel_``, since 2.19 ``ncclDevKernel_``, symmetric ones since 2.27."""
+    """Yield the rows of NCCL and RCCL.
+
+    Kernels are named ``ncclKernel_``, since 2.19 ``ncclDevKernel_``, and symmetric ones ``ncclSym…`` since
+    2.27.
+    """
     for word, kind in _NCCL_WORDS.items():
         yield _make_row("nccl", rf"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_{word}(?:V|Pivot)?(?:_\w+)?", kind)
         # until 2.6: ncclAllReduceRingLLKernel_sum_f32
         yield _make_row("nccl", rf"nccl{word}(?:Ring|Tree|CollNet)[A-Z0-9]*Kernel(?:_\w+)?", kind)
         yield _make_row("rccl", rf"rccl(?:Dev)?Kernel_{word}(?:_\w+)?", kind)
-    # SendRecv (an all-to-all too) and Generic: only metadata says what it is, and who waits for whom
+    # SendRecv (also used for all-to-all) and Generic: only metadata tells the kind and who waits for whom
     yield _make_row("nccl", r"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_\w+")
     yield _make_row("nccl", r"nccl(?:SendRecv|Send|Recv)[A-Za-z0-9]*Kernel(?:_\w+)?")
     yield _make_row("rccl", r"rccl[A-Z]\w*")
     yield _make_row("msccl", r"mscclKernel_\w+")
 
 
-#: The table.  Where several rows fit, the first one counts.
+#: The table. If several rows match, the first one wins.
 KERNELS: tuple[KnownKernel, ...] = (
     *_list_nccl_kernels(),
-    # torch's symmetric memory, and what is written after it
+    # torch's symmetric memory and kernels derived from it
     _make_row("symm_mem", r"multimem_all_gather\w*", _AG),
     _make_row("symm_mem", r"(?:multimem|one_shot|two_shot)_reduce_scatter\w*", _RS),
     _make_row("symm_mem", r"multimem_(?:one_shot_|two_shot_)?(?:all_)?reduce\w*", _AR),
@@ -87,7 +92,7 @@ KERNELS: tuple[KnownKernel, ...] = (
     _make_row("quick_reduce", r"allreduce_prototype(?:_\w+)?", _AR),
     _make_row("flashinfer", r"allreduce_fusion_kernel_(?:one|two)shot\w*", _AR),
     _make_row("tensorrt_llm", r"(?:one|two)[Ss]hotAll[Rr]educe(?:Fusion)?Kernel", _AR),
-    # all-to-alls of any size each: a rank that gets nothing from another need not wait for it
+    # all-to-all with uneven splits: a rank that receives nothing from another need not wait for it
     _make_row("nvshmem", r"exchangeSplitAndOffset(?:_2d)?", _A2A),
     _make_row("nvshmem", r"allToAllV(?:_2d)?", _A2A, full_sync=False),
     _make_row("nvshmem", r"(?:nv|roc)shmemx?i?_barrier\w*", _BARRIER),
@@ -104,33 +109,33 @@ KERNELS: tuple[KnownKernel, ...] = (
 )
 
 
-#: All rows as one pattern, each a group called by its number.
+#: All rows as one pattern; each row is a group named after its index.
 _ROWS = "|".join(f"(?P<r{index}>{row.pattern})" for index, row in enumerate(KERNELS))
 _ANY = re.compile(rf"(?:\w+::)*(?:{_ROWS})(?:\.kd)?", re.ASCII)
 
 
 def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel is one of a communication library."""
+    """Return whether a kernel belongs to a communication library."""
     return identify_kernel(name) is not None
 
 
 def identify_kernel(name: str) -> KnownKernel | None:
-    """What is known of a kernel by its name, or None where it is none of a communication library."""
+    """Return the table row of a kernel by its name, or None if it belongs to no communication library."""
     return _identify_cached(name[:_MAX_NAME])
 
 
 @lru_cache(maxsize=1 << 12)
 def _identify_cached(name: str) -> KnownKernel | None:
-    """Thousands of ranks run the same some hundred kernels."""
+    """Return the table row of a name, cached: thousands of ranks run the same few hundred kernels."""
     function = parse_function_name(name)
     found = _ANY.fullmatch(function) if len(function) <= _MAX_FUNCTION else None
     return KERNELS[int((found.lastgroup or "r0")[1:])] if found is not None else None
 
 
 def parse_function_name(name: str) -> str:
-    """The qualified name of the function that a kernel runs, mangled or not.
+    """Return the qualified name of the function that a kernel runs, mangled or not.
 
-    ``void a::(anonymous namespace)::f<nccl::T>(int)`` is ``a::f``.
+    ``void a::(anonymous namespace)::f<nccl::T>(int)`` becomes ``a::f``.
     """
     name = name[:_MAX_NAME].strip()
     mangled = _MANGLED.match(name)
@@ -144,7 +149,7 @@ def parse_function_name(name: str) -> str:
 
 
 def _split_mangled(text: str, *, nested: bool) -> Iterator[str]:
-    """``4vllm3foo`` is two names; one that is not nested is one."""
+    """Yield the names of a mangled symbol: ``4vllm3foo`` has two; a name that is not nested has one."""
     while (digits := re.match(r"\d{1,4}", text)) is not None:
         end = digits.end() + int(digits[0])
         yield text[digits.end() : end]

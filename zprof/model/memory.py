@@ -1,6 +1,7 @@
-"""The memory side of the report: who owned which bytes, when, on which rank, and what the ZeRO formula gives.
+"""The memory side of the report: who owned which bytes, when, on which rank.
 
-Sizes are integer bytes, times integer nanoseconds. ``None`` is unknown, and a gap says why.
+It also holds what the ZeRO formula gives. Sizes are integer bytes, times integer nanoseconds. ``None`` is
+unknown, and a gap says why.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from zprof.model.tenants import Tenant
 
 
 class Basis(StrEnum):
-    """What a byte's tenant rests on: a hook or tag that saw it, a rule about its stack, or nothing."""
+    """Basis of a byte's tenant: a hook or tag that saw it, a rule about its stack, or nothing."""
 
     TAGGED = "tagged"
     RULE = "rule"
@@ -20,10 +21,10 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFormula:
-    """Model-state bytes that the stage's law gives one rank (ZeRO paper, section 5 and figure 1).
+    """Model-state bytes per rank by the ZeRO formula of the stage (ZeRO paper, section 5 and figure 1).
 
-    ``padding_bytes`` and ``scalar_bytes`` are what the engine says it adds: padding of shards to equal
-    size, and the optimizer's step counters.  The law itself is stated without them.
+    ``padding_bytes`` and ``scalar_bytes`` are what the engine reports that it adds: padding of shards to
+    equal size, and the optimizer's step counters. The formula itself is given without them.
     """
 
     parameters: int
@@ -35,7 +36,7 @@ class StateFormula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """Bytes of one kind within a tenant at the peak: ``sub`` is gathered_param, saved, master, …"""
+    """Bytes of one kind within a tenant at the peak; ``sub`` is gathered_param, saved, master, …"""
 
     tenant: str
     sub: str
@@ -47,10 +48,10 @@ class MemoryPart:
 class RankMemory:
     """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
 
-    ``parts`` splits the same bytes by kind.  ``basis_bytes`` says what the tenants rest on and sums to the
-    peak too; where it is not all ``tagged``, a face must not show the split without saying so.
-    ``upper_bound`` is true where frees may have been missed, so that the true peak can be lower,
-    ``lower_bound`` where allocations were, so that it can be higher; both can be.
+    ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
+    the peak; if it is not all ``tagged``, an output must not show the split without saying so.
+    ``upper_bound`` is true if frees may have been missed, so that the true peak can be lower; ``lower_bound``
+    if allocations may have been missed, so that it can be higher. Both can be true.
     """
 
     rank: int
@@ -75,8 +76,8 @@ class RankMemory:
 class Allocation:
     """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
 
-    Of a snapshot, those of one tenant and stack are one entry: ``bytes`` is the largest of them, ``count``
-    how many there are, ``total_bytes`` their sum (None: of one alone).
+    In a snapshot, allocations with the same tenant and stack form one entry: ``bytes`` is the size of the
+    largest, ``count`` their number, ``total_bytes`` their sum (None for a single allocation).
     """
 
     rank: int
@@ -93,7 +94,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The highest point of live bytes within one phase, over the steps of the window."""
+    """Highest live bytes within one phase, over the steps of the window."""
 
     rank: int
     phase: str
@@ -105,10 +106,10 @@ class PhasePeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulePeak:
-    """What a module (with all modules inside of it) allocated in the window.
+    """Memory that a module, including all its submodules, allocated in the window.
 
-    ``peak_bytes`` is the most that was live of it at one time; ``at_rank_peak_bytes`` what was live of it
-    at the rank's own peak.  The root module is the empty name.
+    ``peak_bytes`` is the most that it had live at one time, ``at_rank_peak_bytes`` what it had live at the
+    rank's own peak. The root module has an empty name.
     """
 
     rank: int
@@ -119,7 +120,7 @@ class ModulePeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpread:
-    """The largest peak minus the smallest, by tenant (``untagged`` among them); the deltas sum to it."""
+    """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference."""
 
     largest_rank: int
     smallest_rank: int
@@ -130,10 +131,10 @@ class RankSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormulaCheck:
-    """One model state of one rank against the stage's law.
+    """One model state of one rank, checked against the ZeRO formula of the stage.
 
-    measured = law + padding + step counters + unexplained; ``cause`` is one sentence, empty where the
-    measured bytes are those of the law.
+    measured = formula + padding + step counters + unexplained. ``cause`` is one sentence, empty if the
+    measured bytes agree with the formula.
     """
 
     rank: int
@@ -148,17 +149,17 @@ class FormulaCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Where the memory of a GPU is at one moment of a rank; known terms sum to the known total above them.
+    """GPU memory at one moment of a rank, by location; known terms sum to the known total above them.
 
-    reserved = live + rounding + awaiting_free + split + free_segments + private_pools
-    process  = reserved + collectives + context            device_used = process + other_processes
+      reserved = live + rounding + awaiting_free + split + free_segments + private_pools
+      process  = reserved + collectives + context            device_used = process + other_processes
 
-    ``moment`` is ``allocated peak`` or ``reserved peak``.  ``live_bytes`` is what was asked for;
-    ``rounding_bytes`` what blocks are larger; ``awaiting_free_bytes`` freed blocks that a stream still uses;
-    ``split_bytes`` free parts of segments in use; ``free_segments_bytes`` segments wholly free;
-    ``private_pools_bytes`` free memory of graph pools.  ``collectives_bytes`` is the growth of the process
-    outside the allocator at the first collective of each group, ``context_bytes`` the rest of it.
-    ``apart_ns``: how far from the moment the device was sampled.
+    ``moment`` is ``allocated peak`` or ``reserved peak``. ``live_bytes`` is the requested size,
+    ``rounding_bytes`` the excess of blocks over it. ``awaiting_free_bytes``: freed blocks that a stream still
+    uses. ``split_bytes``: free parts of segments in use. ``free_segments_bytes``: segments that are entirely
+    free. ``private_pools_bytes``: free memory of graph pools. ``collectives_bytes`` is the growth of the
+    process outside the allocator at the first collective of each group, ``context_bytes`` the remainder
+    outside the allocator. ``apart_ns``: time between the moment and the device sample.
     """
 
     rank: int
@@ -183,9 +184,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorCounters:
-    """The allocator's own counters of one rank and device.
+    """Allocator counters of one rank and device.
 
-    The peaks are the highest that any sample says, ``retries`` and ``ooms`` what the recorded steps add.
+    Peaks are the maximum over all samples; ``retries`` and ``ooms`` are the increases over the recorded
+    steps.
     """
 
     rank: int
@@ -198,10 +200,11 @@ class AllocatorCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTimeline:
-    """Live bytes by tenant over one rank's window, thinned: each point is the highest of its stretch.
+    """Live bytes by tenant over one rank's window, thinned: each point is the maximum of its interval.
 
-    ``time_ns`` counts from the window's begin.  ``tenants`` has one column a tenant and ``untagged``, each
-    as long as ``time_ns``.  ``steps`` and ``phases`` say what began when.
+    ``time_ns`` counts from the start of the window. ``tenants`` has one column per tenant and one for
+    ``untagged``, each as long as ``time_ns``. ``steps`` and ``phases`` give the start time of each step and
+    phase.
     """
 
     rank: int
@@ -214,10 +217,10 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The memory side of the report.
+    """Memory side of the report.
 
-    ``per_rank`` holds each rank's own device (the GPU where it has one), ``host`` the host memory of ranks
-    that have a GPU, ``init`` the peaks from the start of the program to its first step.
+    ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that
+    have a GPU, ``init`` the peaks from the start of the program to its first step.
     """
 
     per_rank: tuple[RankMemory, ...] = ()

@@ -1,7 +1,7 @@
-"""Little memory, and other limits: which errors say so, and what fits into an address space (``ulimit -v``).
+"""Handle low memory and other limits: recognize their errors, and check address space (``ulimit -v``).
 
-Libraries in C and C++ end the process where the loader, OpenBLAS or a thread gets no memory: nobody can turn
-that into a line.  So under a limit each of them is imported only where there is room for it.
+Libraries in C and C++ abort the process if the loader, OpenBLAS or a thread gets no memory, which cannot be
+turned into an error message. Under a limit, each of them is therefore imported only if it fits.
 """
 
 import errno
@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from types import ModuleType
 
 _MIB = 1 << 20
-#: Address space that the import of a library takes, as measured with one thread, and a quarter more.
+#: Address space that importing a library takes, measured with one thread, plus a quarter.
 _LIBRARY_BYTES = {
     "numpy": 112 * _MIB,
     "pyarrow": 256 * _MIB,
     "pandas": 96 * _MIB,
     "torch": 768 * _MIB,
 }
-#: Of each thread and pool a limit counts what is reserved, used or not.
+#: A limit counts what each thread and memory pool reserves, used or not.
 _FRUGAL = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-#: With less than this to spare, whatever goes wrong goes wrong for that reason.
+#: With less than this to spare, any failure is attributed to the limit.
 _SPARE_BYTES = 16 * _MIB
-#: Open files, disk space and quota, the size of a file.
+#: Limits on open files, disk space, quota and file size.
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = (
     "failed to map segment",
@@ -39,7 +39,7 @@ _WORDS = (
 
 @contextmanager
 def import_within_memory_limit() -> Iterator[None]:
-    """Import within what a limit leaves: MemoryError instead of a crash."""
+    """Raise MemoryError instead of crashing if an import in the block exceeds the memory limit."""
     if read_memory_limit() is None:
         yield
         return
@@ -54,7 +54,7 @@ def import_within_memory_limit() -> Iterator[None]:
 
 
 def read_memory_limit() -> int | None:
-    """The bytes that this process may map; None where that has no limit."""
+    """Return the bytes that this process may map, or None if there is no limit."""
     try:
         import resource
     except ImportError:
@@ -64,14 +64,14 @@ def read_memory_limit() -> int | None:
 
 
 def check_address_space(library: str) -> None:
-    """Raise MemoryError where the import of a library would exceed a limit."""
+    """Raise MemoryError if importing a library would exceed a limit."""
     size = _LIBRARY_BYTES.get(library, 0)
     if size and read_memory_limit() is not None and not _can_map(size):
         raise MemoryError(f"{library} needs {size // _MIB} MiB of address space")
 
 
 def is_memory_shortage(error: BaseException) -> bool:
-    """Whether an error, or what it came of, says that there is no memory left."""
+    """Return whether an error, or one of its causes, was raised because memory ran out."""
     for cause in _iterate_causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
@@ -81,9 +81,9 @@ def is_memory_shortage(error: BaseException) -> bool:
 
 
 def find_exhausted_limit(error: BaseException) -> str:
-    """Return which limit an error, or what it came of, ran into, in the words of the system; else "".
+    """Return which limit an error, or one of its causes, ran into, in the words of the system; else "".
 
-    A library in C++ raises a RuntimeError with these words in it.
+    A C++ library raises a RuntimeError that contains these words.
     """
     for cause in _iterate_causes(error):
         for code in _LIMITS:
@@ -96,7 +96,7 @@ def find_exhausted_limit(error: BaseException) -> str:
 
 
 def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it came of."""
+    """Yield the error and its chain of causes."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -119,11 +119,11 @@ def _can_map(size: int) -> bool:
 
 
 class _AddressSpaceCheck:
-    """Finds no module; refuses to look for a library that would not fit."""
+    """Meta path finder that finds nothing and raises for a library that would not fit."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Raise MemoryError where there is no room."""
+        """Raise MemoryError if the library does not fit."""
         check_address_space(name)
         return None

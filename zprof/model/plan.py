@@ -1,6 +1,6 @@
-"""What a job would cost: memory per tenant, traffic per link, the step ledger, and their sensitivity.
+"""The plan of a job: memory per tenant, traffic per link, the step ledger, and sensitivity.
 
-Every predicted figure names the assumption that it rests on. Schema ``zprof.plan/1``.
+Every predicted figure names the assumption that it is based on. Schema ``zprof.plan/1``.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from zprof.model.whatif import Assumption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityPoint:
-    """One step of ZeRO-3 at other conditions; all else is the job's.
+    """One step of ZeRO-3 under other conditions; everything else is as in the job.
 
-    ``bandwidth_ratio``: of what the data-parallel group gets of the network, the lesser of the bus in a
-    node and the node's cards: not of the cards alone.  ``latency_ns``: of a hop between nodes.
-    ``tokens``: of a device in a micro-batch.  ``devices``: data-parallel ranks times the model's.
+    ``bandwidth_ratio``: relative to the bandwidth that the data-parallel group gets, which is the smaller of
+    the bus in a node and the node's network cards, not the cards alone. ``latency_ns``: per hop between
+    nodes. ``tokens``: per device and micro-batch. ``devices``: data-parallel ranks times the model's.
     """
 
     bandwidth_ratio: float
@@ -35,11 +35,11 @@ class SensitivityPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Tokens of a device in a micro-batch from which on compute hides what ZeRO-3 moves.
+    """Tokens per device and micro-batch above which compute hides what ZeRO-3 moves.
 
-    ``bandwidth_ratio``: as in ``Point``.  ``forward_tokens``, ``backward_tokens``: of the passes, without
-    latency; ``holds_from_tokens``: from there on the whole step keeps ``kept_ratio`` of its speed, latency
-    included.
+    ``bandwidth_ratio``: as in :class:`SensitivityPoint`. ``forward_tokens``, ``backward_tokens``: of each
+    pass, without latency. ``holds_from_tokens``: from this count on the whole step keeps ``kept_ratio`` of
+    its speed, latency included.
     """
 
     hardware: str
@@ -52,11 +52,11 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """Throughput of a device at ``devices`` against that at the fewest of a series, taken apart.
+    """Throughput per device at ``devices``, relative to the smallest count of a series, split into factors.
 
-    whole = equal_batch x larger_batch: sharding the same batch of a device over more ranks, and what the
-    memory won lets a device take more of.  ``samples``: a device's largest micro-batch that fits;
-    ``at_most``: an upper bound of it, as not all of the memory is known.
+    whole = equal_batch x larger_batch: sharding the same per-device batch over more ranks, times the gain
+    from the larger batch that the freed memory allows. ``samples``: the largest micro-batch that fits a
+    device; ``at_most``: it is an upper bound because not all of the memory is known.
     """
 
     devices: int
@@ -71,7 +71,7 @@ class SpeedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Series over one condition each, and the answer in sentences."""
+    """Series over one condition each, and the conclusions as sentences."""
 
     answers: tuple[str, ...] = ()
     bandwidth: tuple[SensitivityPoint, ...] = ()
@@ -84,9 +84,9 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedTenant:
-    """One tenant at the peak: by the plan and as it was counted.
+    """One tenant at the peak, as planned and as measured.
 
-    ``difference_ratio``: planned / verified - 1; None where either is not known, or nothing was counted.
+    ``difference_ratio``: planned / verified - 1; None if either is unknown or nothing was counted.
     """
 
     tenant: Tenant
@@ -99,9 +99,9 @@ class VerifiedTenant:
 class VerifiedStage:
     """One stage of ZeRO (0: plain data parallelism).
 
-    The tenants stand in the order in which they are shown, and what was counted sums to
-    ``verified_peak_bytes``.  ``peak_at``: the phase of the step and the unit in which the peak was counted.
-    ``difference_ratio``: planned / verified - 1, of the peak.
+    The tenants are in display order, and the verified bytes sum to ``verified_peak_bytes``. ``peak_at``:
+    phase of the step and unit at which the peak was counted. ``difference_ratio``: planned / verified - 1, of
+    the peak.
     """
 
     stage: int
@@ -114,10 +114,10 @@ class VerifiedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanVerification:
-    """What ran, how, and how far the plan is off, by stage.
+    """Which program ran and how far off the plan is, by stage.
 
-    ``ranks``: of the fake process group.  ``program``: what ran, in words; ``how``: the way it was counted.
-    ``seconds``: how long that took, None where it shall not count (a stored answer).
+    ``ranks``: size of the fake process group. ``program``: description of what ran; ``how``: how memory was
+    counted. ``seconds``: how long that took; None if it does not apply (a stored answer).
     """
 
     ranks: int
@@ -150,7 +150,7 @@ ZERO_STAGES: Mapping[Scheme, int] = {
     Scheme.ZERO_2: 2,
     Scheme.ZERO_3: 3,
 }
-#: As the paper and everybody calls them.
+#: Names as in the ZeRO paper and in common use.
 SCHEME_NAMES: Mapping[Scheme, str] = {
     Scheme.DATA_PARALLEL: "DP",
     Scheme.ZERO_1: "ZeRO-1",
@@ -164,7 +164,7 @@ PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
 
 
 def get_zero_stage(scheme: Scheme) -> int:
-    """What it shards over data-parallel ranks, as a stage; the alternatives to ZeRO shard nothing."""
+    """Return the ZeRO stage of a scheme; 0 for the alternatives to ZeRO, which shard nothing."""
     return ZERO_STAGES.get(scheme, 0)
 
 
@@ -172,7 +172,7 @@ def get_zero_stage(scheme: Scheme) -> int:
 class Term:
     """Bytes of one kind within a tenant, on the device with the most of them, at the moment of its peak.
 
-    None: not known, and a gap of the plan says why.  ``assumption`` is a key of ``Plan.assumptions``.
+    ``bytes`` is None if unknown; a gap of the plan says why. ``assumption`` is a key of ``Plan.assumptions``.
     """
 
     tenant: Tenant
@@ -182,7 +182,7 @@ class Term:
 
 
 class Axis(StrEnum):
-    """What travels for which kind of parallelism; HOST: between a device and its host."""
+    """Kind of parallelism that causes traffic; HOST: between a device and its host."""
 
     DATA = "data"
     MODEL = "model"
@@ -192,11 +192,11 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTraffic:
-    """What one device moves in a step along one axis.
+    """Traffic of one device per step along one axis.
 
-    ``elements``, ``bytes``: as the paper counts (an all-reduce is twice its tensor).  ``ring_bytes``: what a
-    ring puts on the link, (N-1)/N of it.  ``link``: ``intra``, ``inter`` (nodes) or ``pcie``.  ``time_ns``:
-    on the link, hidden or not; None without hardware.
+    ``elements``, ``bytes``: as the paper counts (an all-reduce is twice its tensor). ``ring_bytes``: what a
+    ring puts on the link, (N-1)/N of it. ``link``: ``intra``, ``inter`` (nodes) or ``pcie``. ``time_ns``: on
+    the link, hidden or not; None without hardware.
     """
 
     axis: Axis
@@ -210,10 +210,10 @@ class LinkTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """The ledger of one step on one device; no rank is late, so that nothing waits.
+    """Ledger of one step on one device; no rank is late, so there is no wait.
 
-    wall = compute + exposed_transfer + exposed_memcpy + idle.  ``idle_ns``: the bubble of a pipeline.
-    ``efficiency_ratio``: compute / wall.  ``assumptions``: of each leaf by its name.
+    wall = compute + exposed_transfer + exposed_memcpy + idle. ``idle_ns``: the pipeline bubble.
+    ``efficiency_ratio``: compute / wall. ``assumptions``: by the name of each leaf.
     """
 
     wall_ns: int
@@ -229,19 +229,18 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One way to spread the model, for one device.
+    """One way to spread the model, per device.
 
-    ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None where one is not.
-    ``state_bytes``: parameters, gradients and optimizer state by the law of the scheme, at rest; at the
-    peak some gradients may not be there yet, and others not be sharded yet.  ``fits``: None where that is
-    not known; False as soon as what is known does not.  ``left_bytes``: of the device beside the peak,
-    below 0 where it does not fit; None where the peak or the device is not known.  ``tight``: it fits, and
-    little is left for what no plan has: the driver's context, buffers of the network's library,
-    fragmentation.  ``largest_parameters``: the largest model that fits of the job's width or of its layers,
-    whichever is larger; an upper bound where the peak is not all known, by states alone where only they are;
-    None without hardware.  ``peak_at``: the moment of the step.
-    ``micro_batches``: of one replica in a step; the global batch is the same in all schemes, as far as
-    whole micro-batches allow.
+    ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None if one is not.
+    ``state_bytes``: parameters, gradients and optimizer state at rest, by the formula of the scheme; at the
+    peak some gradients may not exist yet and others may not be sharded yet. ``fits``: None if unknown, False
+    as soon as the known terms alone do not fit. ``left_bytes``: device memory minus the peak, negative if it
+    does not fit; None if the peak or the device is unknown. ``tight``: it fits, but leaves little for what no
+    plan includes: the driver's context, buffers of the network library, fragmentation.
+    ``largest_parameters``: the largest model that fits with the job's width or with its number of layers,
+    whichever is larger; an upper bound if the peak is not fully known, based on the states alone if only they
+    are known; None without hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and
+    step; the global batch is the same in all schemes, as far as whole micro-batches allow.
     """
 
     scheme: Scheme
@@ -264,9 +263,9 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The job, every way to spread it, and what that rests on.
+    """The job, every way to spread it, and the assumptions behind the figures.
 
-    ``verification``: None where none was asked for.
+    ``verification``: None unless it was requested.
     """
 
     schema: str = PLAN_SCHEMA

@@ -2,7 +2,7 @@
 
 Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown, and a
 :class:`~zprof.model.gaps.Gap` says why. Leaves may be added; existing ones stay. The document of ``zprof
-whatif`` (``zprof.whatif/1``) is made of the same parts.
+whatif`` (``zprof.whatif/1``) is built from the same parts.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from zprof.model.whatif import Outlook
 
 
 class WorkUnit(StrEnum):
-    """What a step works off."""
+    """Unit in which the work of a step is counted."""
 
     TOKENS = "tokens"
     SAMPLES = "samples"
@@ -26,10 +26,11 @@ class WorkUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualWork:
-    """The step time of b for as much work on a rank as a's step does.
+    """Step time of b for the same work per rank as a step of a.
 
-    ``a_per_step`` and ``b_per_step`` are of the whole job, by all its ranks.  ``b_ns``: b's mean step time
-    times a's work on a rank over b's; ``ci95``: the 95 % interval of ``b_ns`` minus a's step time.
+    ``a_per_step`` and ``b_per_step`` count the work of the whole job, over all ranks. ``b_ns`` is b's mean
+    step time scaled by a's work per rank over b's. ``ci95`` is the 95 % interval of ``b_ns`` minus a's step
+    time.
     """
 
     unit: WorkUnit
@@ -41,9 +42,9 @@ class EqualWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What is not the same in both jobs, and therefore may be why a figure differs.
+    """A setting that differs between the two jobs and may therefore explain why a figure differs.
 
-    ``a`` and ``b`` are texts; one of them is ``unknown`` where only the other run says it.
+    ``a`` and ``b`` are texts; a setting that only one run states is left out.
     """
 
     what: str
@@ -55,7 +56,7 @@ REPORT_SCHEMA = "zprof.report/1"
 
 
 class VerdictStatus(StrEnum):
-    """The answer in one word."""
+    """Overall verdict on a run, as one word."""
 
     OK = "ok"
     SLOWER = "slower"
@@ -63,13 +64,13 @@ class VerdictStatus(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-#: Of the bytes of the ZeRO formula: padding, norms and losses are less.
+#: Fraction of the bytes of the ZeRO formula; padding, norms and losses add less than this.
 _VOLUME_TOLERANCE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer in one word and one sentence."""
+    """The verdict as one word and one sentence."""
 
     status: VerdictStatus
     sentence: str
@@ -77,10 +78,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What was recorded.
+    """Facts about the recording.
 
-    ``modelled`` names what was simulated in the run (a link, compute time): never empty silently.
-    ``steps`` are those of the time window; ``memory_steps`` those of the memory window.
+    ``modelled`` names what was simulated in the run (a link, compute time), so that a simulated figure is
+    never shown without saying so. ``steps`` are the steps of the time window, ``memory_steps`` those of the
+    memory window.
     """
 
     name: str
@@ -98,9 +100,10 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """Bytes a rank moves in a step against the law of its stage (2, 2, 2, 3 times the parameters).
+    """Bytes that a rank moves per step, checked against the ZeRO formula of its stage.
 
-    ``parameter_bytes``: all parameters once, as they travel, padding included.
+    The formula gives 2, 2, 2 and 3 times the parameters for stages 0 to 3. ``parameter_bytes``: all
+    parameters once, at their size on the wire, padding included.
     """
 
     expected_bytes: int
@@ -110,7 +113,7 @@ class Volume:
 
     @property
     def exceeds_formula(self) -> bool:
-        """Whether more is moved than padding, norms and losses can add to the formula."""
+        """Return whether more is moved than padding, norms and losses can add to the formula."""
         return self.ratio > 1 + _VOLUME_TOLERANCE_RATIO
 
 
@@ -125,13 +128,13 @@ class StepTimeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """This run minus its baseline.  The ledger's deltas sum to the change of the mean wall time.
+    """This run minus its baseline. The ledger's deltas sum to the change of the mean wall time.
 
-    ``ledger_delta`` has one entry a term, means over ranks; ``memory_delta`` one a tenant, the largest
-    rank of each side at its peak.  Where a side has no timed step, ``step_time`` is None and the ledger's
-    deltas are empty.  The ``baseline_*`` fields are the baseline's own leaves.  ``equal_work`` is None where
-    the work of a step is not known of both runs; ``differences``: what else than the change that is asked
-    about is not the same in both jobs.
+    ``ledger_delta`` has one entry per term, as a mean over ranks. ``memory_delta`` has entries per tenant,
+    untagged and peak: the maximum over ranks of each, at the rank's own peak. If a side has no timed step,
+    ``step_time`` is None and the ledger's deltas are empty. The ``baseline_*`` fields are the baseline's own
+    leaves. ``equal_work`` is None unless the work per step of both runs is known. ``differences`` lists what
+    else differs between the jobs, apart from the change under test.
     """
 
     baseline: str
@@ -147,12 +150,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that zprof says about one run.
+    """Everything that zprof reports about one run.
 
-    ``unclaimed``: what one rank loses in its mean step and no finding explains, by ledger term, so that the
-    terms add up; ``unclaimed_rank`` is that rank, the one that has most of it.
-    ``outlook``: what single changes would make of the run; None where nobody asked, or nothing is
-    predicted.
+    ``unclaimed``: time per mean step that one rank loses and no finding explains, by ledger term, so that the
+    terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
+    predicted effect of single changes; None if it was not requested or nothing is predicted.
     """
 
     schema: str = REPORT_SCHEMA
@@ -176,7 +178,7 @@ WHATIF_SCHEMA = "zprof.whatif/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The run that was measured, and what the changes asked for would make of it."""
+    """The measured run, and the predicted effect of the requested changes on it."""
 
     schema: str = WHATIF_SCHEMA
     zprof_version: str

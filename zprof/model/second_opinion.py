@@ -1,7 +1,7 @@
-"""What another program (HTA) measures on the same ranks, and the comparison with the figures of zprof.
+"""Measurements of another program (HTA) on the same ranks, and the comparison with zprof's figures.
 
-Times are integer nanoseconds, shares floats in [0, 1]; the overlap is in percent, as the other program
-rounds it. The comparison has schema ``zprof.verify/1``.
+Times are integer nanoseconds, shares floats in [0, 1]; the overlap is in percent, as the other program rounds
+it. The comparison has schema ``zprof.verify/1``.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from zprof.model.gaps import Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """The longest path through one rank's own work; a collective in it is one piece, waiting included.
+    """Longest path through one rank's own work; a collective on it is one piece, wait included.
 
-    ``window``: what of the trace it runs through.  ``shares``: of its length, by what bounds it (cpu,
+    ``window``: the part of the trace that it covers. ``shares``: of its length, by what bounds it (cpu,
     gpu_compute, gpu_communication, gpu_kernel_kernel_overhead, gpu_kernel_launch_overhead).
     """
 
@@ -26,10 +26,10 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamIdle:
-    """Gaps between the kernels of one stream, by what the next one waited for.
+    """Gaps between the kernels of one stream, by what the next kernel waited for.
 
-    Host: it was launched after the one before had ended.  Kernel: the gap is as short as a launch takes.
-    Other: everything else, also waiting for another stream.
+    Host: it was launched after the previous one had ended. Kernel: the gap is as short as a launch takes.
+    Other: everything else, including waits for another stream.
     """
 
     stream: int
@@ -40,7 +40,7 @@ class StreamIdle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOpinion:
-    """One rank; None where the other program could not say, and a gap has its words."""
+    """Figures of one rank; None if the other program gave none, in which case a gap quotes its message."""
 
     rank: int
     critical_path: CriticalPath | None
@@ -49,7 +49,7 @@ class RankOpinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondOpinion:
-    """``source`` is the other program with its version."""
+    """Figures of another program; ``source`` is its name and version."""
 
     source: str
     per_rank: tuple[RankOpinion, ...]
@@ -59,7 +59,7 @@ VERIFY_SCHEMA = "zprof.verify/1"
 
 
 class FigureStatus(StrEnum):
-    """Whether both say the same."""
+    """Agreement of the two programs on a figure."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -70,8 +70,8 @@ class FigureStatus(StrEnum):
 class Figure:
     """One figure of one rank.
 
-    ``difference`` is zprof's minus theirs, None where one of them has none.  Where both find that there is
-    nothing to measure (no collective: no overlap), both are None and the status is equal.
+    ``difference`` is zprof's value minus the other program's, None if one of them has none. If both find
+    nothing to measure (no collective, so no overlap), both are None and the status is equal.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerification:
-    """Both programs on one rank; ``reasons`` say why they differ, as far as that is known."""
+    """Both programs on one rank; ``reasons`` explain the differences, as far as they are known."""
 
     rank: int
     device_rows: int
@@ -95,7 +95,7 @@ class RankVerification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was compared: ``source`` is the other program, ``settings`` those it was run with."""
+    """Comparison of all ranks; ``source`` is the other program, ``settings`` are those that it ran with."""
 
     schema: str = VERIFY_SCHEMA
     zprof_version: str
@@ -107,7 +107,7 @@ class Verification:
 
     @property
     def status(self) -> FigureStatus:
-        """Differs where any figure does; unknown where none could be compared."""
+        """Return DIFFERS if any figure differs, UNKNOWN if none could be compared, else EQUAL."""
         seen = {figure.status for rank in self.ranks for figure in rank.figures}
         for status in (FigureStatus.DIFFERS, FigureStatus.EQUAL):
             if status in seen:

@@ -1,6 +1,6 @@
-"""Two runs side by side: the same leaves of both, and what differs in how they were run.
+"""Two runs side by side: the same leaves of both, and the differences in how they were run.
 
-Schema ``zprof.compare/1``.  ``None`` is unknown.  Leaves may be added; those that stand here stay.
+Schema ``zprof.compare/1``. ``None`` is unknown. Leaves may be added; existing ones stay.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Figure = int | float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One leaf of both runs.  ``unit`` is ns, bytes, ratio, count, bytes_per_s or text."""
+    """One leaf of both runs; ``unit`` is ns, bytes, ratio, count, bytes_per_s or text."""
 
     name: str
     unit: str
@@ -23,7 +23,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Rows that belong together; ``note`` says what their figures are of."""
+    """A group of rows; ``note`` says what their figures refer to."""
 
     title: str
     note: str
@@ -32,7 +32,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How both were run: ``where`` is run, training or environment."""
+    """A setting of both runs; ``where`` is run, training or environment."""
 
     where: str
     name: str
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """All of it.  ``verdict`` and ``comparison`` are those of ``b`` against ``a``."""
+    """The whole comparison; ``verdict`` and ``comparison`` are those of ``b`` against ``a``."""
 
     schema: str = COMPARE_SCHEMA
     zprof_version: str

@@ -1,7 +1,7 @@
-"""Who owns a byte of memory: the six tenants, in the order of their precedence.
+"""The six tenants that can own a byte of memory, in order of precedence.
 
-A live byte has exactly one tenant at an instant.  Where several roles claim it, the first in
-``PRECEDENCE`` wins; what no role claims is *untagged* and is never hidden in a tenant.
+A live byte has exactly one tenant at any instant. If several roles claim it, the first in ``PRECEDENCE``
+wins; what no role claims is *untagged* and is never hidden in a tenant.
 """
 
 from enum import StrEnum
@@ -18,8 +18,8 @@ class Tenant(StrEnum):
     COMMUNICATION_BUFFERS = "communication_buffers"
 
 
-#: Strongest claim first.  A gathered parameter is a communication buffer, because collectors give it
-#: no parameter role: then ``parameters`` obeys the law of the sharding stage exactly.
+#: Strongest claim first. A gathered parameter counts as a communication buffer because collectors give it no
+#: parameter role, so ``parameters`` follows the ZeRO formula of the stage exactly.
 PRECEDENCE: tuple[Tenant, ...] = (
     Tenant.PARAMETERS,
     Tenant.OPTIMIZER_STATE,
@@ -29,5 +29,5 @@ PRECEDENCE: tuple[Tenant, ...] = (
     Tenant.TEMPORARY_BUFFERS,
 )
 
-#: The order in which tenants are shown.
+#: Order in which tenants are displayed.
 DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)

@@ -1,13 +1,13 @@
-"""Where the time of a run went: the time leaves of the report.
+"""The time leaves of the report: where the time of a run went.
 
-Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1].  ``None`` means unknown.
+Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: Terms of the step ledger: they sum to the wall time.
+#: Terms of the step ledger; they sum to the wall time.
 LEDGER_TERMS = (
     "compute_ns",
     "exposed_wait_ns",
@@ -19,14 +19,14 @@ LEDGER_TERMS = (
 
 
 class WindowPolicy(StrEnum):
-    """What of a recording is measured: its steps, or all of it as one stretch."""
+    """How a recording is measured: step by step, or as one stretch."""
 
     STEP = "step"
     TRACE = "trace"
 
 
 class LateReason(StrEnum):
-    """Why a rank came last to a collective: what it did longer than the others before it."""
+    """Why a rank arrived last at a collective: the activity that took it longer than the others."""
 
     COMPUTE = "compute"
     HOST = "host"
@@ -39,7 +39,7 @@ class LateReason(StrEnum):
 
 
 class PathKind(StrEnum):
-    """What a rank did, or waited for, on the critical path."""
+    """Kind of work or wait on the critical path."""
 
     COMPUTE = "compute"
     TRANSFER = "transfer"
@@ -52,10 +52,10 @@ class PathKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What was measured.
+    """The part of a recording that was measured.
 
-    ``source``: what marked the steps (recorder, ProfilerStep, whole trace).  ``pre_window_ns``: device
-    work that was launched before the first step, or not within any, mean over ranks; it is excluded.
+    ``source``: what marked the steps (recorder, ProfilerStep, whole trace). ``pre_window_ns``: device work
+    launched before the first step or outside of any step, as a mean over ranks; it is excluded.
     """
 
     policy: WindowPolicy
@@ -64,24 +64,23 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of a recording as one stretch: that was asked for, or no step was marked."""
+        """Return whether the whole recording is one stretch, on request or because no step was marked."""
         return self.policy is WindowPolicy.TRACE or "whole trace" in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTime:
-    """The step ledger of one rank: means over the steps of the window, so that the terms sum.
+    """Step ledger of one rank: means over the steps of the window, so that the terms sum.
 
-    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained.
-    ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
-    exposed_wait + exposed_transfer.  ``memcpy_ns`` are all copies and fills of the device, hidden or not.
-    ``first_wait_ns``: the part of exposed_wait that carries the start of the profiler: the first collective
-    of each group, in a window of one step those that waited for a rank whose recording started later.
-    ``unsplit_ns``: the part of the exposed time that lies in collectives
-    of which not all ranks were seen; there waiting is the least and transfer the most that it can be.
-    ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
-    found, ``noise_floor_ns`` below which size a term means nothing.  ``upper_bound`` is true where the
-    exposed terms are the most that it can be, because not every wait was seen.
+    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. ``overlapped_ns``
+    is the hidden part of ``collective_ns``: collective = overlapped + exposed_wait + exposed_transfer.
+    ``memcpy_ns`` covers all copies and fills of the device, hidden or not. ``first_wait_ns`` is the part of
+    exposed_wait that includes the start of the profiler: the first collective of each group or, in a window
+    of one step, the collectives that waited for a rank whose recording started later. ``unsplit_ns`` is the
+    part of the exposed time in collectives of which not all ranks were seen; there the wait is a lower bound
+    and the transfer an upper bound. ``overlap_ratio`` is None if the rank ran no collective. ``method`` names
+    how exposure was found; a term below ``noise_floor_ns`` means nothing. ``upper_bound`` is true if the
+    exposed terms are upper bounds because not every wait was seen.
     """
 
     rank: int
@@ -107,7 +106,7 @@ class RankTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The ledger of one step on one rank; the terms sum to ``wall_ns``."""
+    """Ledger of one step on one rank; the terms sum to ``wall_ns``."""
 
     rank: int
     step: int
@@ -124,15 +123,15 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTime:
-    """One kind of collective in one group: sums of a step, as the mean over the loaded ranks of the group.
+    """One kind of collective in one group: sums per step, as a mean over the loaded ranks of the group.
 
-    ``launch_delay_ns`` is the median of one collective, from its launch to its start; ``dependency_ns``
-    the part of it in which the collective had to wait for compute or for the collective before it.
-    ``bytes`` are those of the full tensors (the gathered size).  Where ``bound`` is true ranks are missing:
-    waits are lower and transfers upper bounds; ``method`` says so too.  ``exposed_ns`` is exposed_wait +
-    exposed_transfer, cut where the last rank arrived.  ``tail_ns``: median from a rank's
-    end to the last end.  Bandwidths come from the intrinsic time (last start to first end), in bytes a
-    second, None where that is below the resolution of the clocks.
+    ``launch_delay_ns`` is the median time from launch to start of one collective, ``dependency_ns`` the part
+    of it in which the collective had to wait for compute or for the previous collective. ``bytes`` counts
+    full tensors (the gathered size). If ``bound`` is true, ranks are missing: waits are lower bounds and
+    transfers upper bounds; ``method`` says so too. ``exposed_ns`` is exposed_wait + exposed_transfer, split
+    at the arrival of the last rank. ``tail_ns``: median time from a rank's end to the last end. Bandwidths
+    are computed from the intrinsic time (last start to first end), in bytes per second, and are None if that
+    is below the resolution of the clocks.
     """
 
     kind: str
@@ -159,10 +158,10 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedInCollectives:
-    """Exposed time of all collectives of the window's steps: mean of a step over the loaded ranks.
+    """Exposed time of all collectives in the window's steps: mean per step over the loaded ranks.
 
-    These are the exposed terms of the ledger but for what runs across the ends of the window.  Entries of
-    several groups do not add up to them, for each is a mean over its own group's ranks.
+    These are the exposed terms of the ledger, except for collectives that cross the ends of the window. The
+    entries of several groups do not add up to them, because each is a mean over the ranks of its own group.
     """
 
     wait_ns: int
@@ -171,7 +170,7 @@ class ExposedInCollectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTime:
-    """Collectives of one wrapped module: sums of a step, as the mean over the loaded ranks of the group."""
+    """Collectives of one wrapped module: sums per step, as a mean over the loaded ranks of the group."""
 
     unit: str
     kind: str
@@ -184,7 +183,7 @@ class UnitTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSizes:
-    """Messages of ``at_least_bytes`` to below ``below_bytes``: a bar of the histogram, counts of a step."""
+    """One histogram bin: messages from ``at_least_bytes`` to below ``below_bytes``, counts per step."""
 
     kind: str
     group: str
@@ -199,8 +198,8 @@ class MessageSizes:
 class LinkFit:
     """T = latency + bytes / algorithm bandwidth, fitted to the intrinsic times of one kind and group.
 
-    ``latency_share_ratio``: count * latency over the sum of the intrinsic times.  ``residual_ratio``:
-    the median of |seen - fitted| / seen.
+    ``latency_share_ratio``: count * latency over the sum of the intrinsic times. ``residual_ratio``: the
+    median of ``|measured - fitted| / measured``.
     """
 
     kind: str
@@ -216,16 +215,16 @@ class LinkFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """Waiting that a late rank caused on the other ranks, in a step.
+    """Wait that a late rank caused on the other ranks, per step.
 
-    ``exposed_wait_per_rank_ns`` is what zprof calls *wait caused*: exposed wait in collectives to which this
-    rank came last, the mean of the ``waiting_ranks`` that waited for it.  That is about what each of them
-    would win without it, where the sums, ``wait_ns`` and ``exposed_wait_ns``, grow with the number of ranks.
-    ``wait_per_rank_ns`` is the same with the waiting that compute hides.  ``last_ratio``: of the judged
-    collectives that this rank took part in, ties among them, the share to which it came last, beyond the
-    doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.  ``reasons``: the exposed wait,
-    summed over the waiting ranks, by why the rank was late (values of :class:`LateReason`).  ``origins``: the
-    same by the rank where the delay began, which another rank may have passed on.
+    ``exposed_wait_per_rank_ns`` is *wait caused*: exposed wait in collectives to which this rank came last,
+    as a mean over the ``waiting_ranks`` that waited for it. That is roughly what each of them would save
+    without the delay; the sums ``wait_ns`` and ``exposed_wait_ns`` grow with the number of ranks.
+    ``wait_per_rank_ns`` is the same including wait hidden by compute. ``last_ratio``: share of the judged
+    collectives of this rank (ties included) to which it came last by more than the clock uncertainty.
+    ``own_wait_ns``: its own exposed wait per step. ``reasons``: exposed wait summed over the waiting ranks,
+    by why the rank was late (values of :class:`LateReason`). ``origins``: the same by the rank where the
+    delay started, which may have been passed on by other ranks.
     """
 
     rank: int
@@ -242,10 +241,11 @@ class Blame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitShares:
-    """Who is blamed for the exposed wait of a step, summed over all waiting ranks.
+    """Blame for the exposed wait of a step, summed over all waiting ranks.
 
-    blamed + tied + unjudged = all exposed wait.  Tied: the last two ranks arrived within the doubt of the
-    clocks.  Unjudged: ranks are missing, the match was refused, or it is the first of its window.
+    blamed + tied + unjudged = all exposed wait. Tied: the last two ranks arrived within the clock
+    uncertainty. Unjudged: ranks are missing, the match was refused, or it is the first collective of its
+    window.
     """
 
     per_rank: tuple[Blame, ...] = ()
@@ -258,8 +258,8 @@ class WaitShares:
 class StepLateness:
     """How late a rank came to the collectives of a step: its start minus the first start of the group.
 
-    Mean and largest over so many ``collectives`` in which all wait for all.  Below the uncertainty of the
-    clocks it means nothing.
+    Mean and maximum over ``collectives``, the number of them in which every rank waits for all others. Values
+    below the clock uncertainty mean nothing.
     """
 
     rank: int
@@ -271,9 +271,9 @@ class StepLateness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathShare:
-    """What of the critical path a rank spends with one thing: mean of a step.
+    """Share of the critical path that a rank spends on one kind of work: mean per step.
 
-    The transfer is that of the rank that waited for it.
+    A transfer is counted on the rank that waited for it.
     """
 
     rank: int
@@ -283,7 +283,7 @@ class PathShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSegment:
-    """A piece of the path of one step, ``begin_ns`` after the begin of that path; ``what`` most of it is."""
+    """One segment of the path of one step, ``begin_ns`` after its start; ``what`` is the dominant kind."""
 
     step: int
     rank: int
@@ -294,9 +294,9 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """The chain of work across ranks that ends with a step: mean of a step.
+    """Chain of work across ranks that ends with the end of a step: mean per step.
 
-    ``shares`` sum to ``wall_ns`` but for rounding, largest first; ``longest``: single pieces.
+    ``shares`` sum to ``wall_ns`` up to rounding, largest first. ``longest``: the longest single segments.
     """
 
     steps: int
@@ -307,13 +307,13 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """How the clocks of the ranks were brought together: local time minus offset is common time.
+    """How the clocks of the ranks were aligned: local time minus offset is common time.
 
-    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` of each.  ``interval_ns``: what
-    causality alone allows for each offset (lowest, highest).  ``drift_ppb``: how a rank's clock runs against
-    the reference, for the ranks where that could be seen.  ``rungs``: matched collectives by how they were
-    matched.  ``excluded``: ranks whose collectives fit no shift.  ``shifts``: by how many collectives a
-    rank's order was moved to make it fit.
+    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:
+    the lowest and highest offset that causality alone allows. ``drift_ppb``: clock rate of a rank relative to
+    the reference, for ranks where it could be measured. ``rungs``: matched collectives by how they were
+    matched. ``excluded``: ranks whose collectives fit no shift. ``shifts``: by how many collectives the order
+    of a rank was shifted to make it fit.
     """
 
     method: str
@@ -331,10 +331,10 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """The time side of the report.
+    """Time side of the report.
 
-    ``step_noise_ns``: the means of two recordings of this job differ by no more, 95 times of 100; None where
-    the steps are too few to tell.
+    ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 of 100 cases;
+    None if there are too few steps to estimate it.
     """
 
     per_rank: tuple[RankTime, ...] = ()

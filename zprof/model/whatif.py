@@ -1,4 +1,4 @@
-"""Predictions: what one change would do to a measured run, and the assumptions that they rest on."""
+"""Predictions: the effect of a change on a measured run, and the assumptions behind it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from zprof.model.gaps import Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """What a predicted figure rests on: its formula in words and symbols, and where that comes from.
+    """Formula behind a predicted figure, in words and symbols, with its source.
 
-    ``deviation``: where it is not what the paper says, and why; empty where it is.
+    ``deviation``: how and why it differs from the paper; empty if it does not.
     """
 
     formula: str
@@ -20,11 +20,11 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is changed; None: as it was.
+    """A change to a run; None leaves a setting as it was.
 
-    ``bandwidth_ratio``, ``latency_ratio``: times what the link had.  ``prefetch``: units gathered ahead
-    in both passes.  ``keep_after_forward``: ``none``, ``last`` or ``all`` units stay gathered.
-    ``even``: every rank computes as fast as the median one.  ``shard_ranks``: over so many ranks.
+    ``bandwidth_ratio``, ``latency_ratio``: factor on the measured link. ``prefetch``: units gathered ahead in
+    both passes. ``keep_after_forward``: ``none``, ``last`` or ``all`` units stay gathered. ``even``: every
+    rank computes as fast as the median one. ``shard_ranks``: number of ranks to shard over.
     """
 
     stage: int | None = None
@@ -43,10 +43,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedFigure:
-    """One figure: measured in the run, by the model of the same run, and predicted for the changed one.
+    """One figure: measured in the run, modelled for the same run, and predicted for the changed one.
 
-    ``error_ratio``: modelled / measured - 1, on the run that it was fitted to; None where that has no
-    meaning.  ``low``, ``high``: the range of the prediction.  The unit is that of the name: ``_ns`` or
+    ``error_ratio``: modelled / measured - 1, on the run that the model was fitted to; None if it has no
+    meaning. ``low``, ``high``: range of the prediction. The unit is the suffix of the name: ``_ns`` or
     ``_bytes``.
     """
 
@@ -62,7 +62,7 @@ class PredictedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedLink:
-    """Alpha and beta of one kind of collective in one group, and what they rest on."""
+    """Latency (alpha) and bandwidth (beta) of one kind of collective in one group."""
 
     kind: str
     group: str
@@ -75,7 +75,7 @@ class FittedLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What the model of a run took from it."""
+    """Parameters of the model that were fitted to a run."""
 
     units: int
     passes: int
@@ -91,10 +91,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The changed run: its step by terms of the ledger (mean over ranks), its peak by tenant (largest rank).
+    """The changed run: its step by ledger term (mean over ranks), its peak by tenant (largest rank).
 
-    ``step`` has ``wall_ns`` and the terms, ``memory`` ``peak_bytes`` and the tenants; each is empty where it
-    is not predicted.  ``saving_ns``: of a step, lowest and highest, negative where it gets longer.
+    ``step`` holds ``wall_ns`` and the terms, ``memory`` holds ``peak_bytes`` and the tenants; each is empty
+    if it is not predicted. ``saving_ns``: lowest and highest saving per step, negative if the step gets
+    longer.
     """
 
     change: Change
@@ -106,10 +107,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What single changes would make of a run, and what the model of it rests on.
+    """Predicted effect of single changes to a run, and the basis of its model.
 
-    ``assumptions``: by the keys that predicted figures name.  ``calibration`` is None where the time of the
-    run could not be modelled; ``gaps`` say why.
+    ``assumptions``: by the keys that predicted figures name. ``calibration`` is None if the time of the run
+    could not be modelled; ``gaps`` say why.
     """
 
     predictions: tuple[Prediction, ...] = ()

@@ -1,1 +1,1 @@
-"""Predicts what a job would cost before it runs, and what one change would make of a measured run."""
+"""Predict what a job costs before it runs, and what one change would do to a measured run."""

@@ -1,12 +1,11 @@
-"""Spread the same devices in another way, so that all schemes are compared on the same hardware.
+"""Choose each scheme's parallel degrees so that all schemes are compared on the same devices.
 
-    data parallel, ZeRO    mp as stated; all else is data parallel, the devices of pipeline stages too
-    model parallel         mp as stated, else the most of a node's devices that divides what it must
-    GPipe, PipeDream       pp likewise; mp as stated
+    data parallel, ZeRO    mp as stated; all other devices, also those of pipeline stages, are data parallel
+    model parallel         mp as stated, else the largest divisor of the model's sizes within a node
+    GPipe, PipeDream       pp chosen likewise; mp as stated
 
-Every scheme works off the same global batch, as far as whole micro-batches allow: where fewer replicas are
-left, each takes the micro-batches of those that are gone, so that times of a step can be compared.  A
-micro-batch itself stays as it is.
+Every scheme processes the same global batch, up to rounding to whole micro-batches: with fewer replicas, each
+replica runs more micro-batches, so that step times stay comparable. The micro-batch itself does not change.
 """
 
 from collections.abc import Sequence
@@ -16,16 +15,17 @@ from zprof.model.job import Degrees, Job, Shape, Unit
 from zprof.model.plan import PIPELINES, Scheme
 from zprof.planner.rounding import ceil_div
 
-#: Devices of a node where no hardware says it.
+#: Devices per node if the job states no hardware.
 _DEFAULT_NODE_DEVICES = 8
 
 
 def spread_devices(job: Job, scheme: Scheme) -> Job:
-    """The job with the degrees of a scheme; ZeRO's own sharding is off in the last two.
+    """Return the job with the degrees that a scheme uses on the same devices.
 
-    A model-parallel degree that is not stated divides hidden and heads, and the vocabulary is padded to a
-    multiple of it, as Megatron-LM does; units of another degree keep their elements only.  A pipeline degree
-    that is not stated divides the layers.
+    A model-parallel degree that is not stated is chosen so that it divides hidden and heads. The vocabulary
+    is padded to a multiple of it, as in Megatron-LM, and counted units keep only their element counts. A
+    pipeline degree that is not stated divides the number of layers. Model parallelism and the pipelines do
+    not use ZeRO sharding.
     """
     return _keep_global_batch(_spread_by_scheme(job, scheme), job)
 
@@ -39,7 +39,7 @@ def _spread_by_scheme(job: Job, scheme: Scheme) -> Job:
 
 
 def _keep_global_batch(there: Job, given: Job) -> Job:
-    """What all replicas take together, in whole micro-batches; one each at least."""
+    """Scale the micro-batches per replica so that the global batch is kept, with at least one each."""
     whole = given.batch.micro_batches * given.degrees.dp
     return replace(there, batch=replace(there.batch, micro_batches=max(1, whole // there.degrees.dp)))
 
@@ -76,7 +76,7 @@ def _devices_of_node(job: Job) -> int:
 
 
 def model_parallel_sizes(shape: Shape) -> tuple[int, ...]:
-    """What model parallelism divides, beside a vocabulary that can be padded."""
+    """Return the sizes that model parallelism must divide, apart from the vocabulary, which can be padded."""
     return (shape.hidden,) if shape.heads is None else (shape.hidden, shape.heads)
 
 
@@ -85,7 +85,7 @@ def _pad_vocabulary(shape: Shape | None, mp: int) -> Shape | None:
 
 
 def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
-    """What a unit keeps does not divide as its elements do (inputs, norms): that is unknown then."""
+    """Split elements over ``mp`` ranks; drop byte counts, as inputs and norms do not divide by ``mp``."""
     if mp == 1:
         return tuple(units)
     return tuple(
@@ -100,13 +100,13 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
 
 
 def count_layers(job: Job) -> int | None:
-    """What a pipeline divides; None where the model's inside is not known."""
+    """Return the number of layers that a pipeline can divide; None if unknown."""
     if job.shape is not None:
         return job.shape.layers
     return sum(not unit.encloses for unit in job.units) or None
 
 
 def _largest_divisor(wholes: Sequence[int], most: int) -> int:
-    """The largest number that divides all and is not above ``most``."""
+    """Return the largest number up to ``most`` that divides all of ``wholes``."""
     least = min(*wholes, most) if wholes else 1
     return max(part for part in range(1, least + 1) if all(whole % part == 0 for whole in wholes))

@@ -1,10 +1,10 @@
-"""The units of a GPT: bytes kept for the backward and temporary bytes, operator by operator.
+"""Model the units of a GPT: bytes saved for the backward and temporary bytes, operator by operator.
 
-Units are split as the reference engine splits a GPT by default: each block is a unit, and the rest of the
-model is the root, which encloses them.
+Units follow the default split of the reference engine: each block is a unit, and the rest of the model is the
+root, which encloses the blocks.
 
-Block. Bytes with T tokens, hidden h, a heads, e bytes an element, N model-parallel ranks (sequence length
-does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135):
+Block. Bytes for T tokens, hidden size h, a heads, e bytes per element and N model-parallel ranks (the
+sequence length does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135):
 
     operator              keeps for the backward                       bytes
     attention_norm        its input x; mean and 1/std                  T h e; 2 T e
@@ -16,32 +16,32 @@ does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135
     gelu                  its input                                    4 T h e/N
     projection            its input (gelu's output)                    4 T h e/N
 
-    = T e (4 h + 12 h/N + 4) + 4 T a/N;  the paper's footnote counts 12 T h for the whole (arXiv 1910.02054,
-    section 3.2), which leaves norms and residual inputs out.
+    = T e (4 h + 12 h/N + 4) + 4 T a/N;  the paper's footnote counts 12 T h per block (arXiv 1910.02054,
+    section 3.2), without norms and residual inputs.
 
-The backward's highest moments: the gelu's (its gradient in and out, 8 T h e/N, beside the stream's), and
-attention's, whose three gradients are stacked, then laid out anew (6 T h e/N).  Kernels on a GPU keep the
-norms' statistics in fp32 (2 x 4 T) and allocate workspaces of their own; those of CPU kernels (oneDNN packs
-16-bit matrices) are left out: they depend on the processor.
+The backward peaks at the gelu (its input and output gradients, 8 T h e/N, beside the residual stream's) and
+at attention, whose three gradients are stacked and then copied into another layout (6 T h e/N). GPU kernels
+keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces of CPU kernels
+(oneDNN packs 16-bit matrices) are left out because they depend on the processor.
 
-Root (embeddings before the blocks; final norm, head and loss after them). Bytes with T tokens, hidden h,
-vocabulary V, e bytes an element, N model-parallel ranks:
+Root (embeddings before the blocks; final norm, head and loss after them). Bytes for T tokens, hidden size h,
+vocabulary V, e bytes per element and N model-parallel ranks:
 
     operator        keeps for the backward                                    bytes
     embeddings      tokens and positions (8-byte numbers)                     8 T + 8 s
     final_norm      its input; mean and 1/std                                 T h e; 2 T e
     head            its input (the norm's output)                             T h e
-    cross entropy   log-softmax in fp32, targets and their number             4 T V; 8 T + 4
+    cross entropy   log-softmax in fp32, targets, target count                4 T V; 8 T + 4
                     N > 1: own logits; log-sum-exp, column, mask              T V e/N; 13 T
 
-The loss is computed in fp32: 16-bit logits are copied (4 T V).  Its highest moment is in the backward: the
-log-softmax and two gradients of it, 12 T V.  With N > 1 the logits stay split (Megatron-LM, arXiv
-1909.08053, section 3), and the loss has an operator of its own, which keeps the logits only.
+The loss is computed in fp32, so 16-bit logits are copied (4 T V). It peaks in the backward: the log-softmax
+and two gradients of it, 12 T V. With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053, section 3),
+and the loss is a custom operator that saves only the logits.
 
-Where head and embedding are tied, the head's gradient V h e/N waits for the embedding's; both are there when
-a third, their sum, becomes the parameter's: 3 V h e/N.
+If head and embedding are tied, the head's gradient, V h e/N, is held until the embedding's is computed. Both
+are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
 
-The tokens themselves: those of a step's whole batch of this rank, one number more for each sample.
+Token ids cover this rank's whole batch of the step, with one extra id per sample.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -62,9 +62,10 @@ ROOT = "root"
 
 
 def with_units(job: Job) -> Job:
-    """The job with the units of its shape, one model-parallel rank's part of each.
+    """Return the job with units derived from its shape, sized for one model-parallel rank.
 
-    A job that has units, or no shape, comes back as it is; without a batch units know their elements only.
+    A job that already has units, or has no shape, is returned unchanged. Without a batch, units carry element
+    counts only.
     """
     if job.units or job.shape is None:
         return job
@@ -74,7 +75,7 @@ def with_units(job: Job) -> Job:
 
 
 def moments_by_unit(job: Job) -> Callable[[Unit], Moments | None]:
-    """Which moments a unit of the job has; None where it is not one of the job's shape."""
+    """Return a function that maps a unit to its moments, or to None if it does not match the shape."""
     known = _known_moments(job)
     return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
 
@@ -91,7 +92,6 @@ def _known_moments(job: Job) -> Mapping[Unit, Moments]:
 
 
 def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
-    """The root and a block."""
     sizes = gpt_sizes(job, shape)
     around = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
     inner = Unit(name="block", elements=block_elements(sizes))
@@ -104,7 +104,7 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
 
 
 def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
-    """Of the root nothing is computed again: what it keeps is the same with checkpointing."""
+    """Add bytes and flop; ``checkpoint_bytes`` equals ``saved_bytes``, because the root is not recomputed."""
     last = moments.forward_end or moments.forward
     return replace(
         unit,
@@ -123,7 +123,7 @@ _LSE_BYTES = 4
 
 
 def block_moments(sizes: GptSizes) -> Moments:
-    """The moments of one block; the gradient of its output is there when its backward begins."""
+    """Return the moments of one block; the gradient of its output is live when its backward starts."""
     forward = _block_forward(sizes)
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
@@ -137,7 +137,10 @@ def block_moments(sizes: GptSizes) -> Moments:
 
 
 def block_flop(sizes: GptSizes) -> float:
-    """Two for a multiply and an add: 24 T h^2 of the matrices and 4 T s h of attention, over N ranks."""
+    """Return the forward flop of a block: (24 T h^2 for the matrices + 4 T s h for attention) / N.
+
+    A multiply-add counts as 2 flop.
+    """
     h, tokens = sizes.hidden, sizes.tokens
     return (24.0 * tokens * h * h + 4.0 * tokens * sizes.sequence * h) / sizes.ranks
 
@@ -160,7 +163,7 @@ def _block_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
 
 
 def _block_checkpointed_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    """The forward where nothing but the input is kept: a tensor dies when the last that reads it has run."""
+    """Return the forward with only the input saved: each tensor dies after its last reader."""
     stream, part = sizes.stream_bytes, sizes.split_bytes
     return (
         OperatorStep(operator="query_key_value", makes={"norm1": stream, "qkv": 3 * part}),
@@ -223,7 +226,7 @@ def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
 
 
 def _row_parallel(operator: str, name: str, sizes: GptSizes) -> Iterator[OperatorStep]:
-    """Split by rows: the sum over the ranks, then the bias is added to it, in memory of its own."""
+    """Yield a row-parallel product: the sum over the ranks, then the bias add, which allocates its result."""
     if sizes.ranks == 1:
         yield OperatorStep(operator=operator, makes={name: sizes.stream_bytes})
         return
@@ -232,7 +235,7 @@ def _row_parallel(operator: str, name: str, sizes: GptSizes) -> Iterator[Operato
 
 
 def _gradient_copy(sizes: GptSizes) -> Iterator[OperatorStep]:
-    """The gradient before a layer that is split by columns: a copy of it is summed over the ranks."""
+    """Yield the all-reduce of a column-parallel layer's input gradient, which runs on a copy."""
     if sizes.ranks > 1:
         yield OperatorStep(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))
 
@@ -243,7 +246,7 @@ _FP32 = 4
 
 
 def root_moments(sizes: GptSizes) -> Moments:
-    """The moments of the root: before the blocks and behind them, in both directions."""
+    """Return the moments of the root: before and after the blocks, in both directions."""
     ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
     kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
@@ -262,7 +265,7 @@ def root_moments(sizes: GptSizes) -> Moments:
 
 
 def head_flop(sizes: GptSizes) -> float:
-    """Two for a multiply and an add: 2 T h V / N."""
+    """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
     return 2.0 * sizes.tokens * sizes.word_elements
 
 
@@ -341,7 +344,6 @@ def _logits_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
 
 
 def _with_drops(step: OperatorStep, drops: tuple[str, ...]) -> OperatorStep:
-    """The step, after which other names die."""
     return OperatorStep(operator=step.operator, makes=step.makes, drops=drops)
 
 
@@ -356,7 +358,7 @@ def _head_backward(sizes: GptSizes) -> OperatorStep:
 
 
 def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    """Where they are tied, a third is the sum of the embedding's gradient and the head's, held for that."""
+    """Return the embeddings' backward; if tied, the sum with the head's held gradient is a third tensor."""
     if not sizes.vocabulary:
         return (OperatorStep(operator="input", drops=("g", "ids")),)
     places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
@@ -382,7 +384,7 @@ def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
 
 
 def _targets_bytes(sizes: GptSizes) -> int:
-    """One number a token, and how many there are."""
+    """Return the bytes of one 8-byte target per token, plus the target count."""
     return _INDEX_BYTES * sizes.tokens + _FP32
 
 
@@ -395,5 +397,5 @@ def _fp32_logits_bytes(sizes: GptSizes) -> int:
 
 
 def _logits_copy_bytes(sizes: GptSizes) -> int:
-    """Of a copy in fp32; none where they are fp32."""
+    """Return the bytes of the fp32 copy of the logits; 0 if they are fp32 already."""
     return 0 if sizes.element >= _FP32 else _fp32_logits_bytes(sizes)

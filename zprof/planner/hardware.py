@@ -1,25 +1,24 @@
 """Find the hardware of a plan by preset name or TOML file.
 
-Memory is counted in 1e9 bytes, as arXiv 1910.02054 counts it ("32 GB" is 32e9 bytes): an allocator of a
-device may have up to 7 % more.  Peaks are those of the vendor's data sheets (NVIDIA V100, A100, H100 SXM,
-H200), for dense 16-bit matrices and for fp32 without TF32.  The share of the
-peak that compute reaches, bus bandwidths and latencies are typical values, not measured on your machines: a
-file of your own states what you have measured.
+Memory is in units of 1e9 bytes, as in arXiv 1910.02054 ("32 GB" is 32e9 bytes); a device's allocator may have
+up to 7 % more. Peaks come from the vendor's data sheets (NVIDIA V100, A100, H100 SXM, H200), for dense 16-bit
+matrices and for fp32 without TF32. The fraction of the peak that compute reaches, bus bandwidths and
+latencies are typical values, not measurements of your machines. Put your own measurements in a file.
 
-Keys of the file carry their units::
+Key names carry their units::
 
-    base = "h100"              # optional: what is not said is as there
+    base = "h100"              # optional: preset that supplies omitted keys
     name = "our cluster"
-    memory_gb = 80             # of a device, 1e9 bytes
-    peak_tflops = 989          # of 16-bit matrices, dense
-    peak_fp32_tflops = 67      # of 32-bit ones without TF32; only fp32 jobs need it
-    efficiency = 0.4           # share of it that compute reaches when nothing is waited for
+    memory_gb = 80             # per device, 1e9 bytes
+    peak_tflops = 989          # dense 16-bit matrices
+    peak_fp32_tflops = 67      # fp32 matrices without TF32; only fp32 jobs need it
+    efficiency = 0.4           # fraction of the peak that compute reaches without waits
     devices_per_node = 8
-    node_gb_per_s = 400        # all network cards of a node together, one direction
+    node_gb_per_s = 400        # all NICs of a node together, one direction
     intra_gb_per_s = 360       # bus bandwidth of collectives within a node
-    intra_latency_us = 2       # of a hop of a ring
+    intra_latency_us = 2       # per ring hop
     inter_latency_us = 10
-    host_gb_per_s = 50         # between a device and the memory of its host
+    host_gb_per_s = 50         # between a device and host memory
 """
 
 import math
@@ -34,10 +33,10 @@ from zprof.model.job import Hardware
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """A preset, in any case, or what a file says whose name ends in ``.toml``.
+    """Return the preset of that name, in any case, or the machine described by a ``.toml`` file.
 
     Raises:
-        BadInput: there is no such preset (the line lists them), or the file cannot be used.
+        BadInput: no preset has that name (the message lists them), or the file cannot be used.
     """
     found = PRESETS.get(name_or_path.lower())
     if found is not None:
@@ -52,7 +51,7 @@ def find_hardware(name_or_path: str) -> Hardware:
 
 _GB = 1_000_000_000
 
-#: DGX-2: 16 devices behind NVSwitch, eight EDR cards of 12.5 GB/s.
+#: DGX-2: 16 devices behind NVSwitch, eight EDR NICs of 12.5 GB/s.
 V100 = Hardware(
     name="v100",
     memory_bytes=32 * _GB,
@@ -64,7 +63,7 @@ V100 = Hardware(
     host_bytes_per_s=12e9,
     fp32_flops_per_s=15.7e12,
 )
-#: DGX A100: 8 devices, eight HDR cards of 25 GB/s.
+#: DGX A100: 8 devices, eight HDR NICs of 25 GB/s.
 A100 = Hardware(
     name="a100",
     memory_bytes=80 * _GB,
@@ -76,7 +75,7 @@ A100 = Hardware(
     host_bytes_per_s=25e9,
     fp32_flops_per_s=19.5e12,
 )
-#: DGX H100: 8 devices, eight NDR cards of 50 GB/s.
+#: DGX H100: 8 devices, eight NDR NICs of 50 GB/s.
 H100 = Hardware(
     name="h100",
     memory_bytes=80 * _GB,
@@ -98,13 +97,13 @@ PRESETS: Mapping[str, Hardware] = {
 }
 
 
-#: A description of a machine is a few lines; a file above this is something else.
+#: A machine description is a few lines, so a larger file is something else.
 MAX_FILE_BYTES = 64 * 1024
 _MAX_NAME_LENGTH = 100
 #: Bounds of every number in bytes, flop/s and nanoseconds, so that times of a plan stay finite.
 _MIN_VALUE, _MAX_VALUE = 1e-6, 1e18
 
-#: Key of the file: field, and how many of the field's units one of the key's is.
+#: TOML key: (field, factor from the key's unit to the field's unit).
 _NUMBER_FIELDS: Mapping[str, tuple[str, float]] = {
     "memory_gb": ("memory_bytes", 1e9),
     "peak_tflops": ("flops_per_s", 1e12),
@@ -118,17 +117,17 @@ _NUMBER_FIELDS: Mapping[str, tuple[str, float]] = {
     "host_gb_per_s": ("host_bytes_per_s", 1e9),
 }
 _INTEGER_FIELDS = frozenset({"memory_bytes", "devices_per_node", "intra_latency_ns", "inter_latency_ns"})
-#: What a file without a base need not say: ``Hardware`` has a value for it.
+#: Keys that a file without a base may omit: ``Hardware`` has a default for them.
 _OPTIONAL_KEYS = frozenset({"intra_latency_us", "inter_latency_us", "host_gb_per_s", "peak_fp32_tflops"})
 _KEYS = ("base", "name", *_NUMBER_FIELDS)
 
 
 def read_hardware(path: Path) -> Hardware:
-    """The machine that a file describes.
+    """Return the machine described by a TOML file.
 
     Raises:
-        BadInput: the file cannot be read, is too large, is no TOML, or a key is unknown, missing, of the
-            wrong type or out of range; one line that names the file and the key.
+        BadInput: the file is unreadable, too large or not TOML, or a key is unknown, missing, of the wrong
+            type or out of range. The message is one line that names the file and the key.
     """
     table = _parse_toml(path)
     if unknown := sorted(set(table) - set(_KEYS)):
@@ -144,7 +143,7 @@ def read_hardware(path: Path) -> Hardware:
 
 def _parse_toml(path: Path) -> dict[str, Any]:
     try:
-        if path.exists() and not path.is_file():  # a pipe would block, a device might never end
+        if path.exists() and not path.is_file():  # opening a pipe would block; a device might never end
             raise BadInput(f"{path}: no file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -207,11 +206,11 @@ def _read_number(path: Path, key: str, value: object, scale: float, *, whole: bo
 
 
 def _shorten_value(value: object, *, quoted: bool = True) -> str:
-    """A value of a stranger's file in one line of bounded length."""
+    """Return an untrusted value as one line of at most 60 characters."""
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'}"
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
-    except ValueError:  # a whole number of more digits than Python prints
+    except ValueError:  # an integer with more digits than Python converts
         return "a number that long"
     return text if len(text) <= 60 else text[:57] + "..."

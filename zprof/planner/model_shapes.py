@@ -1,24 +1,24 @@
-"""GPT shapes: presets by name, parameter counts, and the sizes of one model-parallel rank.
+"""Provide GPT shapes: presets by name, parameter counts, and sizes per model-parallel rank.
 
     parameters = 12 L h^2 + V h + s h        (12 h^2: attention 4, perceptron 8; no norms, no biases)
 
-L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: with or without the last two terms
-this reproduces every row there within 3 %).  Shapes are those of the paper's tables 5 (figure 2), 6 (figure
-3), 7 (figure 6) and 10 (figure 4).  Its table 4 prints hidden 4096 for 40B to 60B: 12 * 88 * 4096^2 is
-17.7e9, and table 5 has 6144, which is right.  Where a name stands in two tables with two shapes, the other
-one has its shape in its name.
+L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: with or without the last two terms,
+this reproduces every row there within 3 %). Shapes come from the paper's tables 5 (figure 2), 6 (figure 3), 7
+(figure 6) and 10 (figure 4). Table 4 prints hidden 4096 for 40B to 60B, which is an error: 12 * 88 * 4096^2
+is only 17.7e9. Table 5 has the correct 6144. If two tables give a model different shapes, the second preset
+has the shape in its name.
 
-Sizes of one rank. Parameters of a block, hidden h, over N model-parallel ranks (Megatron-LM, arXiv
-1909.08053, section 3: the four matrices are split, norms and the biases behind the two row-parallel ones are
-whole on every rank):
+Sizes per rank. Parameters of a block with hidden size h over N model-parallel ranks (Megatron-LM, arXiv
+1909.08053, section 3: the four matrices are split; norms and the biases of the two row-parallel layers are
+replicated on every rank):
 
     attention_norm 2h   query_key_value 3h(h+1)/N   attention.projection h^2/N + h
     perceptron_norm 2h  expand 4h(h+1)/N            projection 4h^2/N + h
 
     = (12 h^2 + 7 h)/N + 6 h;  with N = 1: 12 h^2 + 13 h
 
-The root, vocabulary V and context c: token embedding Vh/N, positions ch, final norm 2h, head Vh/N where it
-is not tied.  A vocabulary or context of 0 is not counted, and neither is what it would make.
+The root, vocabulary V and context c: token embedding Vh/N, positions ch, final norm 2h, head Vh/N if it is
+not tied. A vocabulary or context of 0 means that its tables are not counted.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ from dataclasses import dataclass
 from zprof.model.errors import BadInput
 from zprof.model.job import Job, Shape
 
-#: GPT-2's 50257 words, padded as Megatron-LM pads them (a multiple of 128 for each of 8 or 16 ranks).
+#: GPT-2's 50257 words, padded as Megatron-LM pads them (a multiple of 128 on each of 8 or 16 ranks).
 VOCABULARY = 51_200
 #: "Sequence length 1K" throughout the paper.
 CONTEXT = 1024
-#: By hidden: as in table 5 where it has that width, else heads of 96 to 160 elements.
+#: Heads by hidden size: from table 5 if it has that width, else heads of 96 to 160 elements.
 _HEADS = {1600: 16, 1920: 16, 2304: 24, 3072: 24, 4096: 32, 6144: 32, 8192: 64, 25600: 160}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPreset:
-    """A model that has a name; ``source``: where its shape stands."""
+    """A named model; ``source`` says where its shape was published."""
 
     name: str
     shape: Shape
@@ -45,21 +45,21 @@ class ModelPreset:
 
     @property
     def parameters(self) -> int:
-        """By the formula of this module."""
+        """Parameters by the formula of this module."""
         return count_parameters(self.shape)
 
 
 def count_parameters(shape: Shape) -> int:
-    """Parameters of a shape; the head's table counts only where it is not the embedding's."""
+    """Return the parameters of a shape; a head tied to the embedding is not counted again."""
     tables = shape.vocabulary * (1 if shape.tied else 2) + shape.context
     return 12 * shape.layers * shape.hidden**2 + tables * shape.hidden
 
 
 def find_preset(name: str) -> ModelPreset:
-    """The model of that name, in letters of any case.
+    """Return the model of that name, in any case.
 
     Raises:
-        BadInput: there is none.
+        BadInput: no preset has that name.
     """
     found = MODEL_PRESETS.get(name.strip().lower())
     if found is None:
@@ -106,13 +106,13 @@ _ALL = (
 MODEL_PRESETS: Mapping[str, ModelPreset] = {each.name: each for each in _ALL}
 
 
-#: hidden size of a head where the shape does not say how many there are.
+#: Hidden elements per head if the shape does not state the number of heads.
 _DEFAULT_HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptSizes:
-    """A shape and the samples of one micro-batch; ``element``: bytes of an activation."""
+    """A shape with the samples of one micro-batch; ``element`` is the bytes per activation element."""
 
     hidden: int
     heads: int
@@ -127,32 +127,32 @@ class GptSizes:
 
     @property
     def tokens(self) -> int:
-        """Of one micro-batch."""
+        """Tokens of one micro-batch."""
         return self.samples * self.sequence
 
     @property
     def stream_bytes(self) -> int:
-        """A tensor of tokens x hidden: what passes between blocks."""
+        """Bytes of a tokens x hidden tensor, as it passes between blocks."""
         return self.tokens * self.hidden * self.element
 
     @property
     def split_bytes(self) -> int:
-        """The same of what model-parallel ranks divide."""
+        """Bytes of a tokens x hidden tensor divided over the model-parallel ranks."""
         return self.stream_bytes // self.ranks
 
     @property
     def matrix_elements(self) -> int:
-        """h^2, divided over the ranks."""
+        """Elements of an h x h matrix, divided over the ranks."""
         return self.hidden * self.hidden // self.ranks
 
     @property
     def word_elements(self) -> int:
-        """Of the token embedding, and of the head: vocabulary x hidden, divided over the ranks."""
+        """Elements of the token embedding, and of the head: vocabulary x hidden, divided over the ranks."""
         return self.vocabulary * self.hidden // self.ranks
 
 
 def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
-    """The sizes of a job; without a batch of no tokens."""
+    """Return the sizes of a job; without a batch, they have no tokens."""
     known = job.batch.tokens is not None
     return GptSizes(
         hidden=shape.hidden,
@@ -169,12 +169,12 @@ def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
 
 
 def block_elements(sizes: GptSizes) -> int:
-    """Parameters of one block."""
+    """Return the parameters of one block on one rank."""
     h, ranks = sizes.hidden, sizes.ranks
     return 12 * sizes.matrix_elements + 7 * h // ranks + 6 * h
 
 
 def root_elements(sizes: GptSizes) -> int:
-    """Parameters around the blocks."""
+    """Return the parameters outside the blocks on one rank."""
     words = sizes.word_elements * (1 if sizes.tied else 2)
     return words + sizes.context * sizes.hidden + 2 * sizes.hidden

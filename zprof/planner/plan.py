@@ -27,16 +27,19 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **STEP_ASSUMPTIONS,
     **TRAFFIC_ASSUMPTIONS,
 }
-#: What fits with less than this share of the device left is tight.  Our choice: the driver's context, the
-#: network library's buffers and fragmentation are in no peak, and take about so much.
+#: A plan that leaves less than this share of the device is tight. This is a judgement: the driver's context,
+#: network buffers and fragmentation are not part of the peak and take about that much.
 TIGHT_RATIO = 0.1
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
-    """Predict memory, traffic and step of a job under each scheme; a model of one unit is in no pipeline.
+    """Predict memory, traffic and step time of a job under each scheme.
+
+    Pipeline schemes are left out for a model that is one unit.
 
     Raises:
-        BadInput: the job cannot be: degrees that do not divide, sizes below 1, a unit larger than a device.
+        BadInput: the job is impossible: degrees that do not divide, sizes below 1, a unit larger than a
+            device.
     """
     refuse_impossible(job)
     divided = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
@@ -80,7 +83,7 @@ def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
 
 
 def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
-    """What is known may be too much already; else all must be known."""
+    """Return whether the peak fits: False if known terms alone exceed the device, None if unknown."""
     if job.hardware is None:
         return None
     if least > job.hardware.memory_bytes:
@@ -97,7 +100,7 @@ def _is_tight(left: int, memory: int) -> bool:
 
 
 def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
-    """Sums of what is known, in the order in which tenants are shown."""
+    """Return known bytes per tenant, in display order."""
     known = {tenant: [term.bytes for term in terms if term.tenant is tenant] for tenant in DISPLAY_ORDER}
     return {
         tenant: sum(size for size in sizes if size is not None)
@@ -107,7 +110,7 @@ def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
 
 
 def _used_assumptions(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
-    """Those that a figure names."""
+    """Return the assumptions that the rows' figures refer to."""
     named = {term.assumption for row in made for term in row.terms}
     named |= {link.assumption for row in made for link in row.links}
     named |= {key for row in made if row.step for key in row.step.assumptions.values()}
@@ -123,7 +126,7 @@ _SHAPE_INSTEAD = "plan with --layers and --hidden in place of --model"
 
 
 def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:
-    """Each once; ``made``: the rows with what is not known of the memory of each."""
+    """Return the plan's gaps, each once; ``made`` pairs each row with the gaps of its memory figures."""
     return (
         *find_rate_gaps(job),
         *_one_unit_gap(job),
@@ -133,7 +136,7 @@ def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> t
 
 
 def is_one_unit(job: Job) -> bool:
-    """Whether the model was counted and has nothing within its root that could be a layer."""
+    """Return whether the model's units were counted and its root contains no unit that could be a layer."""
     return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
 
 
@@ -148,7 +151,7 @@ def _one_unit_gap(job: Job) -> Iterator[Gap]:
 
 
 def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
-    """With the names of the columns that lack it, where others have it."""
+    """Yield each gap once; name the schemes it affects unless it affects all of them."""
     for gap in dict.fromkeys(gap for _, gaps in made for gap in gaps):
         lacking = [row for row, gaps in made if gap in gaps]
         yield (
@@ -159,7 +162,7 @@ def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
 
 
 def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
-    """Counted units do not say what model-parallel ranks and stages of a pipeline send to each other."""
+    """Yield a gap for step times that need the width of inter-rank tensors; counted units lack it."""
     if job.hardware is None or job.batch.tokens is None or job.shape is not None or not job.units:
         return
     lacking = [row for row in rows if row.step is None]

@@ -1,11 +1,11 @@
-"""Refuse jobs that cannot run: one line says what does not fit and what would.
+"""Refuse jobs that cannot run, with one line that says what does not fit and what would.
 
-In this order, so that a later check may rest on the earlier ones: sizes, the shape against the parameters,
-degrees, residual state, hardware, and the largest unit against the device.
+Checks run in this order, so that later ones can rely on earlier ones: model sizes, batch and element sizes,
+the shape against the parameters, degrees, residual state, hardware, and the largest unit against the device.
 
-The bounds are far beyond what is built, and near enough that no figure of a plan overflows or takes long.
-The largest unit is a block of 12 h^2 / mp elements, what stands around the blocks, or the largest one
-stated.
+The bounds are far beyond any real job, yet small enough that no figure of a plan overflows or takes long to
+compute. The largest unit is the largest stated one, else a block of 12 h^2 / mp elements or the part outside
+the blocks.
 """
 
 import math
@@ -21,7 +21,7 @@ from zprof.planner.rounding import ceil_div
 
 
 def refuse_impossible(job: Job) -> None:
-    """Check sizes and degrees.
+    """Check that a job is possible.
 
     Raises:
         BadInput: one line that says what does not fit, and what would.
@@ -37,21 +37,21 @@ def refuse_impossible(job: Job) -> None:
 
 
 MAX_PARAMETERS = 10**15
-#: Ten times the deepest that anybody trained; each layer is a unit that is walked through.
+#: Ten times the deepest model ever trained; the planner walks through every layer.
 MAX_LAYERS = 10**4
 MAX_WIDTH = 10**7
 _MAX_TOKENS = 10**9
 _MAX_BYTES = 10**18
-#: By how much parameters and shape may be apart: published sizes are rounded, norms and biases neglected.
+#: Tolerance between stated parameters and the shape: published sizes are rounded and omit norms and biases.
 TOLERANCE_RATIO = 0.05
 _UNIT_BYTES = ("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 
 
 def refuse_model(job: Job) -> None:
-    """Sizes of the model, its shape and its units.
+    """Check the sizes of the model, its shape and its units.
 
     Raises:
-        BadInput: one is below 1, or beyond all reason.
+        BadInput: a size is out of bounds, or two units share a name.
     """
     refuse_unless_integer("parameters", job.parameters, most=MAX_PARAMETERS)
     refuse_unless_integer("frozen parameters", job.frozen_parameters, least=0, most=job.parameters)
@@ -65,10 +65,10 @@ def refuse_model(job: Job) -> None:
 
 
 def refuse_contradiction(job: Job) -> None:
-    """Parameters against the shape's, or against the units' where one rank has the whole model.
+    """Check stated parameters against the shape, or against the units if one rank holds the whole model.
 
     Raises:
-        BadInput: they are more than 5 % apart.
+        BadInput: they differ by more than 5 %.
     """
     if job.shape is not None:
         hint = f"leave one of them out{_vocabulary_hint(job.shape)}"
@@ -131,16 +131,16 @@ _MAX_MICRO_BATCHES = 10**6
 _MAX_ELEMENT_BYTES = 1024
 _MAX_UNITS = 10**6
 _MAX_ELEMENTS = 10**15
-#: Element sizes that may be 0: nothing of the kind is kept.
+#: Element sizes that may be 0: the job keeps no such tensor.
 _SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
 _SIZES_FROM_1 = ("parameter", "gathered", "reduced")
 
 
 def refuse_running(job: Job) -> None:
-    """Batch, element sizes and overlap.
+    """Check batch, element sizes and overlap.
 
     Raises:
-        BadInput: one is below its least, or beyond all reason.
+        BadInput: a value is out of bounds.
     """
     batch, overlap = job.batch, job.overlap
     for name, size in (("micro-batch", batch.samples), ("sequence", batch.sequence)):
@@ -157,10 +157,10 @@ def refuse_running(job: Job) -> None:
 
 
 def refuse_residual(job: Job) -> None:
-    """Pa and Pa+cpu need checkpoints and model-parallel ranks; a constant buffer needs a size.
+    """Check that Pa and Pa+cpu have checkpoints and model-parallel ranks to work on.
 
     Raises:
-        BadInput: one has nothing to work on.
+        BadInput: a technique has nothing to work on, or the constant buffer size is out of bounds.
     """
     residual = job.residual
     if residual.constant_buffer_elements is not None:
@@ -179,16 +179,16 @@ def refuse_residual(job: Job) -> None:
 
 
 MAX_DEVICES = 10**6
-#: Of a list of degrees in a hint.
+#: Maximum number of degrees that a hint lists.
 _MAX_LISTED = 8
 
 
 def refuse_degrees(job: Job) -> None:
-    """Data, model and pipeline parallelism.
+    """Check data, model and pipeline parallelism.
 
     Raises:
-        BadInput: one is below 1, all together are too many devices, mp does not divide hidden, heads or
-            vocabulary, pp does not divide the layers.
+        BadInput: a degree is below 1, the product exceeds the device limit, mp does not divide hidden, heads
+            or vocabulary, or pp does not divide the layers.
     """
     degrees = job.degrees
     for name in ("dp", "mp", "pp"):
@@ -247,10 +247,10 @@ _RATES = ("flops_per_s", "node_bytes_per_s", "intra_bytes_per_s", "host_bytes_pe
 
 
 def refuse_hardware(hardware: Hardware) -> None:
-    """Each number above 0 and finite; the efficiency at most 1.
+    """Check that rates are finite and above 0, counts are in bounds and the efficiency is at most 1.
 
     Raises:
-        BadInput: one is not.
+        BadInput: a value is out of bounds.
     """
     of = f"{hardware.name[:60] or 'hardware'}:"
     refuse_unless_integer(f"{of} memory_bytes", hardware.memory_bytes, most=_MAX_BYTES)
@@ -265,7 +265,7 @@ def refuse_hardware(hardware: Hardware) -> None:
 
 
 def refuse_large_units(job: Job, hardware: Hardware) -> None:
-    """A unit is whole on a device while it computes, under every scheme.
+    """Check that the largest unit fits on a device: it is whole while it computes, under every scheme.
 
     Raises:
         BadInput: its parameters alone are larger than the device.
@@ -292,7 +292,7 @@ def _largest_unit(job: Job) -> tuple[str, int]:
 
 
 def refuse_unless_integer(what: str, value: object, *, most: int, least: int = 1) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``.
+    """Refuse a value that is not an integer from ``least`` to ``most``.
 
     Raises:
         BadInput: one line with the number and the bounds.
@@ -307,7 +307,7 @@ def refuse_unless_integer(what: str, value: object, *, most: int, least: int = 1
 
 
 def refuse_unless_positive(what: str, value: object, *, most: float) -> None:
-    """Refuse what is no finite number above 0 and up to ``most``.
+    """Refuse a value that is not a finite number above 0 and up to ``most``.
 
     Raises:
         BadInput: one line with the number and the bounds.
@@ -318,7 +318,7 @@ def refuse_unless_positive(what: str, value: object, *, most: float) -> None:
 
 
 def _format_number(value: object) -> str:
-    """A number of any length in a few letters."""
+    """Format a number of any length in a few characters."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**6:
         digits = value.bit_length() * 3 // 10
         return f"{value:g}" if digits < 300 else f"a number of about {digits} digits"

@@ -1,6 +1,6 @@
-"""Whole numbers that a division must not make smaller: parts of elements, ranks and layers."""
+"""Integer division for sizes that must round up: parts of elements, ranks and layers."""
 
 
 def ceil_div(whole: int, parts: int) -> int:
-    """Integer division that rounds up."""
+    """Divide integers and round up."""
     return -(-whole // parts)

@@ -1,7 +1,7 @@
-"""Live bytes of a unit after each operator of its forward and backward.
+"""Compute the live bytes of a unit after each operator of its forward and backward.
 
-A pass is written down as steps: an operator makes tensors, then tensors die.  Playing them gives the live
-bytes after each operator, when what it reads and what it made are both there: the highest are among these.
+A pass is a list of steps: an operator allocates tensors, then tensors die. The live bytes are taken after
+each operator, while its inputs and outputs are both live, so the peak is among them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 
 from zprof.planner.rounding import ceil_div
 
-#: The name of a gradient that waits for another one of the same parameters.
+#: Name of a gradient held until another use of the same parameters produces its own.
 HELD = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What is live of a unit, beside its weights, at one moment of its forward or backward.
+    """Live bytes of a unit, apart from its weights, at one moment of its forward or backward.
 
-    ``saved_bytes``: of what its forward keeps; ``work_bytes``: temporary buffers, and ``held_bytes`` beside
-    them: a gradient that autograd keeps for itself, as another use of the same parameters is still to come.
-    ``gradient_elements``: of its parameters' gradients, made so far; ``fresh_elements``: those of them that
-    autograd has not handed over yet.
+    ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
+    part of ``work_bytes``: a gradient that autograd holds because another use of the same parameters is still
+    to come. ``gradient_elements``: parameter gradient elements produced so far. ``fresh_elements``: those
+    that autograd has not handed over yet.
     """
 
     operator: str
@@ -33,10 +33,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The moments of a unit in their order; the last of each pass is what stays behind it.
+    """Moments of a unit in order; the last one of each pass is the state that the pass leaves behind.
 
-    A unit that encloses others has a part of each pass before theirs and one after them (``*_end``).
-    ``checkpointed``: the forward of a unit that keeps its input only.
+    A unit that encloses others has one part of each pass before theirs and one after (``*_end``).
+    ``checkpointed``: the forward of a unit that saves only its input.
     """
 
     forward: tuple[Moment, ...] = ()
@@ -48,7 +48,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStep:
-    """An operator: bytes that it makes by name, the names that die with it, and parameter gradients."""
+    """An operator: bytes it allocates by name, names that die after it, and parameter gradient elements."""
 
     operator: str
     makes: Mapping[str, int] = field(default_factory=dict)
@@ -63,10 +63,10 @@ def play_operators(
     live: Mapping[str, int],
     made: int = 0,
 ) -> tuple[Moment, ...]:
-    """The moment of each step, and the one behind the last.
+    """Return the moment after each step, and a final one after the last drops.
 
-    ``saved``: names of what the forward keeps.  ``live``: what is there before, by name; ``made``: elements
-    of gradients that are.
+    ``saved``: names that the forward saves for the backward. ``live``: bytes live before the first step, by
+    name. ``made``: gradient elements produced before it.
     """
     there = dict(live)
     moments: list[Moment] = []
@@ -80,7 +80,7 @@ def play_operators(
 
 
 def with_gradients(moments: Moments, part: int, whole: int) -> Moments:
-    """The same where so many of the unit's elements have a gradient: of each operator's the same share."""
+    """Return the moments with gradients scaled to ``part`` of the unit's ``whole`` elements."""
 
     def fewer(passed: tuple[Moment, ...]) -> tuple[Moment, ...]:
         return tuple(
@@ -96,12 +96,12 @@ def with_gradients(moments: Moments, part: int, whole: int) -> Moments:
 
 
 def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -> Mapping[str, int]:
-    """Bytes of what the steps make and is kept."""
+    """Return bytes by name of the saved tensors that the steps allocate."""
     return {name: size for step in steps for name, size in step.makes.items() if name in saved}
 
 
 def highest_work(moments: Iterable[Moment]) -> int:
-    """The most temporary bytes of all moments."""
+    """Return the maximum of temporary and held bytes over the moments."""
     return max((moment.work_bytes + moment.held_bytes for moment in moments), default=0)
 
 

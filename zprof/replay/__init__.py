@@ -1,1 +1,1 @@
-"""One discrete-event model of a measured step: what would it take if this were different?"""
+"""The discrete-event model of a measured step: predicts the step time under a change."""

@@ -1,7 +1,7 @@
-"""Add messages to a measured step: pieces of one, or the all_reduce over replicas of hybrid sharding.
+"""Add messages to a measured step: pieces of a message, or the all_reduce over replicas of hybrid sharding.
 
-With shards within a host gathers run at that host's rate, and each reduction is followed by an all_reduce of
-the shard over the replicas, on a communicator and a stream of its own, for which the update waits.
+With shards within a host, gathers run at that host's rate. Each reduction is followed by an all_reduce of the
+shard over the replicas, on its own communicator and stream, and the update waits for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from zprof.replay.tasks import NONE, Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task like another one of its rank.
+    """A task modelled on another task of its rank.
 
     Attributes:
-        like: The task that it is like: its call, its stream, its costs where nothing else is said.
-        place: Before which place of the host's order it is launched.
-        work_ns: How long its work runs; of a collective, beyond the transfer that all ranks share.
-        collective: The instance that it is of, ``NONE`` for other work.
-        waits_on: Tasks that it waits for; new ones are numbered on from the rank's last task.
-        gap_ns: What the host does before the call.
-        stream: Its stream, where that is not the other one's.
+        like: The task to copy the call, the stream and the costs from, unless stated below.
+        place: The position in the host order before which the task is launched.
+        work_ns: How long its work runs; for a collective, beyond the transfer that all ranks share.
+        collective: The instance of the collective, ``NONE`` for other work.
+        waits_on: Tasks that it waits for; new tasks are numbered on from the rank's last task.
+        gap_ns: Host time before the call.
+        stream: Its stream, if that differs from the stream of ``like``.
     """
 
     like: int
@@ -40,7 +40,7 @@ class NewTask:
 
 @dataclass(slots=True)
 class NewCollectives:
-    """Collectives that a change adds, by what they are for: the same on all ranks."""
+    """Collectives that a change adds, identified by a key that is the same on all ranks."""
 
     graph: Graph
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class NewCollectives:
     lane: list[int] = field(default_factory=list)
 
     def join(self, key: tuple[object, ...], transfer_ns: float, lane: int) -> int:
-        """Return the number of the collective with this key, of which one more rank takes part."""
+        """Return the number of the collective with this key, and count one more rank in it."""
         number = self.numbers.setdefault(key, len(self.numbers))
         if number == len(self.members):
             self.transfer_ns.append(transfer_ns)
@@ -59,7 +59,7 @@ class NewCollectives:
         return len(self.graph.transfer_ns) + number
 
     def added_to(self, ranks: Sequence[RankGraph], transfer_ns: Floats) -> Graph:
-        """Return the graph with them; ``transfer_ns``: of those that were there."""
+        """Return the graph with these collectives; ``transfer_ns`` holds the times of the existing ones."""
         return replace(
             self.graph,
             ranks=tuple(ranks),
@@ -70,7 +70,7 @@ class NewCollectives:
 
 
 def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
-    """Return the rank with new tasks at their places of the host's order."""
+    """Return the rank with new tasks at their places in the host order."""
     if not new:
         return rank
     count = len(rank.tasks)
@@ -100,7 +100,7 @@ def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
     return reorder_tasks(longer, np.argsort(place, kind="stable"))
 
 
-#: What the host takes to launch one more message, with its events.
+#: Upper bound of the host time to launch one more message, with its events.
 _MAX_LAUNCH_NS = 100_000.0
 
 
@@ -110,13 +110,13 @@ def shard_within_hosts(
     replica_ns_of_row: Mapping[int, float],
     peers: Mapping[int, int],
 ) -> Graph:
-    """Let collectives take a multiple of their time, and reductions be followed by one over the replicas.
+    """Scale collectives to the rate within a host, and follow reductions by an all_reduce over the replicas.
 
     Args:
         graph: The measured step.
-        ratio_of_row: Of each row of the analysis' collectives that moves within a host then.
-        replica_ns_of_row: How long the all_reduce takes that follows a row; none for rows that have none.
-        peers: Which replicas' group each rank is in.
+        ratio_of_row: Time ratio of each row of the analysis' collectives that then moves within a host.
+        replica_ns_of_row: Duration of the all_reduce that follows a row; no entry if none follows.
+        peers: The replica group of each rank.
     """
     scaled = scale_transfers(graph, ratio_of_row)
     added = NewCollectives(scaled)
@@ -160,7 +160,7 @@ def _add_replica_reductions(
         )
         step = rank.tasks.step[at]
         if order + 1 == len(mine) or rank.tasks.step[mine[order + 1]] != step:
-            # the update is what is launched behind the last reduction of a step
+            # the update is the first compute launched after the last reduction of a step
             place = int(np.searchsorted(compute, at))
             if place < len(compute) and rank.tasks.step[compute[place]] == step:
                 update = int(compute[place])

@@ -1,8 +1,8 @@
-"""Find the blocks of the model in a measured step: a model repeats its kernels, block after block.
+"""Find the blocks of the model in a measured step by the kernels that repeat.
 
-Nothing in a recording need say where a block begins, but the device runs the same kernels for each, so that
-the sequence of a pass's kernels repeats itself.  The longest stretch that does is the blocks of a pass.  The
-forward and the backward of each micro-batch are searched by themselves.
+A recording need not say where a block starts. The device runs the same kernels for each block, so the kernel
+sequence of a pass repeats, and its longest repeating stretch holds the blocks. The forward and the backward
+of each micro-batch are searched separately.
 """
 
 from collections.abc import Collection
@@ -14,30 +14,30 @@ from zprof.replay.graph import RankGraph, step_places
 from zprof.replay.structure import find_main_stream
 from zprof.replay.tasks import NONE, Bools
 
-#: A block has at least so many kernels, and a pass at least so many blocks.
+#: Minimum kernels per block, and minimum blocks per pass.
 _MIN_KERNELS, _MIN_BLOCKS = 3, 2
-#: The most kernels of a block that are tried.
+#: The longest period, in kernels, that is tried.
 _MAX_KERNELS = 400
-#: A shorter period that repeats nearly as long is the block; a longer one is several of them.
+#: A shorter period that repeats for nearly as long is the block; the longer one spans several blocks.
 _NEARLY_RATIO = 0.9
-#: Of a micro-batch's kernels: what repeats for less is no pass.
+#: A stretch that covers a smaller share of a micro-batch's kernels is not a pass.
 _PASS_RATIO = 0.1
 _MAX_MICRO_BATCHES = 64
-#: So many kernels tell that a micro-batch begins.
+#: A repeat of this many first kernels marks the start of a micro-batch.
 _OPENING_KERNELS = 4
-#: Micro-batches differ by what they add up: the shortest of the longest at least.
+#: Micro-batches differ only by gradient accumulation: minimum length of the shortest relative to the longest.
 _SIMILAR_RATIO = 0.5
 _MAX_PASSES = 2
 _COPY_PREFIXES = ("Memcpy", "Memset")
 
 
 def main_stream_of_rank(rank: RankGraph) -> int:
-    """Return the stream that computes longest, ``NONE`` if none does."""
+    """Return the stream with the most compute time, ``NONE`` if there is no compute."""
     return find_main_stream(rank.tasks, rank.collective != NONE)
 
 
 def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
-    """Return which tasks compute; ``copies`` are names of kernels that only serve collectives."""
+    """Return a mask of the tasks that compute. ``copies`` names kernels that only serve collectives."""
     stream = main_stream_of_rank(rank)
     is_move = np.array(
         [name in copies or name.startswith(_COPY_PREFIXES) for name in rank.tasks.kernel], dtype=np.bool_
@@ -47,9 +47,9 @@ def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
 
 
 def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
-    """Return which block's pass each task that computes is of; ``NONE`` outside of blocks.
+    """Return for each task the number of the block pass that it computes, ``NONE`` outside of blocks.
 
-    Numbers rise along the tasks; a block has one number for each pass over it.
+    Numbers rise along the tasks. A block gets one number for each pass over it.
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
@@ -67,14 +67,14 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
 
 
 def _number_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
-    """Return the kernels that compute, and a number for the name of each."""
+    """Return the places of the compute kernels, and for each a number that stands for its name."""
     kernels = np.flatnonzero(is_compute(rank, copies))
     names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
     return kernels, np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
 
 
 def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
-    """Return how many blocks a pass over the model has; 0 where its kernels do not repeat."""
+    """Return the number of blocks that a pass over the model has, 0 if its kernels do not repeat."""
     kernels, codes = _number_kernels(rank, copies)
     last = codes[step_places(rank)[kernels] == step_places(rank)[-1]]
     passes = [each for piece in _split_micro_batches(last) for each in _find_passes(last[piece])]
@@ -82,7 +82,7 @@ def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
 
 
 def _split_micro_batches(codes: Int64s) -> list[Int64s]:
-    """Split a step where its first kernels, those of the embedding and of the first block, run again."""
+    """Split a step at each repeat of its first kernels, those of the embedding and of the first block."""
     whole = np.arange(len(codes))
     if len(codes) < _OPENING_KERNELS:
         return [whole]
@@ -95,10 +95,10 @@ def _split_micro_batches(codes: Int64s) -> list[Int64s]:
 
 
 def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
-    """Return begin, kernels of a block, and count of blocks of the passes of a micro-batch, in order.
+    """Return for each pass of a micro-batch, in order: start, kernels per block and number of blocks.
 
-    What ends a pass can look like the begin of one block more, and what begins a backward like the end of
-    one: the blocks of the first pass are counted from its begin, those of the second back from its end.
+    The end of a pass can look like the start of one more block, and the start of a backward like the end of
+    one. So the blocks of the first pass are counted from its start, those of the second back from its end.
     """
     found: list[tuple[int, int, int]] = []
     free = np.ones(len(codes), dtype=np.bool_)
@@ -117,7 +117,7 @@ def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
 
 
 def _find_longest_repeat(codes: Int64s, free: Bools) -> tuple[int, int, int] | None:
-    """Return begin and length of the longest repeating stretch and its shortest period."""
+    """Return start, length and shortest period of the longest repeating stretch, None if there is none."""
     best: tuple[int, int, int] | None = None
     for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):
         same = (codes[period:] == codes[:-period]) & free[period:] & free[:-period]

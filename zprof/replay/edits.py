@@ -1,4 +1,4 @@
-"""Changes of a measured step: each takes a graph and returns the graph of the step that would have run."""
+"""Edits of a measured step: each takes a graph and returns the graph of the step that would have run."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +11,14 @@ from zprof.replay.slow_ranks import lower_median, own_work_ns
 from zprof.replay.structure import are_ordering_calls, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
-#: What a call that blocks costs the host where there is nothing to block for.
+#: Host time of a blocking call that has nothing to wait for.
 _CALL_NS = 5_000.0
-#: What a host does for longer before a call is not done for that call.
+#: Host time before a call is not attributed to the call if it exceeds this.
 _LONG_GAP_NS = 1_000_000.0
 
 
 def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
-    """Let collectives transfer for a multiple of their time, by row of the analysis' collectives."""
+    """Scale the transfer time of collectives, by row of the analysis' collectives."""
     transfer = graph.transfer_ns.copy()
     ranks = []
     for rank in graph.ranks:
@@ -34,7 +34,7 @@ def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
 
 
 def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Graph:
-    """Let collectives transfer for less time, by row of the analysis' collectives."""
+    """Shorten the transfer of collectives by a time in ns, by row of the analysis' collectives."""
     transfer = graph.transfer_ns.copy()
     ranks = []
     for rank in graph.ranks:
@@ -51,12 +51,12 @@ def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Grap
 def drop_collectives(
     graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False, keeps_copies: bool = False
 ) -> Graph:
-    """Take collectives out, with all that their host and device did for them; what waited for them goes on.
+    """Remove collectives with all host and device work done for them; what waited for them continues.
 
-    The host's part of a collective: the events that order it behind other streams, a limiter's wait for room,
-    the launch, and the time before each.  What it did before the first of these calls is partly the
-    program's: it goes, up to what is usual before a collective, or stays with ``keeps_hooks``.  The copies
-    into and out of its buffer go with it, or run beside the compute with ``keeps_copies``.
+    The host's part of a collective: the events that order it after other streams, a rate limiter's wait for
+    free memory, the launch, and the time before each. The time before the first of these calls belongs partly
+    to the program. It is reduced by what is usual before a collective, or stays with ``keeps_hooks``. The
+    copies into and out of the buffer are removed, too, or run in the compute stream with ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
@@ -117,7 +117,7 @@ def _median_or_inf(times: Floats) -> float:
 
 
 def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
-    """Return the first task that each collective brings along; of other tasks themselves."""
+    """Return for each collective the first task that belongs to it; for any other task, itself."""
     first = np.arange(len(rank.gap_ns))
     orders = are_ordering_calls(rank.tasks)
     for at in np.flatnonzero(rank.collective != NONE).tolist():
@@ -129,9 +129,9 @@ def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
 
 
 def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
-    """Pass waits on: what waited for dropped work waits for the work before it, what it waited for is kept.
+    """Pass on the waits of dropped work: its waiters wait for the work before it, and its own waits are kept.
 
-    Copies run in order with the compute of their stream.  A gather that waited for a copy waited for its own
+    Copies run in order with the compute of their stream. A gather that waited for a copy waited for its own
     buffer, which is gone as well.
     """
     before: dict[int, int] = {}
@@ -159,12 +159,12 @@ def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGrap
 
 
 def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
-    """Edit each rank by itself."""
+    """Apply an edit to each rank."""
     return replace(graph, ranks=tuple(edit(rank) for rank in graph.ranks))
 
 
 def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
-    """Let chosen calls return at once instead of blocking until work is done."""
+    """Make the chosen calls return at once instead of blocking until work is done."""
 
     def edit(rank: RankGraph) -> RankGraph:
         free = chosen(rank)
@@ -178,7 +178,7 @@ def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
 
 
 def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools]) -> Graph:
-    """Let the host take a multiple of its time before and in chosen calls."""
+    """Scale the host time before and in the chosen calls."""
 
     def edit(rank: RankGraph) -> RankGraph:
         factor = np.where(chosen(rank), ratio, 1.0)
@@ -188,9 +188,9 @@ def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools])
 
 
 def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
-    """Let ranks be no slower than the median of the ranks, task by task; only the ``late`` ones if given.
+    """Make ranks no slower than the median rank, task by task; only the ``late`` ranks if given.
 
-    Ranks whose steps do not have the same tasks stay as they are.
+    If ranks do not have the same number of tasks, their sums over the window are compared instead.
     """
     counts = {len(rank.tasks) for rank in graph.ranks}
     if len(counts) > 1:
@@ -214,7 +214,7 @@ def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
 
 
 def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
-    """Let chosen steps of ranks take as long as the median of the ranks, by the sums of host and device work.
+    """Make the chosen steps of ranks no slower than the median rank, by the sums of host and device work.
 
     ``chosen``: an array of [rank, step].
     """
@@ -233,10 +233,10 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
 
 
 def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
-    """Return what is left of each task's time where chosen steps take no longer than the median of the ranks.
+    """Return the share of each task's time that is left if chosen steps are no slower than the median rank.
 
-    The time goes where the rank is slower than the others: a stall of a host is in one place, and not in all
-    of its calls.  Where the ranks do not have the same tasks in a step, it goes from all of them alike.
+    Time is removed where the rank is slower than the others: a stall of a host is in one place, not in all of
+    its calls. If the ranks do not have the same tasks in a step, all tasks lose time in proportion.
     """
     left = [np.ones(len(each)) for each in times]
     for step in np.flatnonzero(chosen.any(axis=0)).tolist():
@@ -254,7 +254,7 @@ def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> l
 
 
 def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:
-    """Let the host take less time before its calls, by rank."""
+    """Shorten the host time before each call, by rank."""
     return edit_ranks(
         graph,
         lambda rank: replace(rank, gap_ns=np.maximum(0.0, rank.gap_ns - by_ns[rank.tasks.rank])),
@@ -262,7 +262,7 @@ def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:
 
 
 def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
-    """The same by sums over the window, where single tasks cannot be compared."""
+    """Even out ranks by their sums over the window, for tasks that cannot be compared one by one."""
     work = [float(rank.work_ns[rank.collective == NONE].sum()) for rank in graph.ranks]
     host = [float(rank.gap_ns.sum() + rank.call_ns.sum()) for rank in graph.ranks]
     usual = sorted(work)[(len(work) - 1) // 2], sorted(host)[(len(host) - 1) // 2]
@@ -287,7 +287,7 @@ def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
 
 
 def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
-    """Let the device take a multiple of its time for each piece of work that is no collective."""
+    """Scale the device time of each piece of work that is not a collective."""
 
     def edit(rank: RankGraph) -> RankGraph:
         factor = np.where(rank.collective == NONE, ratio(rank), 1.0)
@@ -297,10 +297,11 @@ def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
 
 
 def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
-    """Let collectives start when what they need is there, whatever kernels of compute held them.
+    """Let collectives start when their inputs are ready, whatever compute kernels held them.
 
-    ``gathers``: the rows of those that only wait for the update, which those of their step before the first
-    of them waited for.  What else was held needs the compute launched right before it.
+    ``gathers``: rows of gathers that only wait for the optimizer update. They depend on compute launched
+    before the first of them in their step. Any other held collective needs its copy in and the compute
+    launched right before it.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -325,10 +326,10 @@ def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
 
 
 def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
-    """Launch these collectives right behind those of the unit before theirs, within their step.
+    """Launch these collectives right after those of the previous unit, within their step.
 
-    Those between which nothing is launched that computes belong to one unit.  The first of a step stay where
-    they are.  What the moved ones waited for was due to their place.
+    Collectives with no compute launched between them belong to one unit. The first unit of a step stays in
+    place. A moved collective loses its waits and its lag, which were due to its old place.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -354,7 +355,7 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
 
 
 def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
-    """Return the rank with its tasks in another order of the host."""
+    """Return the rank with its tasks in another host order."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
     return replace(
@@ -383,12 +384,12 @@ def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s
 def hide_under_next_step(
     graph: Graph, rows: frozenset[int], forward_ratio: float, *, slower: float, split_ns: float
 ) -> Graph:
-    """Let the gathers that end a step run under the next forward, each part needed where that uses it.
+    """Let the gathers that end a step run under the next forward, each part needed where the forward uses it.
 
-    ``forward_ratio``: the share of a step's compute that is its forward.  The time of the gathers says where
-    in the forward each is needed.  ``slower``: how much longer compute takes beside them; ``split_ns``: how
-    much longer all of them take as so many small ones.  Of the last step only the first gather is left: no
-    forward follows.
+    ``forward_ratio``: the forward's share of a step's compute. The gathers' times say where in the forward
+    each is needed. ``slower``: relative slowdown of compute beside them. ``split_ns``: extra time of all
+    gathers of a step together, for being split into many small ones. Only the first gather of the last step
+    keeps its time: no forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -422,7 +423,7 @@ def hide_under_next_step(
 
 
 def undo_slowdown(graph: Graph, factor: float) -> Graph:
-    """Let compute that ran beside collectives run as fast as alone, where it was ``factor`` times slower."""
+    """Let compute that ran beside collectives, ``factor`` times slower, run as fast as alone."""
 
     def ratio(rank: RankGraph) -> Floats:
         work, inside = rank.tasks.work, rank.collective != NONE
@@ -436,7 +437,7 @@ def undo_slowdown(graph: Graph, factor: float) -> Graph:
 
 
 def gap_time_within(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
-    """How much of the host's time before each call lies within ``spans``."""
+    """Return how much of the host time before each call lies within ``spans``."""
     ends = rank.tasks.call[:, 0]
     begins = ends - rank.gap_ns
     moved = spans - origin_ns

@@ -1,13 +1,13 @@
-"""Infer what waited for what in a measured step: the dependencies between the tasks of all ranks.
+"""Infer the dependencies between the tasks of all ranks in a measured step.
 
 The recording shows when work ran, not what it waited for:
 
-    start = max(launch + pick-up, end before it on its stream, end of what it waits for) + lag
+    start = max(launch + pick-up, end of the previous work on its stream, end of what it waits for) + lag
 
-Work that starts later than its launch and its stream explain waited for the work of another stream that ended
-just before; what remains is its own lag.  That finds what did wait.  What would have waited a moment later is
-known from the program's structure: a reduction follows the compute launched before it, compute follows the
-gather of its unit, and more (:mod:`zprof.replay.structure`).
+Work that starts later than its launch and its stream explain waited for work of another stream that ended
+just before. What remains is its own lag. That finds the waits that took effect. The waits that would have
+taken effect a moment later follow from the program's structure: a reduction follows the compute launched
+before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay.structure`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,33 +31,35 @@ from zprof.replay.structure import (
 from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
 from zprof.replay.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
 
-#: Of a communicator: operations may overlap by so much, by their clocks.
+#: By their clocks, operations of one communicator may overlap this much and still count as sequential.
 _OVERLAP_NS = 4_000.0
-#: A replay rests on launches: with more of the device's time without one there is none.
+#: A replay rests on launches. It is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGraph:
-    """The tasks of one rank with what each costs and waits for; one entry per task.
+    """The tasks of one rank with the cost and the dependencies of each; one entry per task.
 
     Attributes:
-        gap_ns: What the host does between the call before and this one.
-        call_ns: What the call takes without what it blocks for.
-        blocks_on: The task whose work the call blocks for, ``NONE`` if none; ``returns_ns`` from its end on.
-        stream: The stream of the work, ``NONE`` without work; ``work_ns`` how long it runs.
-        waits_on: Tasks of other streams whose work this work waits for.
-        held: Collectives that started as a kernel of another stream ended on which they cannot depend: it
-            was launched later, or others of its stream were launched before them as well.
-        lag_ns: What passes before the work starts although nothing is missing.
+        gap_ns: Host time between the previous call and this one.
+        call_ns: Duration of the call without the time that it blocks.
+        blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns`` is the time from
+            the end of that work to the return of the call.
+        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is how long the work runs.
+        waits_on: Tasks of other streams that this work waits for.
+        held: Collectives that started just as a kernel of another stream ended although they cannot depend on
+            it: the kernel was launched later, or other collectives of the stream were launched before them as
+            well.
+        lag_ns: Delay before the work starts although nothing is missing.
         collective: The instance of the collective, ``NONE`` for other work.
-        copy_in: Of collectives the task that fills their buffer, ``copy_out`` the one that empties it or
-            finishes what it holds, ``NONE`` if there is none.
+        copy_in: For collectives, the task that fills their buffer. ``copy_out`` is the one that empties the
+            buffer or finishes its content. ``NONE`` if there is none.
         first_step: The number of the first replayed step.
-        begin_ns: When the first replayed step begins on the device, ``host_begin_ns`` on the host.
-        tail_ns: What the host does after its last call.
-        pick_up_ns: From the begin of a launch to the start of its work where nothing holds it.
+        begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
+        tail_ns: Host time after its last call.
+        pick_up_ns: Time from the start of a launch to the start of its work if nothing holds it.
     """
 
     tasks: RankTasks
@@ -82,16 +84,16 @@ class RankGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Ranks of a run and the collectives in which they meet.
+    """The ranks of a run and the collectives that they share.
 
     Attributes:
-        transfer_ns: From the arrival of the last rank to the end, of each collective instance.
-        members: How many of the ranks take part in it.
+        transfer_ns: Time from the arrival of the last rank to the end, per collective instance.
+        members: Number of ranks that take part in each instance.
         lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
-        measured_ns: When each rank ended each step, as recorded: an array of [rank, step].
-        steps: How many steps are replayed.
+        measured_ns: Recorded end of each step on each rank: an array of [rank, step].
+        steps: Number of replayed steps.
         origin_ns: The instant on the common clock that is 0 here.
-        lost: Which part of its rate a communicator loses beside others, by ``lane``.
+        lost: Share of its rate that a communicator loses beside others, by ``lane``.
         has_start: Whether the recording started in the first of these steps.
     """
 
@@ -107,14 +109,14 @@ class Graph:
 
 
 def step_places(rank: RankGraph) -> Int64s:
-    """Return the place of each task's step among the replayed steps; it never falls along the tasks."""
+    """Return the index of each task's step among the replayed steps; it never decreases along the tasks."""
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
 
 
 def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
-    """Build the graph of a device run; a gap where the recording does not allow it.
+    """Build the graph of a device run; return a gap if the recording does not allow it.
 
-    ``apart``: each rank by itself, with collectives that take as long as they did, whoever was waited for.
+    With ``apart`` each rank stands alone: its collectives take as long as recorded, whoever they waited for.
     """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
         return _replay_gap("the recording is not at hand")
@@ -141,7 +143,7 @@ def _replay_gap(reason: str) -> Gap:
 
 
 def _common_steps(analysis: RunAnalysis) -> list[int]:
-    """The longest run of successive steps that all ranks have."""
+    """Return the longest run of consecutive steps that all ranks have."""
     of_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
     common = sorted(set.intersection(*of_rank) & set(analysis.steps["step"].tolist()))
     best: list[int] = []
@@ -163,7 +165,7 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
         tasks, missing = read_tasks(analysis.source, tracks, mine, window, origin)
         if missing > _MAX_UNLAUNCHED_RATIO:
             return _replay_gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
-        if not len(tasks):  # torn, or its host and its device have different clocks
+        if not len(tasks):  # torn, or host and device have different clocks
             return _replay_gap(f"no call of the host of rank {tracks.rank} lies in its steps")
         found.append(tasks)
     return found
@@ -240,7 +242,7 @@ def _connect_ranks(
 
 
 def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
-    """Return the names of kernels that copy parameters out of what was gathered."""
+    """Return the names of the kernels that copy parameters out of gathered buffers."""
     kernels = analysis.kernels
     if kernels.empty:
         return frozenset()
@@ -251,7 +253,7 @@ def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
 def _is_one_at_a_time(
     tasks: Sequence[RankTasks], collective: Sequence[Int64s], lane: Int64s, number: int
 ) -> bool:
-    """Return whether no two operations of a group ran at once on any rank, in the order of their launches."""
+    """Return whether the operations of a group ran one after the other, in launch order, on every rank."""
     for each, mine in zip(tasks, collective, strict=True):
         at = np.flatnonzero(mine != NONE)
         at = at[lane[mine[at]] == number]
@@ -284,7 +286,7 @@ def _build_rank(
     )
     work = np.where(np.isnan(tasks.work[:, 0]), 0.0, tasks.work[:, 1] - tasks.work[:, 0])
     inside = collective != NONE
-    # of a collective the rank's own part is how much later than the first rank it ended
+    # a rank's own part of a collective is how much later than the first rank it ended
     work[inside] = tasks.work[inside, 1] - np.maximum(tasks.work[inside, 0], arrival[collective[inside]])
     return RankGraph(
         tasks=tasks,

@@ -1,12 +1,12 @@
-"""Communicators that share a link: what a message takes alone, and what beside those of others.
+"""Infer which communicators share a link, and how long a message takes alone and beside others.
 
-Groups of other ranks may use other links, and often do not: inner and outer groups of a hybrid sharding meet
-on the same network card.  The recording says which.  If messages of a communicator are slower, byte for byte,
-the more of their time those of another one run beside them,
+Groups of different ranks may have separate links, but often do not: the inner and outer groups of hybrid
+sharding meet on one network card. The recording tells. If the messages of a communicator are slower, byte for
+byte, the more of their time messages of another one run beside them,
 
     bytes / transfer = rate of the communicator and kind * (1 - lost * share of the time beside others)
 
-then it loses that part of its rate to them: half where both get as much, all where the other one goes first.
+then it loses that share of its rate to them: half if both get equal parts, all if the other one goes first.
 """
 
 from collections import defaultdict, deque
@@ -22,19 +22,20 @@ from zprof.replay.tasks import NONE, Floats
 
 Strings = npt.NDArray[np.str_]
 
-#: The fit counts if it is that exact; communicators that lose less have a link of their own.
+#: Maximum standard error of an accepted fit; communicators that lose less than the second have their own
+#: link.
 _MAX_ERROR_RATIO, _LOST_RATIO = 0.15, 0.2
-#: However much it loses, a message ends at last.
+#: Upper bound of the loss, so that every message ends.
 _MAX_LOST_RATIO = 0.95
-#: A fit wants more messages than that.
+#: Minimum degrees of freedom of a fit.
 _MIN_FREEDOM = 8
-#: A message with less left is done.
+#: A message with less time left is done.
 _DONE_NS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Of each collective its kind, its bytes, and how long those of other communicators ran beside it."""
+    """The kind and bytes of each collective, and how long other communicators' messages ran beside it."""
 
     kind: Strings
     size: Floats
@@ -44,9 +45,10 @@ class _Messages:
 def infer_link_sharing(
     graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
 ) -> Graph:
-    """Return the graph with transfers as long as alone, and what each communicator loses beside others.
+    """Return the graph with the transfer times of messages alone, and each communicator's loss beside others.
 
-    As it is where messages of different communicators do not meet, or do not hold each other up.
+    The graph is returned unchanged if messages of different communicators do not overlap or do not slow each
+    other.
     """
     if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
         return graph
@@ -86,7 +88,7 @@ def _read_messages(
 
 
 def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
-    """Return which part of its rate a communicator loses beside others; 0 where that is not known."""
+    """Return the share of its rate that a communicator loses beside others; 0 if unknown."""
     known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
     beside, rates = [], []
     for kind in np.unique(messages.kind[known]).tolist():
@@ -105,12 +107,12 @@ def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
     slope = float(off @ rate) / contrast
     rest = rate - slope * off
     error = np.sqrt(float(rest @ rest) / freedom / contrast)
-    # the rate alone is that at the mean share, less the slope times that share
+    # the rate alone is the rate at the mean share, less the slope times that share
     return -slope / (1 - slope * float(np.concatenate(beside).mean())) if error <= _MAX_ERROR_RATIO else 0.0
 
 
 def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
-    """Return how long each message takes if it begins then and shares its link; ``begins`` by instance."""
+    """Return how long each message takes if it starts at ``begins`` (by instance) and shares its link."""
     taken: Floats = graph.transfer_ns.copy()
     for rank in graph.ranks:
         numbers = rank.collective[rank.collective != NONE]
@@ -126,9 +128,9 @@ def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
 def _run_beside(
     queues: Mapping[int, deque[int]], begins: Floats, alone_ns: Floats, lost: Mapping[int, float]
 ) -> Iterator[tuple[int, float]]:
-    """Run the first message of each communicator, all at once; each with the time that it takes."""
+    """Run the first message of each communicator, all at once; yield each message and its duration."""
     now = 0.0
-    running: dict[int, tuple[int, float, float]] = {}  # by lane: message, when it began, what is left of it
+    running: dict[int, tuple[int, float, float]] = {}  # by lane: message, its start, time left
     while True:
         for lane, queue in queues.items():
             if lane not in running and queue and begins[queue[0]] <= now:

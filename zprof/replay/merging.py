@@ -1,8 +1,8 @@
-"""Change how large messages are: merge the gathers and reductions of a block's units into one of each.
+"""Merge the gathers, and the reductions, of a block's units into one message each.
 
-What merging wins: the latency of all messages but one, and what launching them costs the host.  Their bytes
-stay, and what waited for one of them waits for all.  Which messages belong together is read off one rank and
-done alike on all, by the place of each among the rank's collectives.
+Merging saves the latency of all messages but one and the host time to launch them. The bytes stay, and what
+waited for one of the messages waits for the merged one. The grouping is read from one rank and applied to
+all, by the index of each message among the rank's collectives.
 """
 
 from collections import defaultdict
@@ -21,13 +21,13 @@ from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
-#: Reductions are those of units if a pass has about as many of them as of units.
+#: Reductions belong to units if a pass has at least this share as many of them as of units.
 _SAME_COUNT_RATIO = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merge:
-    """Collectives, by their places among the rank's, that become one, launched where ``place`` was."""
+    """Collectives, by index among the rank's, that become one, launched at the position of ``place``."""
 
     members: tuple[int, ...]
     place: int
@@ -40,16 +40,16 @@ def merge_units(
     latency_ns: Callable[[int], float],
     copies: Collection[str],
 ) -> Graph | None:
-    """Merge the gathers of each block's pass into one, and its reductions.
+    """Merge the gathers of each block pass into one, and its reductions into one.
 
     Args:
         graph: The measured step.
-        read: Reads the messages of a rank.
-        latency_ns: The latency of a row of the analysis' collectives.
-        copies: Names of kernels that only copy into and out of what is moved.
+        read: Returns the messages of a rank.
+        latency_ns: Returns the latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of communication buffers.
 
     Returns:
-        None where the ranks do not make the same collectives.
+        The changed graph, None if the ranks do not issue the same collectives.
     """
     each = [read(rank) for rank in graph.ranks]
     if len({messages.kind for messages in each}) > 1:
@@ -132,9 +132,9 @@ def _apply_merges(
 
 
 def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
-    """Let what made a gather wait for the compute of the n-th unit before it be the n-th block before it.
+    """Replace a gather's wait for the compute n units back with a wait for the compute n blocks back.
 
-    That is how engines bound what is gathered at once.
+    Engines bound the memory of gathered parameters with such waits.
     """
     gathers = messages.gathers
     needed = messages.needed[gathers]
@@ -169,9 +169,9 @@ def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Me
 def _move_reduction_waits(
     rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: PartnerCopies
 ) -> RankGraph:
-    """Let compute that waits for the reduction of the n-th unit before it wait for the n-th block before it.
+    """Replace compute's wait for the reduction n units back with a wait for the reduction n blocks back.
 
-    Engines hold the next backward back until the gradients of an earlier one are reduced and freed.
+    Engines hold the next backward until the gradients of an earlier one are reduced and freed.
     """
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
@@ -207,7 +207,7 @@ def _move_reduction_waits(
 def _number_merged(
     count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
 ) -> Int64s:
-    """Number the gathers, or the reductions, by what they are merged into."""
+    """Number the gathers, or with ``last`` the reductions, by the message that they are merged into."""
     first = np.arange(count)
     for merge in merges:
         if merge.last == last:
@@ -218,9 +218,9 @@ def _number_merged(
 
 
 def _drop_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
-    """Let the kernels before which such a unit begins be launched as soon as others are.
+    """Remove the hook time before the first kernel of merged units: their gaps become no longer than usual.
 
-    A unit's hooks run before its first kernel, in passes that gather nothing, too.
+    A unit's hooks run before its first kernel, also in passes that gather nothing.
     """
     computing = np.flatnonzero(messages.blocks != NONE)
     usual = [at for at in computing.tolist() if at and messages.blocks[at - 1] != NONE]
@@ -239,7 +239,7 @@ def _drop_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> 
 
 
 def _drop_tasks(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
-    """Take out tasks that others do as well, with what launching them costs, and let those go first."""
+    """Remove tasks that were merged into others, with their launch cost; reorder the rest by ``place``."""
     gone = np.zeros(len(rank.tasks), dtype=np.bool_)
     gone[list(kept)] = True
     idle = np.zeros(len(gone), dtype=np.bool_)

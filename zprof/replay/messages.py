@@ -1,4 +1,4 @@
-"""Read what each collective of a rank serves and waits for, and what is left to hide a gather."""
+"""Read what each collective of a rank serves and waits for, and whether compute is left to hide a gather."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ _GATHER = CollectiveKind.ALL_GATHER.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """The collectives of one rank in the order of its host.
+    """The collectives of one rank in host order.
 
     Attributes:
-        at: The task of each.
-        kind: The kind of each, and ``group`` its communicator.
-        block: The pass over a block that each serves, ``NONE`` outside of blocks.
-        ahead: How many earlier gathers are not needed yet when this one is launched; 0 for reductions.
-        needed: The first compute that needs each gather.
-        blocks: Of each task of the rank, not only of collectives, the pass over a block that it is of.
+        at: The task of each collective.
+        kind: The kind of each collective; ``group`` is its communicator.
+        block: The block pass that each collective serves, ``NONE`` outside of blocks.
+        ahead: How many earlier gathers are not needed yet when this one is launched; 0 for other collectives.
+        needed: The first compute task that needs each gather.
+        blocks: The block pass of each task of the rank, not only of collectives.
     """
 
     at: Int64s
@@ -37,12 +37,12 @@ class Messages:
 
     @property
     def gathers(self) -> Int64s:
-        """Places of the gathers."""
+        """Indices of the gathers."""
         return np.flatnonzero(np.array([kind == _GATHER for kind in self.kind], dtype=np.bool_))
 
     @property
     def units_per_block(self) -> float:
-        """Units that a pass over a block gathers: runs of gathers with compute between; 0 without any."""
+        """Median number of units per block pass, counted by the tasks that need gathers; 0.0 if none."""
         gathers = self.gathers
         blocks = self.block[gathers]
         counts = [
@@ -55,13 +55,13 @@ class Messages:
 def read_messages(
     rank: RankGraph, kinds: Mapping[int, str], groups: Mapping[int, str], copies: Collection[str]
 ) -> Messages:
-    """Read which block each collective of a rank serves.
+    """Return the collectives of a rank with the block that each serves.
 
     Args:
         rank: The rank.
-        kinds: The kind of each row of the analysis' collectives, and ``groups`` its communicator.
-        groups: See ``kinds``.
-        copies: Names of kernels that only copy into and out of what is moved.
+        kinds: The kind of each row of the analysis' collectives.
+        groups: The communicator of each row.
+        copies: Names of kernels that only copy into and out of communication buffers.
     """
     at = np.flatnonzero(rank.collective != NONE)
     kind = tuple(kinds[int(row)] for row in rank.tasks.row[at])
@@ -85,7 +85,7 @@ def read_messages(
 
 
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
-    """The first compute that needs each collective: the first that waits for it, else the next one."""
+    """Return the first compute task that needs each collective: the first waiting one, else the next one."""
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
     stream = main_stream_of_rank(rank)
@@ -101,7 +101,7 @@ def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int
 
 
 class PartnerCopies:
-    """The copies that go with collectives: into what is moved right before it, and out of it behind it."""
+    """The copies that belong to collectives: into the buffer right before, and out of it after."""
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream_of_rank(rank)
@@ -112,12 +112,12 @@ class PartnerCopies:
         self._out = _pair_copies_out(rank, named & (rank.stream == stream), gathers)
 
     def before(self, task: int) -> int | None:
-        """The copy launched right before."""
+        """Return the copy launched right before the collective, None if there is none."""
         place = int(np.searchsorted(self._works, task)) - 1
         return self._at(place)
 
     def behind(self, task: int) -> int | None:
-        """The copy that waits for it, or that is launched next."""
+        """Return the copy that waits for the collective or is launched next, None if there is none."""
         out = self._out.get(task)
         return out if out is not None else self._at(int(np.searchsorted(self._works, task)) + 1)
 
@@ -128,7 +128,7 @@ class PartnerCopies:
 
 
 def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
-    """The copy out of what each gather brought: the copies that wait for gathers, in the order of these."""
+    """Return the copy out of each gather's buffer; gathers and copies pair in order if they are as many."""
     chosen = set(gathers.tolist())
     waiting = [task for task in np.flatnonzero(copies).tolist() if chosen & set(rank.waits_on[task])]
     names = {rank.tasks.kernel[task] for task in waiting}
@@ -140,11 +140,12 @@ def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[in
 
 
 def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return how many of the gathers in ``rows`` can start only when the compute before theirs is done.
+    """Return the share of the gathers in ``rows`` that depend on the last compute before their use.
 
-    What a gather depends on is followed back, through its stream and its waits, to kernels of compute.  It
-    is late if one of them is the last before the kernel that needs it: nothing is left that could hide it.
-    Prefetched ones depend on earlier kernels.  What opens a step has nothing before it, and does not count.
+    The dependencies of a gather are followed back, through its stream and its waits, to compute kernels. A
+    gather is late if one of them is the last before the kernel that needs it: nothing is left to hide it.
+    Prefetched gathers depend on earlier kernels. Gathers that open a step have nothing before them and do not
+    count.
     """
     late = count = 0
     for rank in graph.ranks:
@@ -163,7 +164,7 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
 
 
 def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return how many of the gathers in ``rows`` started as a kernel ended on which they cannot depend."""
+    """Return the share of the gathers in ``rows`` that started just as an unrelated kernel ended."""
     chosen = list(rows)
     count = sum(int(np.isin(rank.tasks.row, chosen).sum()) for rank in graph.ranks)
     held = sum(int(np.isin(rank.tasks.row[list(rank.held)], chosen).sum()) for rank in graph.ranks)
@@ -171,7 +172,7 @@ def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
 
 
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return the share of the gathers' time in which compute that was launched behind all of them ran."""
+    """Return the share of the gathers' time in which compute that was launched after all of them ran."""
     beside = whole = 0.0
     for rank in graph.ranks:
         main = main_stream_of_rank(rank)
@@ -191,7 +192,7 @@ def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
 
 
 def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
-    """Return the first kernel that waits for each gather; a gather that nothing waits for is left out."""
+    """Return the first task that waits for each gather, without the gathers that nothing waits for."""
     wanted = set(gathers.tolist())
     users: dict[int, int] = {}
     for at, waits in enumerate(rank.waits_on):
@@ -202,7 +203,7 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
 
 
 def _needed_compute_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
-    """Return how much compute must be done before each task, with what it waits for and its stream."""
+    """Return the compute time that must pass before each task, by its waits and its stream; -1 if none."""
     needed_ns = np.full(len(rank.tasks), -1.0)
     last: dict[int, int] = {}
     for at in np.flatnonzero(rank.stream != NONE).tolist():

@@ -1,8 +1,8 @@
-"""Play a graph: when does each rank finish its steps?
+"""Play a graph: compute when each rank finishes its steps.
 
-Each rank goes through its tasks in the order of its host.  A collective starts on a rank when its stream is
-free and what it waits for is done.  It ends once its last rank has arrived and, if its communicator runs
-one operation at a time, the operation before it is done.
+Each rank goes through its tasks in host order. A collective is entered on a rank when its stream is free and
+what it waits for is done. It starts once its last rank has arrived and, if its communicator runs one
+operation at a time, the previous operation is done.
 """
 
 from collections import defaultdict, deque
@@ -13,24 +13,24 @@ from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.link_sharing import stretch_transfers_ns
 from zprof.replay.tasks import NONE, Floats
 
-#: Rounds in which the times of messages that share a link settle, from the first one on: usually up to ten.
+#: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
 _MAX_ROUNDS = 30
-#: By so much the ends of steps may still move.
+#: Converged if no step end moves by more than this.
 _SETTLED_NS = 1_000.0
 
 
 class ReplayDeadlock(Exception):
-    """The ranks wait for each other in a circle: what was changed is no program any more."""
+    """The ranks wait for each other in a circle: the changed step is not a valid program."""
 
 
 def play_graph(graph: Graph) -> Floats:
     """Return when each rank ends each step, in nanoseconds: an array of [rank, step].
 
-    A step ends with the last work that was launched up to its end.  Where communicators share links, what
-    messages take depends on when they run: then they are played until that settles.
+    A step ends when all work launched in it or before is done. If communicators share links, the duration of
+    a message depends on when it runs. The step is then played again until its end times converge.
 
     Raises:
-        Stuck: no rank can go on.
+        ReplayDeadlock: No rank can proceed.
     """
     ends, begins = _play_once(graph, np.zeros(len(graph.transfer_ns)))
     if graph.lost:
@@ -43,9 +43,9 @@ def play_graph(graph: Graph) -> Floats:
 
 
 def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of steps, and when each collective begins, NaN for those that no rank enters.
+    """Return the ends of steps, and the start of each collective, NaN for those that no rank enters.
 
-    ``longer_ns``: how much longer than alone each collective takes.
+    ``longer_ns``: how much longer each collective takes than alone.
     """
     link = _Rendezvous(graph, longer_ns)
     ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
@@ -56,7 +56,7 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
 
 
 class _Rendezvous:
-    """Collectives in which the ranks meet: who has arrived, and what each waits for."""
+    """The state of the collectives: which ranks have arrived, and which operation each waits for."""
 
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
         self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
@@ -68,7 +68,7 @@ class _Rendezvous:
         self.begins = [np.nan] * len(self._transfer)
 
     def enter(self, number: int, rank: "_Rank", at: int, ready: float) -> None:
-        """Note that a rank has come to the collective; end it, and those behind it, if all have."""
+        """Record that a rank has reached the collective, and end all collectives that this completes."""
         self._ready[number].append((rank, at, ready))
         self._missing[number] -= 1
         lane = self._lane[number]
@@ -91,7 +91,7 @@ class _Rendezvous:
 
 
 def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
-    """Return the collectives of each communicator by launch, on the first rank that has them."""
+    """Return the collectives of each communicator in launch order, by the first rank that has them."""
     orders: dict[int, dict[int, None]] = defaultdict(dict)
     for rank in graph.ranks:
         for number in rank.collective[rank.collective != NONE].tolist():
@@ -101,7 +101,7 @@ def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
 
 
 class _Rank:
-    """One rank: the time of its host, and when the work of its tasks ends."""
+    """One rank: the time of its host, and the end of each task's work."""
 
     def __init__(self, graph: RankGraph, link: _Rendezvous, steps: int) -> None:
         self._link = link
@@ -122,11 +122,11 @@ class _Rank:
 
     @property
     def is_done(self) -> bool:
-        """Whether all tasks were gone through and all work has ended."""
+        """Whether all calls are made and all work has ended."""
         return self._next == len(self._gap) and not any(self._queues.values())
 
     def step_ends(self) -> Floats:
-        """Return when host and device are done with each step."""
+        """Return when the work of each step is done; for the last step, also the host."""
         ends = np.array([self.begin if end is None else end for end in self._end])
         places = np.searchsorted(self._step, np.arange(self._steps), side="right")
         reached = np.maximum.accumulate(np.concatenate(([self.begin], ends)))[places]
@@ -135,7 +135,7 @@ class _Rank:
         return done
 
     def advance(self) -> bool:
-        """Go on as far as possible, and return whether that was anywhere."""
+        """Advance as far as possible, and return whether that was any progress."""
         moved = False
         while self._next < len(self._gap):
             at = self._next
@@ -154,7 +154,7 @@ class _Rank:
         return moved
 
     def complete(self, at: int, arrival: float) -> None:
-        """End the collective of a task, whose last rank arrived then, and enter the one queued behind it."""
+        """End the collective of a task when its last rank arrives, and enter the next one of the stream."""
         end = arrival + self._work[at]
         self._end[at] = end
         queue = self._queues[self._stream[at]]
@@ -174,7 +174,7 @@ class _Rank:
         launch = self._host + self._gap[at]
         self._host = launch + self._call[at]
         if stream == NONE:
-            self._end[at] = self.begin  # nothing runs: who waits for it need not
+            self._end[at] = self.begin  # nothing runs, so nobody has to wait for it
             return True
         ready = max(free, launch + self._pick_up)
         self._last[stream] = at
@@ -188,9 +188,9 @@ class _Rank:
         return True
 
     def _free_at(self, at: int, stream: int, *, alone: bool) -> float | None:
-        """When all is done that the work waits for; None if that is not known.
+        """Return when all that the work waits for is done, None if that is not known yet.
 
-        ``alone``: collectives that are still under way on the stream do not count: they queue.
+        With ``alone``, collectives still under way on the stream do not count, because collectives queue.
         """
         free = self.begin
         for other in self._waits[at]:

@@ -1,17 +1,17 @@
 """Estimate what shorter or earlier collectives save, from the collectives of one rank alone.
 
-Of each rank and step three things are played, on the instants that were measured:
+For each rank and step, three things are played on the measured instants:
 
-    thread   the compute stream of a device, or the main thread of a CPU rank.  It runs as it did, skips the
+    thread   the compute stream of a device, or the main thread of a CPU rank. It runs as recorded, skips the
              idle time that is taken out, and stops where it waited for a collective until that is done
-    queues   a process group runs one collective at a time, in the order of the launches (as many at a time
-             as the recording shows)
-    link     groups over the same link share it: of n that move bytes each gets 1/n of its speed
+    queues   a process group runs one collective at a time in launch order (or as many at a time as the
+             recording shows)
+    link     groups on the same link share it: of n groups that move bytes, each gets 1/n of its speed
 
-A collective joins its queue when the thread comes to the instant at which its last rank was ready, so time
-saved before moves it, and a shorter one lets those behind it begin earlier. How much a collective has to
-move is its transfer less what others took of the link meanwhile. The other ranks are taken to save as much
-as this one. The same play of the step as it was is subtracted, so the model's own error cancels.
+A collective joins its queue when the thread reaches the instant at which its last rank was ready. So time
+saved earlier moves it, and a shorter collective lets those behind it start earlier. The work of a collective
+is its transfer less what others took of the link meanwhile. The other ranks are assumed to save as much as
+this one. The unchanged step is played in the same way and subtracted, so the model's own error cancels.
 """
 
 from collections import Counter, deque
@@ -25,13 +25,13 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import parse_group_ranks
 
-#: Between the end of a collective and the start of one that had queued behind it.
+#: Maximum distance between the end of a collective and the start of one that was queued behind it.
 _TOUCHING_NS = 60_000
-#: Ranks and steps that are replayed: a thousand ranks say the same as some.
+#: Limits on the ranks and steps that are replayed; a sample is enough for a mean.
 _MAX_RANKS, _MAX_STEPS = 8, 32
-#: Of its transfer: one that moves more than this by itself is as good as alone.
+#: A collective counts as alone if its own work is at least this share of its transfer.
 _BESIDE_RATIO = 0.9
-#: Less than this is a rounding of shares.
+#: Less work than this is a rounding error of the shares.
 _NOTHING_NS = 1e-3
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -40,11 +40,11 @@ _Spans = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
-    """What is different in the replayed steps.
+    """The difference between the measured and the changed steps.
 
-    ``transfer_ns``: of each row of the collectives, where it is another than measured.  ``ready_ns``: when a
-    row joins its queue, as an instant of the measured step; NaN where that stays as it was, minus infinity
-    for what is done before the step.  ``taken_out``: idle time of the thread, by rank, that does not occur.
+    ``transfer_ns``: new transfer time of each row of the collectives. ``ready_ns``: when a row joins its
+    queue, as an instant of the measured step; NaN if unchanged, minus infinity if it is done before the step.
+    ``taken_out``: idle time of the thread that does not occur, by rank.
     """
 
     transfer_ns: "pd.Series[float] | None" = None
@@ -53,7 +53,7 @@ class StepChange:
 
 
 def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
-    """Return what a step of a rank wins, in the mean, when its collectives transfer for this long.
+    """Return the mean saving per rank and step, in ns, if collectives transfer for this long.
 
     ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
@@ -61,7 +61,7 @@ def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Seri
 
 
 def estimate_saving_ns(analysis: RunAnalysis, changed: StepChange) -> float:
-    """Return what a changed step of a rank wins, in the mean over ranks and steps; not below 0."""
+    """Return the mean saving of a changed step over ranks and steps, in ns; never below 0."""
     links = _assign_links(analysis)
     won = [_save_in_step(step, changed, links) for step in _sample_steps(analysis.collectives)]
     return max(0.0, float(np.mean(won))) if won else 0.0
@@ -80,9 +80,10 @@ def _sample_values(values: "pd.Series[int]", most: int) -> list[int]:
 
 
 def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
-    """The link of each group: the network where its ranks lie on several hosts, else that of their host.
+    """Return the link of each group: the network if its ranks span several hosts, else that of their host.
 
-    Each group has a link of its own where messages are no longer beside others than alone.
+    The result is empty, which gives each group a link of its own, if messages take no longer beside others
+    than alone.
     """
     hosts, rows = analysis.hosts, analysis.collectives
     names = [str(name) for name in rows["group"].unique()] if "group" in rows else []
@@ -92,7 +93,7 @@ def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
 
 
 def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
-    """Whether a message takes longer beside others than one of its kind and size alone; yes if unknown."""
+    """Return whether messages take longer beside others than alike ones alone; True if unknown."""
     alike = ["kind", "group", "bytes"]
     rows = analysis.collectives
     if not len(rows) or not set(alike) <= set(rows.columns):
@@ -108,13 +109,13 @@ def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
     beside = table["work"] < _BESIDE_RATIO * table["transfer"]
     alone = table[~beside].groupby(alike)["transfer"].median().rename("alone")
     known = table[beside].join(alone, on=alike, how="inner")
-    # shared in full they would have taken transfer / work times as long, and not shared as long as alone
+    # fully shared they would take transfer / work times as long as alone; not shared, as long as alone
     middle = (known["alone"] * (1 + known["transfer"] / known["work"].clip(lower=1.0))) / 2
     return bool(known.empty or known["transfer"].sum() > middle.sum())
 
 
 def _save_in_step(rows: pd.DataFrame, changed: StepChange, links: Mapping[str, int]) -> float:
-    origin = int(rows["start_ns"].min())  # a float counts nanoseconds since 1970 in steps of 256
+    origin = int(rows["start_ns"].min())  # float64 resolves ns since 1970 only to 256
     seen = _MeasuredStep.of(rows, origin, links)
     new, ready = seen.work, seen.ready
     if changed.transfer_ns is not None:
@@ -132,17 +133,17 @@ def _save_in_step(rows: pd.DataFrame, changed: StepChange, links: Mapping[str, i
 
 
 def _idle_spans(spans: npt.NDArray[np.int64], rows: pd.DataFrame, origin: int) -> list[tuple[float, float]]:
-    """Those between the first launch and the last end of the step's collectives, and right before it."""
+    """Return the spans relative to ``origin``."""
     return [(float(begin - origin), float(end - origin)) for begin, end in spans.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MeasuredStep:
-    """Collectives of a rank's step as they ran, in nanoseconds since its origin.
+    """Collectives of one rank and step as recorded, in nanoseconds since the step's origin.
 
-    ``ready``: when its last rank was there, or it was launched, where it then queued.  ``awaited``,
-    ``resumed``: when the thread began to wait for it and went on; NaN where that is not known.
-    ``work``: its transfer without what others took of the link meanwhile.
+    ``ready``: when the last rank arrived, or for a queued collective its launch. ``awaited``, ``resumed``:
+    when the thread started to wait for it and when it went on; NaN if unknown. ``work``: its transfer without
+    what others took of the link meanwhile.
     """
 
     lane: npt.NDArray[np.int64]
@@ -156,17 +157,17 @@ class _MeasuredStep:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, origin: int, links: Mapping[str, int]) -> "_MeasuredStep":
-        """From rows of the table of collectives."""
+        """Build the step from rows of the collectives table."""
         end = (rows["end_ns"] - origin).to_numpy(np.float64)
         transfer = rows["transfer_ns"].to_numpy(np.float64)
         arrival = end - transfer
         group = rows["group"].astype(str) if "group" in rows else pd.Series("", index=rows.index)
         lane, queued = _assign_queues(pd.factorize(group)[0].astype(np.int64), arrival, end)
-        own = -1 - pd.Series(lane, index=rows.index)  # of its own, where none is known
+        own = -1 - pd.Series(lane, index=rows.index)  # a link of its own if none is known
         link: _Ints = np.asarray(group.map(links).fillna(own) if links else own, dtype=np.int64)
         launch = np.fmin(_relative_ns(rows["launch_start_ns"], origin), arrival)
         blocked = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.float64)
-        # what hid entirely may not, once the rank asks for it earlier: known where its wait was recorded
+        # a hidden collective may block once the rank asks for it earlier: known if its wait was recorded
         asked = _relative_ns(rows["wait_start_ns"], origin)
         hidden = np.where(asked >= end, asked, np.nan)
         return cls(
@@ -182,7 +183,7 @@ class _MeasuredStep:
 
 
 def _relative_ns(times: "pd.Series[int]", origin: int) -> _Floats:
-    """Nanoseconds since ``origin``; NaN where unknown."""
+    """Return nanoseconds since ``origin``, NaN if unknown."""
     since = (times.astype("Int64") - origin).astype("Float64")
     return np.asarray(since.to_numpy(np.float64, na_value=np.nan), dtype=np.float64)
 
@@ -190,9 +191,9 @@ def _relative_ns(times: "pd.Series[int]", origin: int) -> _Floats:
 def _assign_queues(
     group: npt.NDArray[np.int64], arrival: _Floats, end: _Floats
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The queue of each, and which began as the one before it in its queue ended.
+    """Return the queue of each collective, and which ones started as the previous one in their queue ended.
 
-    A group has one queue, unless collectives of it ran at once: then as many as that takes.
+    A group has one queue, or as many as it takes if its collectives ran at the same time.
     """
     lane, queued = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=np.bool_)
     ends: dict[int, list[tuple[int, float]]] = {}
@@ -209,7 +210,7 @@ def _assign_queues(
 
 
 def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Floats) -> _Floats:
-    """What each moves by itself: where n are on a link at once, each has 1/n of the time."""
+    """Return the link time of each collective alone: of n on a link at once, each gets 1/n of the time."""
     work = np.zeros(len(link))
     for number in np.unique(link):
         mine = np.flatnonzero(link == number)
@@ -223,7 +224,7 @@ def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Flo
 
 
 def _play_step(seen: _MeasuredStep, work: _Floats, ready: _Floats, taken: _Spans) -> float:
-    """Return how much earlier than measured the thread is at the end."""
+    """Return how much earlier than measured the thread reaches the end, in ns."""
     link = _Link(seen, work)
     waiting = deque(np.argsort(ready, kind="stable").tolist())
     stops = [(float(at), row) for row, at in enumerate(seen.awaited) if not np.isnan(at)]
@@ -232,7 +233,7 @@ def _play_step(seen: _MeasuredStep, work: _Floats, ready: _Floats, taken: _Spans
     for at, row in sorted(stops):
         until = float(seen.resumed[row]) if row >= 0 else taken[-1 - row][1]
         while waiting and ready[waiting[0]] < max(at, until):
-            # while the thread stands still others do not; what it is late for in idle time it is not any more
+            # others go on while the thread waits; idle time that it skips delays nobody
             instant = float(ready[waiting[0]])
             link.add(waiting.popleft(), (instant if row >= 0 else min(instant, at)) - ahead)
         ahead = max(ahead, until - (at - ahead)) if row < 0 else until - max(at - ahead, link.end_of(row))
@@ -240,7 +241,7 @@ def _play_step(seen: _MeasuredStep, work: _Floats, ready: _Floats, taken: _Spans
 
 
 class _Link:
-    """Queues of groups over their links: the head of each queue moves, heads of one link share it."""
+    """Queues of groups on their links: the head of each queue moves, and heads on one link share it."""
 
     def __init__(self, seen: _MeasuredStep, work: _Floats) -> None:
         order = np.lexsort((seen.end, seen.end - seen.transfer)).tolist()
@@ -254,17 +255,17 @@ class _Link:
         self._now = -np.inf
 
     def add(self, row: int, at: float) -> None:
-        """Let it join its queue at an instant, in the order of the launches."""
+        """Let the collective join its queue at an instant. The order in the queue is fixed beforehand."""
         self._joined[row] = at
 
     def end_of(self, row: int) -> float:
-        """Move bytes until it is done, and say when that is."""
+        """Move bytes until the collective is done, and return when that is."""
         while row not in self._ends and self._step():
             pass
         return self._ends.get(row, self._now)
 
     def _step(self) -> bool:
-        """Go on to where the next one begins or ends; False where nothing is left to do."""
+        """Advance to the next start or end of a collective; return False if nothing is left to do."""
         heads = [queue[0] for queue in self._queues.values() if queue and queue[0] in self._joined]
         if not heads:
             return False

@@ -1,11 +1,12 @@
-"""How much slower kernels run beside collectives, by kernels that do the same work.
+"""Fit how much slower kernels run beside collectives, from kernels that do the same work.
 
-Kernels at one place of a model's repeated block do the same work in every block, step and rank; blocks of
-other sizes take longer by a factor of their own.  So with r the share of a kernel's time beside a collective
+Kernels at one place of a model's repeated block do the same work in every block, step and rank. Blocks of
+other sizes take longer by a factor of their own. With r the share of a kernel's time beside a collective,
 
     log(time) = place in the block + block + log(slowdown) * r
 
-is fitted over all kernels of blocks.  Names alone cannot tell: one GEMM kernel serves matrices of many sizes.
+is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many
+sizes.
 """
 
 from collections.abc import Collection
@@ -18,17 +19,17 @@ from zprof.replay.blocks import find_blocks
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.tasks import NONE, Floats
 
-#: The fit counts if it rests on the contrast of so many kernels wholly beside and alone, and is that exact.
+#: Acceptance of the fit: minimum contrast, in kernels fully beside against alone, and maximum standard error.
 _MIN_CONTRAST, _MAX_ERROR_RATIO = 4.0, 0.03
-#: A place that fewer kernels share says nothing.
+#: A place that fewer kernels share is ignored.
 _MIN_ALIKE = 3
-#: Rounds of taking the means of places and of blocks off in turn.
+#: Iterations of subtracting the means of places and of blocks in turn.
 _ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernels:
-    """Kernels of blocks: their time, their share beside collectives, their place, and their block."""
+    """Kernels of blocks: log of their time, share of it beside collectives, place and block."""
 
     log_ns: Floats
     beside_ratio: Floats
@@ -37,10 +38,10 @@ class _Kernels:
 
 
 def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
-    """Return how much longer kernels take beside a collective than alone, as a ratio.
+    """Return the time of kernels beside a collective relative to alone, as a ratio.
 
-    ``copies`` are names of kernels that only serve collectives.  None where the step has no blocks, or where
-    its kernels run beside collectives always, or never.
+    ``copies`` names kernels that only serve collectives. The result is None if the step has no blocks, or if
+    its kernels run beside collectives always or never.
     """
     numbers: dict[tuple[object, ...], int] = {}
     ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]
@@ -68,7 +69,7 @@ def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
 def _read_block_kernels(
     rank: RankGraph, copies: Collection[str], numbers: dict[tuple[object, ...], int]
 ) -> _Kernels:
-    """Read the kernels of a rank; ``numbers`` are given to places and blocks as they come, for all ranks."""
+    """Return a rank's kernels of blocks; ``numbers`` maps places and blocks to numbers for all ranks."""
     blocks = find_blocks(rank, copies)
     chosen = np.flatnonzero((blocks != NONE) & (rank.tasks.work[:, 1] > rank.tasks.work[:, 0]))
     names = rank.tasks.kernel
@@ -95,7 +96,7 @@ def _read_block_kernels(
 
 
 def _subtract_means(kernels: _Kernels, values: Floats) -> Floats:
-    """Return the values without what their place and their block have in common."""
+    """Return the values less what their place and their block have in common."""
     left = values
     for _ in range(_ROUNDS):
         for key in (kernels.place, kernels.block):

@@ -1,8 +1,9 @@
-"""Split the gather and the reduction of a whole model into those of its blocks.
+"""Split the gather and the reduction of a whole model into one of each per block.
 
-Each block waits for its part alone, which is gathered while the block before computes, and its gradients are
-reduced while those of the next are computed.  How the bytes lie is not recorded: each block has as many, and
-what is around the blocks (embedding and head) as many as its share of the matrix products tells.
+Each block waits only for its own part, which is gathered while the previous block computes. Its gradients are
+reduced while those of the next block are computed. The recording does not say how the bytes are distributed.
+All blocks get the same share, and what is around them (embedding and head) gets its share of the time in
+matrix products.
 """
 
 import re
@@ -21,11 +22,13 @@ from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
-#: Of the compute between forward and backward, the head's forward: its backward takes twice as long.
+#: The head's forward as a share of the compute between forward and backward: its backward takes twice as
+#: long.
 _HEAD_RATIO = 1 / 3
-#: The host launches a piece in no more than that; what it did before the first one was the begin of a step.
+#: Upper bound of the host time to launch a piece; more time before the first message belongs to the step
+#: start.
 _LAUNCH_NS = 150_000.0
-#: Of the longest reduction: what takes less is of a norm or a loss.
+#: Reductions shorter than this share of the longest one are of a norm or a loss.
 _LARGE_RATIO = 0.05
 _MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
@@ -46,17 +49,17 @@ def split_units(
     *,
     again: bool,
 ) -> Graph | None:
-    """Split each message of a whole model into one for each block.
+    """Split each message of a whole model into one per block.
 
     Args:
         graph: The measured step.
-        read: Reads the messages of a rank.
-        latency_ns: The latency of a row of the analysis' collectives.
-        copies: Names of kernels that only copy into and out of what is moved.
-        again: Whether a block is dropped after its forward, and gathered again for its backward.
+        read: Returns the messages of a rank.
+        latency_ns: Returns the latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of communication buffers.
+        again: Whether a block is freed after its forward and gathered again for its backward.
 
     Returns:
-        None where ranks do not make the same collectives, or no blocks are known.
+        The changed graph, None if the ranks do not issue the same collectives or no blocks are found.
     """
     each = [read(rank) for rank in graph.ranks]
     if len({messages.kind for messages in each}) > 1:
@@ -70,7 +73,7 @@ def split_units(
 
 
 class _RankSplit:
-    """The split messages of one rank."""
+    """Builder of one rank with split messages."""
 
     def __init__(
         self,
@@ -137,7 +140,7 @@ class _RankSplit:
         for launch, begin in pairwise(starts):
             self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
         if self._again:
-            # the last block is not dropped before its backward
+            # the last block is not freed before its backward
             for launch, begin in pairwise(backward.first):
                 self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
         self._shorten(tasks, latency + moved * root)
@@ -154,7 +157,7 @@ class _RankSplit:
         share: float,
         copied: tuple[int | None, int | None],
     ) -> None:
-        """Gather a block that begins with a task, launched before another one and started with that."""
+        """Add the gather of the block whose first task is ``begin``, launched before the task ``launch``."""
         into, out = copied
         number = int(self._rank.collective[like])
         waits = self._before(launch)
@@ -169,7 +172,7 @@ class _RankSplit:
             self._waits[begin] = (*self._waits[begin], gather)
 
     def _split_reductions(self, tasks: Sequence[int]) -> None:
-        """Split the reductions of a step, of which each follows the one before: of a shard, over replicas."""
+        """Split the reductions of a step, each of which follows the previous one (shards, then replicas)."""
         passes = [each for each in self._passes if each.last[-1] <= tasks[0] and self._is_of(each, tasks[0])]
         if len(passes) < 2:
             return
@@ -215,7 +218,7 @@ class _RankSplit:
         return len(self._rank.tasks) + len(self._new) - 1
 
     def _shorten(self, tasks: Sequence[int], time: float) -> None:
-        """Let the first of these collectives take that long and the others no time."""
+        """Set the time of the first of these collectives, and of the others to 0."""
         for task in tasks:
             mine = time if task == tasks[0] else 0.0
             self._transfer[self._rank.collective[task]] = self._work[task] = mine
@@ -223,14 +226,14 @@ class _RankSplit:
                 self._gone.append(task)
 
     def _shares(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
-        """The share of the bytes of what is around the blocks, embedding and head, and of each block."""
+        """Return the share of the bytes around the blocks (embedding and head), and that of each block."""
         inside = max(1.0, self._time(forward.first[0], forward.last[-1] + 1))
         around = 2 * _HEAD_RATIO * self._time(forward.last[-1] + 1, backward.first[0])
         whole = inside + around
         return around / whole, inside / len(forward.first) / whole
 
     def _time(self, begin: int, end: int) -> float:
-        """Return the time of matrix products between two tasks: it goes with their parameters."""
+        """Return the time of matrix products between two tasks, which is proportional to their parameters."""
         mine = self._computing[(self._computing >= begin) & (self._computing < end)]
         products = [at for at in mine.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
         return float(self._rank.work_ns[products or mine].sum())
@@ -239,18 +242,18 @@ class _RankSplit:
         return bool(self._rank.tasks.step[each.first[0]] == self._rank.tasks.step[task])
 
     def _before(self, place: int) -> tuple[int, ...]:
-        """The compute launched last before a place; nothing before the first."""
+        """Return the last compute launched before a place, or nothing before the first."""
         at = int(np.searchsorted(self._computing, place)) - 1
         return (int(self._computing[at]),) if at >= 0 else ()
 
     def _after(self, task: int) -> int:
-        """The compute launched next behind a task."""
+        """Return the next compute launched after a task."""
         at = int(np.searchsorted(self._computing, task, side="right"))
         return int(self._computing[min(at, len(self._computing) - 1)])
 
 
 def _find_block_passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
-    """Return the passes of a rank: blocks in succession that run the same kernels."""
+    """Return the passes of a rank: consecutive blocks that run the same kernels."""
     tasks = np.flatnonzero(messages.blocks != NONE)
     if not len(tasks):
         return []

@@ -1,8 +1,8 @@
-"""What the structure of a sharded program says of waits, also where the recording does not show them.
+"""Derive waits from the structure of a sharded program, including those that the recording does not show.
 
-A recording shows the wait that came last.  Take it away, and the one before it counts: of the copy that fills
-a buffer, of the reduction whose buffer is needed again.  These follow from how such programs are
-written, and are taken only if the recording does not contradict them.
+A recording shows only the wait that ended last. If that wait is removed, an earlier one takes effect: for the
+copy that fills a buffer, or for the reduction whose buffer is reused. Such dependencies follow from how these
+programs are written. They are used only if the recording does not contradict them.
 """
 
 import re
@@ -15,14 +15,14 @@ from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.tasks import NONE, Bools, RankTasks
 
-#: Work may start so much before what it waits for ends: clocks drift, times are rounded.
+#: Work may start this much before the end of what it waits for: clocks drift and times are rounded.
 _TOLERANCE_NS = 4_000.0
-#: Of what follows from the structure, so much must hold in the recording.
+#: A dependency inferred from the structure must hold for this share of its occurrences in the recording.
 _HOLDS_RATIO = 0.97
 _MAX_LAG_GATHERS = 4
-#: Calls that order a collective behind other streams, or hold it until there is room for it.
+#: Calls that order a collective after other streams, or hold it back until memory is free.
 _ORDERING_CALLS = re.compile(r"(cuda|hip|cu)(Event\w+|StreamWaitEvent)", re.ASCII)
-#: FSDP2's operator that copies gradients together for a reduction.
+#: FSDP2's operator that packs gradients into the buffer of a reduction.
 COPIES_GRADIENTS = "chunk_cat"
 REDUCING_KINDS = frozenset(
     {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
@@ -30,13 +30,13 @@ REDUCING_KINDS = frozenset(
 
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
-    """Return which calls give no work, and order a collective behind other work or hold it back."""
+    """Return a mask of the calls that only order a collective after other work, or hold it back."""
     named = [_ORDERING_CALLS.fullmatch(name) is not None for name in tasks.name]
     return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
 
 
 def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
-    """Return the stream that computes longest."""
+    """Return the stream with the most compute time, ``NONE`` if there is no compute."""
     mine = ~is_collective & ~np.isnan(tasks.work[:, 0])
     if not mine.any():
         return NONE
@@ -46,9 +46,10 @@ def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
 
 
 def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) -> Int64s:
-    """Return for each collective the work that fills its buffer, launched right before beside the compute.
+    """Return for each collective the task that fills its buffer, ``NONE`` if there is none.
 
-    Between the two launches nothing is launched: only events are recorded and waited for.
+    That is the work launched right before the collective on a stream other than the compute stream. Between
+    the two launches only events are recorded and waited for.
     """
     orders = are_ordering_calls(tasks)
     found = np.full(len(tasks), NONE, dtype=np.int64)
@@ -67,14 +68,17 @@ def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) ->
 def find_work_behind(
     tasks: RankTasks, collective: Int64s, reductions: Sequence[int], compute_stream: int
 ) -> Int64s:
-    """Return for each reduction the work that finishes it: launched right behind, not where compute runs."""
+    """Return for each reduction the task that finishes it, ``NONE`` if there is none.
+
+    That is the next work launched by the same thread, if it runs outside the compute stream.
+    """
     found = np.full(len(tasks), NONE, dtype=np.int64)
     for at in reductions:
         behind = at + 1
         while behind < len(tasks) and np.isnan(tasks.work[behind, 0]):
             behind += 1
         if behind < len(tasks) and collective[behind] == NONE and tasks.thread[behind] == tasks.thread[at]:
-            # what fills the buffer of the next one is no part of this one
+            # a copy into the next reduction's buffer belongs to that reduction
             is_next = COPIES_GRADIENTS in tasks.kernel[behind]
             if tasks.stream[behind] != compute_stream and not is_next:
                 found[at] = behind
@@ -84,10 +88,12 @@ def find_work_behind(
 def find_copies_out(
     tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int, units: Mapping[int, str]
 ) -> Int64s:
-    """Return for each gather the copy out of its buffer: both go through the units in the same order.
+    """Return for each gather the copy out of its buffer, ``NONE`` if there is none.
 
-    A unit may be gathered in pieces with one copy: they follow each other, and have one name where ``units``
-    has names of rows; or nothing is computed between their launches; or each unit has as many.
+    Gathers and copies go through the units in the same order. A unit may be gathered in several pieces with
+    one copy. Pieces of a unit are consecutive gathers that share a name in ``units`` (by row), or that have
+    no compute launched between them, or that come in the same number for each unit. The first grouping that
+    the recording confirms is used.
     """
     found = np.full(len(tasks), NONE, dtype=np.int64)
     computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
@@ -100,7 +106,7 @@ def find_copies_out(
         _split_runs(gathers, lambda at: int(done[at])),
         [list(gathers[at : at + pieces]) for at in range(0, len(gathers), pieces)],
     ):
-        # a window may begin between a gather and its copy, and end there, too
+        # a window may start or end between a gather and its copy
         if not outs or abs(len(entries) - len(outs)) > 1:
             continue
         first = next((place for place, out in enumerate(outs) if out > entries[0][0]), len(outs))
@@ -120,11 +126,11 @@ def _split_runs(gathers: Sequence[int], key: Callable[[int], object]) -> list[li
 def find_gather_consumers(
     tasks: RankTasks, gathers: Sequence[int], copy_out: Int64s, compute_stream: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return for compute that follows gathers: the gathers.
+    """Return the gathers that each compute task waits for, by compute task.
 
-    It is the copy out of a gather where that is known.  Else the first compute launched behind the next
-    ``ahead`` gathers, with the smallest ``ahead`` at which next to no consumer started before its gather was
-    done.
+    The consumer of a gather is its copy out if that is known. Otherwise it is the first compute launched
+    after the next ``ahead`` gathers, for the smallest ``ahead`` at which almost no consumer started before
+    its gather ended.
     """
     known = [(int(copy_out[at]), at) for at in gathers if copy_out[at] != NONE]
     if known:
@@ -148,11 +154,11 @@ def find_gather_consumers(
 def find_reduction_consumers(
     tasks: RankTasks, reductions: Sequence[int], compute_stream: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return for compute the reductions that it waits for.
+    """Return the reductions that each compute task waits for, by compute task.
 
-    A backward ends with a wait for its reductions: what another thread launches next follows the last one.
-    In FSDP2 compute also waits for the buffer of a reduction: before a unit's gradients are copied together,
-    their stream waits for the reduction of the unit before.
+    A backward ends with a wait for its reductions: the next compute that another thread launches follows the
+    last reduction. In FSDP2, compute also waits for the buffer of a reduction: before a unit's gradients are
+    packed, their stream waits for the reduction of the previous unit.
     """
     compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
     place = np.searchsorted(compute, np.array(reductions, dtype=np.int64), side="right").tolist()
@@ -174,7 +180,7 @@ def find_reduction_consumers(
 def find_closing_gathers(
     tasks: RankTasks, gathers: Sequence[int], reductions: Sequence[int]
 ) -> frozenset[int]:
-    """Return the gathers launched behind the last reduction of their step: of what it has updated."""
+    """Return the gathers launched after the last reduction of their step: those of updated parameters."""
     last = {int(tasks.step[at]): at for at in reductions}
     return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
 

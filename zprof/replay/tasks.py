@@ -1,7 +1,7 @@
-"""What each rank of a device run did, in the order in which its host did it.
+"""Read what each rank of a device run did, in the order of its host.
 
-A task is one call of the host into the driver, with the work that it gave to the device, if any.  Times are
-nanoseconds on the common clock, from the begin of the first replayed step on.
+A task is one call of the host into the driver, with the device work that it launched, if any. Times are
+nanoseconds on the common clock, counted from the start of the first replayed step.
 """
 
 import re
@@ -22,23 +22,23 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
-#: Calls that can block the host until the device is done with something.
+#: Calls that can block the host until device work is done.
 _BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
 NONE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTasks:
-    """The tasks of one rank, in the order of the host; all arrays have one entry per task.
+    """The tasks of one rank, in the order of the host. All arrays have one entry per task.
 
     Attributes:
-        call: Begin and end of the call; ``thread``, ``name`` and ``blocks`` (whether such a call can block)
-            are the call's too.
-        work: Start and end of the device's work; NaN where the call gave it none.
+        call: Start and end of the call. ``thread``, ``name`` and ``blocks`` (whether such a call can block)
+            describe the call, too.
+        work: Start and end of the device work; NaN if the call launched none.
         stream: The stream of the work, ``NONE`` without work.
-        kernel: The name of the work, "" without.
-        row: Which row of the analysis' collectives the work is, ``NONE`` if none.
-        step: Which of the replayed steps the call was made in.
+        kernel: The name of the work, "" without work.
+        row: The work's row in the analysis' collectives, ``NONE`` if it is no collective.
+        step: The number of the step that the call was made in.
     """
 
     rank: int
@@ -56,7 +56,7 @@ class RankTasks:
         return len(self.step)
 
     def at(self, places: Int64s) -> "RankTasks":
-        """Return the tasks at these places, in that order; a place may come more than once."""
+        """Return the tasks at these places, in that order. A place may occur more than once."""
         return replace(
             self,
             thread=self.thread[places],
@@ -74,13 +74,13 @@ class RankTasks:
 def read_tasks(
     run: Run, tracks: RankTracks, rows: pd.DataFrame, host_steps: StepWindows, origin_ns: int
 ) -> tuple[RankTasks, float]:
-    """Read the tasks of one rank within ``host_steps``, and the share of device time without a launch.
+    """Return the tasks of one rank in ``host_steps``, and the share of device time without a recorded launch.
 
     Args:
-        run: Where the rank's events are.
+        run: The run that holds the rank's events.
         tracks: The rank's clock and steps.
         rows: The rank's rows of the analysis' collectives.
-        host_steps: The steps to be replayed, by the host's marks, on the common clock.
+        host_steps: The steps to replay, by the host's marks, on the common clock.
         origin_ns: The instant that becomes 0.
     """
     view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
@@ -93,7 +93,8 @@ def read_tasks(
     call_of_work = _find_launches(work, calls, view.correlation)
     launched = call_of_work != NONE
     missing = _unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
-    # a call with several pieces of work (a graph) is as many tasks, of which the first has the call's time
+    # a call that launches several pieces of work (a graph) becomes one task per piece; the first has the
+    # call's time
     order = np.lexsort((spans[work[launched], 0], call_of_work[launched]))
     task_work, task_call = work[launched][order], call_of_work[launched][order]
     idle = np.setdiff1d(np.arange(len(calls)), task_call)
@@ -108,9 +109,10 @@ def read_tasks(
 def _unlaunched_ratio(
     view: EventView, spans: Int64s, work: Int64s, calls: Int64s, host_steps: StepWindows
 ) -> float:
-    """Return the share of the device's time in the steps that no call of the recording launched.
+    """Return the share of the device time in the steps that no recorded call launched.
 
-    A host that runs ahead has launched the work of the first step before the step began.
+    Calls before the steps count as launches: a host that runs ahead launches the first work of a step before
+    that step starts.
     """
     seen = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
     length = (spans[seen, 1] - spans[seen, 0]).astype(np.float64)
@@ -157,7 +159,7 @@ def _read_names(view: EventView, rows: Int64s) -> tuple[str, ...]:
 
 
 def _drop_inner_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
-    """Leave out calls within another call of their thread: the driver's within the runtime's."""
+    """Drop calls nested in another call of their thread, such as a driver call within a runtime call."""
     order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
     kept = []
     until, current = -(1 << 62), None
@@ -176,7 +178,7 @@ def _drop_inner_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
 
 
 def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
-    """The place among ``calls`` of the launch of each row of ``work``; NONE where it is not among them."""
+    """Return the index into ``calls`` of the launch of each row of ``work``, ``NONE`` if not among them."""
     order = np.argsort(correlation[calls], kind="stable")
     known = correlation[calls][order]
     wanted = correlation[work]
@@ -187,7 +189,7 @@ def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
 
 
 def _find_rows(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
-    """Which collective each piece of work is: the same start and end."""
+    """Return the collective that each piece of work is, matched by equal start and end, or ``NONE``."""
     known: Mapping[tuple[int, int], int] = dict(
         zip(
             zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True),

@@ -1,9 +1,9 @@
-"""Find what each call of a host and each piece of work on a device waited for.
+"""Find what each call of a host and each piece of device work waited for.
 
-    start = max(launch + pick-up, end before it on its stream, end of what it waits for) + lag
+    start = max(launch + pick-up, end of the previous work on its stream, end of what it waits for) + lag
 
-Work that starts later than its launch and its stream explain waited for the work of another stream that ended
-just before; what remains is its own lag.
+Work that starts later than its launch and its stream explain waited for work of another stream that ended
+just before. What remains is its own lag.
 """
 
 import re
@@ -22,27 +22,28 @@ from zprof.replay.structure import (
 )
 from zprof.replay.tasks import NONE, Floats, RankTasks
 
-#: Work that starts so much later than its launch and stream explain waited for something.
+#: Work waited for something if it starts this much later than its launch and its stream explain.
 _STALL_NS = 4_000.0
-#: What follows an end may be stamped so much before it: times of old traces are microseconds, clocks drift.
+#: Work may be stamped this much before the end that it follows: old traces have microseconds, clocks drift.
 _RESOLUTION_NS = 1_000.0
-#: From the end of what was waited for to the start, or to the return of the call, that waited.
+#: Maximum time from the end of the awaited work to the start of the waiting work or the return of the call.
 _RELEASE_NS = 40_000.0
-#: What starts so soon after the end of a kernel was held by it.
+#: Work that starts this soon after the end of a kernel was held by it.
 _HELD_NS = 5_000.0
-#: A call that took less blocked for nothing.
+#: A shorter call did not block.
 _BLOCKED_NS = 20_000.0
-#: A launch that takes longer stood before a full queue.
+#: A longer launch was blocked by a full queue.
 _QUEUE_FULL_NS = 100_000.0
-#: Work that a full queue holds: at least (the driver takes about a thousand launches), and of the most seen.
+#: Pending work that makes a queue full: a minimum (the driver takes about a thousand launches), and a share
+#: of the maximum seen.
 _MIN_QUEUE, _FULL_RATIO = 512, 0.75
-#: So many gaps of the host that are alike say what is usual.
+#: Minimum number of alike host gaps that define what is usual.
 _MIN_ALIKE = 3
 _SYNCHRONIZE_CALLS = re.compile(r"(cuda|hip|cu)\w*Synchronize\w*", re.ASCII)
 
 
 def find_pick_up(tasks: RankTasks) -> float:
-    """From the begin of a launch to the start of its work where nothing else holds it: the shortest seen."""
+    """Return the shortest time seen from the start of a launch to the start of its work, in ns."""
     launched = ~np.isnan(tasks.work[:, 0])
     delay = tasks.work[launched, 0] - tasks.call[launched, 0]
     delay = delay[delay > 0]
@@ -50,7 +51,7 @@ def find_pick_up(tasks: RankTasks) -> float:
 
 
 def read_host_times(tasks: RankTasks, begin: float) -> tuple[Floats, Floats]:
-    """What the host does before each call, and in it, all threads taken as one."""
+    """Return the host time before each call and in it, with all threads taken as one."""
     until = np.concatenate(([begin], np.maximum.accumulate(np.maximum(tasks.call[:-1, 1], begin))))
     gap = np.maximum(0.0, tasks.call[:, 0] - until)
     call = np.maximum(0.0, tasks.call[:, 1] - np.maximum(tasks.call[:, 0], until))
@@ -58,11 +59,11 @@ def read_host_times(tasks: RankTasks, begin: float) -> tuple[Floats, Floats]:
 
 
 def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Floats, Int64s, Floats]:
-    """Find where the host waited for work: gaps and calls without the waits, and what each call ends with.
+    """Find where the host waited for device work, and remove these waits from its gaps and calls.
 
     Returns:
-        The host's own time before and in each call, the task whose work it waits for at the end of the call,
-        and how long after the end of that work it goes on.
+        The host's own time before each call and in it, the task whose work each call ends with (``NONE`` if
+        none), and the time from the end of that work to the return.
     """
     gap, call = gap.copy(), call.copy()
     on = np.full(len(tasks), NONE, dtype=np.int64)
@@ -81,7 +82,7 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
 
     for at in np.flatnonzero((call >= _BLOCKED_NS) & (tasks.blocks | (call >= _QUEUE_FULL_NS))).tolist():
         begin, end = tasks.call[at]
-        # a call that can block returned when its work was done; any other one only if it returned right then
+        # a call that can block returned when its work was done; any other call only if it returned right then
         since = begin if tasks.blocks[at] else max(begin, end - _RELEASE_NS)
         on[at] = awaited(at, since, end)
         if on[at] != NONE:
@@ -89,11 +90,11 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
             call[at] = 0.0
     pending = _count_pending(tasks, done)
     fullest = int(pending.max(initial=0))
-    # a recording that shows waits shows all of them: then a device that ran dry waited for the host
+    # if the recording shows host waits it shows all of them; a device that ran dry then waited for the host
     shows_waits = any(_SYNCHRONIZE_CALLS.fullmatch(name) for name in set(tasks.name))
     usual = _longest_usual_gaps(tasks, gap, pending)
     for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & (gap > usual)).tolist():
-        # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
+        # the host continued just as the device ran dry or a full queue had room: a wait that no call shows
         begin, left = tasks.call[at, 0], pending[at]
         is_dry = left == 0 and not shows_waits
         if at and on[at - 1] == NONE and (is_dry or left >= max(_MIN_QUEUE, _FULL_RATIO * fullest)):
@@ -105,9 +106,10 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
 
 
 def _longest_usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
-    """Return what the host takes at most before such a call, behind such a one, while the device has work.
+    """Return the longest host gap before each call, among alike calls made while the device has work.
 
-    A host that is as long away while nothing can hold it does something of its own.
+    Calls are alike if their name, the call before and the kernel are the same. A gap as long as one that
+    nothing can have held is the host's own work.
     """
     steps = [
         (before, name, kernel)
@@ -122,7 +124,7 @@ def _longest_usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Float
 
 
 def _count_pending(tasks: RankTasks, done: Int64s) -> Int64s:
-    """How much work was launched before each call and not yet done."""
+    """Return how many pieces of work were launched before each call and not yet done."""
     launched = np.cumsum(~np.isnan(tasks.work[:, 0])) - ~np.isnan(tasks.work[:, 0])
     ended = np.searchsorted(np.sort(tasks.work[done, 1]), tasks.call[:, 0], side="right")
     pending: Int64s = np.maximum(0, launched - ended)
@@ -139,7 +141,7 @@ def find_device_waits(
     pick_up: float,
     begin: float,
 ) -> tuple[Floats, tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Return the lag of each piece of work, the tasks that it waits for, and which collectives are held."""
+    """Return the lag of each piece of work, the tasks that it waits for, and the held collectives."""
     count = len(tasks)
     lag = np.zeros(count)
     waits: list[list[int]] = [[] for _ in range(count)]
@@ -175,7 +177,8 @@ def find_device_waits(
         if is_collective[at] and not follows and begins and int(tasks.thread[at]) == program:
             before_step, begins = last_compute, False
         gathers = is_collective[at] and not follows and before_step != NONE
-        # what a forward gathers follows what was launched before it: the update has written the parameters
+        # a gather of the forward follows what was launched before the step: the update that wrote the
+        # parameters
         if gathers and tasks.work[before_step, 1] <= start + _RESOLUTION_NS:
             waits[at].append(before_step)
             known = max(known, float(tasks.work[before_step, 1]))
@@ -203,7 +206,7 @@ def find_device_waits(
 def _find_releasing_work(
     tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int
 ) -> int:
-    """The work of another stream, launched before, that ended last before ``start`` and shortly before it."""
+    """Return the work of another stream, launched earlier, that ended last and shortly before ``start``."""
     place = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right")) - 1
     while place >= 0 and ends[place] > start - _RELEASE_NS:
         other = int(by_end[place])
@@ -214,7 +217,7 @@ def _find_releasing_work(
 
 
 def _ends_at_start(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool:
-    """Return whether work launched later ended just as this started."""
+    """Return whether work of another stream that was launched later ended just as this work started."""
     start = float(tasks.work[at, 0])
     first = int(np.searchsorted(ends, start - _HELD_NS, side="left"))
     last = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right"))

@@ -1,1 +1,1 @@
-"""One rule a file: reads the analysis, returns a finding or a gap."""
+"""The rules: each reads the analysis of a run and returns a finding, a gap or nothing."""

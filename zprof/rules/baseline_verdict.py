@@ -1,11 +1,11 @@
-"""The verdict against a baseline: slower or not, by how much, and because of what.
+"""Give the verdict against a baseline: slower or not, by how much, and why.
 
-``slower`` where the 95 % interval of the change lies above zero and the change is at least 2 %; ``ok`` where
-the interval stays below +5 %; else ``inconclusive``.  Where the runs work off different amounts in a step the
-change is that at equal work; where jobs differ in size and their work is not known, nothing is said.
+``slower`` if the 95 % interval of the change lies above zero and the change is at least 2 %; ``ok`` if the
+interval stays below +5 %; else ``inconclusive``. If the runs process different amounts per step, the change
+is that at equal work. If jobs differ in size and their work is unknown, the verdict is inconclusive.
 
-A finding is named as the cause only where it can be one: the ledger terms that its saving is taken from
-hold at least a tenth of the change.  What was as bad before explains nothing.
+A finding is named as the cause only if it can be one: the ledger terms that its saving is taken from hold at
+least a tenth of the change. What was as bad before explains nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ from zprof.rules.rule import Rule
 
 _SLOWER_RATIO = 0.02
 _SAME_RATIO = 0.05
-#: Of the change, what the terms of a finding must hold before it is called the cause.
+#: Minimum share of the change that the terms of a finding hold before it is called the cause.
 _CAUSE_RATIO = 0.1
-#: What makes steps other work, of a size that nobody knows unless the runs say it.
+#: Differences that change the work of a step by an amount that is unknown unless the runs state it.
 _OTHER_WORK = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
 _TERMS = {
     "compute_ns": "compute",
@@ -37,7 +37,7 @@ _TERMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """Relative to a's step: of the step as it is, or at equal work."""
+    """Change relative to the step of a, as measured or at equal work."""
 
     ratio: float
     low: float
@@ -53,9 +53,9 @@ def judge_against_baseline(
     loaded: str = "",
     of: str = "a step",
 ) -> tuple[VerdictStatus, str]:
-    """Status and sentence; both runs must be timed.
+    """Return status and sentence; both runs must be timed.
 
-    ``loaded`` says which ranks, where not all; ``of`` what the times are of.
+    ``loaded`` names the loaded ranks if some are missing. ``of`` is the unit of the times.
     """
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None
@@ -79,7 +79,7 @@ def judge_against_baseline(
 
 
 def _format_change(change: _Change, *, with_interval: bool) -> str:
-    """One step or two give an interval, but none that means anything."""
+    """Format the change; the interval is left out if one or two steps make it meaningless."""
     interval = (
         f" [{_format_signed(change.low, 1)}, {_format_signed(change.high, 1)}]" if with_interval else ""
     )
@@ -115,7 +115,7 @@ def _explain_change(comparison: Comparison, sure: Sequence[Finding], asked: Sequ
 
 
 def _explains_change(comparison: Comparison, finding: Finding, asked: Sequence[Rule]) -> bool:
-    """Whether what the finding claims is part of the change; yes where nobody says what it claims."""
+    """Return whether the finding's terms are part of the change; True if its claims are unknown."""
     terms = next((rule.claims for rule in asked if rule.cause is finding.cause), None)
     if terms is None:
         return True
@@ -125,7 +125,7 @@ def _explains_change(comparison: Comparison, finding: Finding, asked: Sequence[R
 
 
 def _ledger_delta(comparison: Comparison) -> Mapping[str, float]:
-    """The change of each term, at equal work where the verdict is."""
+    """Return the change of each term, at equal work if the verdict is."""
     times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
     if times is None or work is None or not before:
         return comparison.ledger_delta

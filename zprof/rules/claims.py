@@ -1,9 +1,9 @@
-"""Account for lost time: one finding claims each nanosecond, and what none claims is unexplained.
+"""Account for lost time: each nanosecond is claimed by one finding, and the rest is unexplained.
 
-Two findings can see the same exposed transfer (no prefetch on a slow link), and its time can be saved once.
-Findings that explain others claim first, then those of higher confidence, then the larger saving. A ledger
-term holds the largest rank's mean per step. Terms of different ranks do not add up: while one rank waits
-another one is idle, so what is unexplained is stated for the one rank that has most of it.
+Two findings can see the same exposed transfer (no prefetch on a slow link), but its time can be saved only
+once. Findings that others explain claim last. Before that, higher confidence claims first, then the larger
+saving. A ledger term holds the mean per step of the largest rank. Terms of different ranks do not add up:
+while one rank waits another is idle, so the unexplained loss is stated for the one rank that has most of it.
 """
 
 from collections import defaultdict
@@ -16,34 +16,32 @@ from zprof.model.time import CollectiveTime, RankTime, StepTime
 from zprof.rules.measurement_artifact import START_COST_PER_STEP
 from zprof.rules.rule import Rule
 
-#: What is lost: compute is no loss, until a rule says how much of it is.
+#: Terms that count as lost. Compute counts only as far as a rule claims it.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
 _SURENESS = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
 def spoils_times(finding: Finding) -> bool:
-    """Whether the finding says that the times of the run cannot be trusted."""
+    """Return whether the finding says that the times of the run cannot be trusted."""
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and finding.severity is Severity.HIGH
 
 
 def distorts_times(finding: Finding) -> bool:
-    """Whether the finding says for certain that the recording is part of what it shows."""
+    """Return whether the finding says with high confidence that recording changed what it shows."""
     is_sure = finding.confidence is Confidence.HIGH and finding.severity is not Severity.LOW
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_sure
 
 
 def _recording_cost_ns(finding: Finding) -> float:
-    """Return twice what the start of the recording adds to a step, as the sum of a range; 0 for causes."""
+    """Return twice the recording's start-up cost per step, comparable to the sum of a range; else 0."""
     return 2 * sum(entry.value for entry in finding.evidence if entry.what == START_COST_PER_STEP)
 
 
 def order_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """What spoils or distorts the measurement first, then by time, then by memory freed; notes last.
+    """Sort findings: those that spoil or distort times first, then by time, then by bytes freed, notes last.
 
-    Time is what a fix saves, or what the recording itself adds.
-
-    Those of low confidence come after all others that save time, and after all others that free memory: what
-    they win is a guess.
+    Time is what a fix saves, or what the recording itself adds. Findings of low confidence follow all others
+    that save time, or all others that free memory: their saving is a guess.
     """
 
     def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, int, str]:
@@ -74,8 +72,8 @@ def split_savings(
 ) -> tuple[Finding, ...]:
     """Return ``findings`` with no nanosecond of a ledger term claimed twice.
 
-    A finding about time of which others, that explain it, leave nothing is dropped: it is their signal.
-    ``replayed``: the ranges of these are what a replay of the step wins by that fix alone, and stay.
+    A finding about time is dropped if the findings that explain it leave nothing of its terms: it is their
+    signal. ``replayed``: causes priced by a replay of the step with that fix alone; their ranges stay.
     """
     claims = {rule.cause: rule.claims for rule in rules}
     causes = _explained_causes(findings, rules)
@@ -94,7 +92,7 @@ def split_savings(
 def unclaimed(
     findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
 ) -> Mapping[str, int]:
-    """What is lost on the largest rank and no finding claims, by ledger term."""
+    """Return the loss of the largest rank that no finding claims, by ledger term, in ns."""
     asked = {rule.cause: rule for rule in rules}
     left = _largest_terms(_LOST, ranks, ())
     for finding in findings:
@@ -107,13 +105,13 @@ def unclaimed(
 
 
 def _explained_causes(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
-    """Causes whose signal a sure finding makes as well."""
+    """Return the causes whose signal another finding above low confidence produces."""
     sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
     return frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
 
 
 def _move_behind_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
-    """Move each finding behind those that explain it and are surer than it: they are to be fixed first."""
+    """Move each finding behind those that explain it with higher confidence: they should be fixed first."""
     explains = {rule.cause: rule.explains for rule in rules}
     placed = list(findings)
     for finding in findings:
@@ -130,7 +128,7 @@ def _move_behind_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) 
 
 
 def _sort_by_claim(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
-    """Sort what explains others first, then by confidence; what is equal in both keeps its order."""
+    """Sort explained findings last, then by falling confidence; the sort is stable."""
     return sorted(findings, key=lambda f: (f.cause in explained, -_SURENESS[f.confidence]))
 
 
@@ -147,7 +145,7 @@ def _largest_terms(
 
 
 def _largest_rank_mean(term: str, steps: Sequence[StepTime]) -> int:
-    """The mean over steps of the largest rank's; 0 for a term that is not known of single steps."""
+    """Return the mean over steps of the largest rank's term; 0 if single steps do not have the term."""
     largest: dict[int, int] = defaultdict(int)
     for step in steps:
         largest[step.step] = max(largest[step.step], int(getattr(step, term, 0)))
@@ -155,7 +153,7 @@ def _largest_rank_mean(term: str, steps: Sequence[StepTime]) -> int:
 
 
 def _take_from_terms(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:
-    """Take as much as there is of the terms, in their order; how much that was."""
+    """Take up to ``wanted`` from the terms in their order, and return how much that was."""
     got = 0
     for term in terms:
         taken = min(wanted - got, left[term])
@@ -164,13 +162,12 @@ def _take_from_terms(left: dict[str, int], terms: Sequence[str], wanted: int) ->
     return got
 
 
-#: What is lost: compute is no loss, until a rule says how much of it is.
 _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedGroup:
-    """At least so much of the exposed time of a group's collectives is unexplained: the mean of its ranks."""
+    """A lower bound of the unexplained exposed time of a group's collectives, the mean of its ranks."""
 
     kind: str
     group: str
@@ -179,7 +176,7 @@ class ExposedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unexplained:
-    """By ledger term of ``rank``'s mean step; ``groups`` are the largest first."""
+    """The unexplained loss of one rank, by ledger term of its mean step; ``groups``: largest first."""
 
     rank: int | None = None
     terms: Mapping[str, int] = field(default_factory=dict)
@@ -187,7 +184,7 @@ class Unexplained:
 
     @property
     def total_ns(self) -> int:
-        """All terms: one rank's, so that they add up."""
+        """Sum of all terms; they add up because they belong to one rank."""
         return sum(self.terms.values())
 
 
@@ -197,10 +194,10 @@ def find_unexplained_loss(
     ranks: Sequence[RankTime],
     collectives: Sequence[CollectiveTime] = (),
 ) -> Unexplained:
-    """Take what the findings can save from each rank's own step; return the rank that has most left.
+    """Subtract the savings of the findings from each rank's mean step; return the rank with the largest rest.
 
-    A saving is won once: it is taken from the terms that its rule claims, and what those lack from the terms
-    in which other ranks lose the same time.
+    A saving counts once: it is taken from the terms that its rule claims, and the remainder from the terms in
+    which other ranks lose the same time.
     """
     asked = {rule.cause: rule for rule in rules}
     left = {rank.rank: _subtract_savings(rank, findings, asked) for rank in ranks}
@@ -230,7 +227,7 @@ def _subtract_savings(
 def _exposed_groups(
     findings: Sequence[Finding], asked: Mapping[Cause, Rule], collectives: Sequence[CollectiveTime]
 ) -> tuple[ExposedGroup, ...]:
-    """A finding does not say which collectives it speaks of: each group loses all that findings claim."""
+    """Subtract all claimed communication from each group, because findings do not name their collectives."""
     claimed = sum(
         finding.saving_ns[1]
         for finding in findings

@@ -1,4 +1,4 @@
-"""Run the rules on a recording, against a baseline or side by side with another, and build the report."""
+"""Run the rules on a recording, optionally against a baseline, and build the report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
 
-#: What these do is counted on each rank by itself.
+#: These causes are proven by counts on each rank alone, so lost events leave their confidence as it is.
 _COUNTED_CAUSES = frozenset(
     {
         Cause.ACCUMULATION_REGATHERS,
@@ -51,16 +51,16 @@ def diagnose(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> Report:
-    """Say why a run is slow: the whole report, against ``baseline`` where one is given.
+    """Return the full report on a run, compared with ``baseline`` if given.
 
     Args:
-        run: the recording, or its analysis where that is there already.
-        baseline: what to compare with; the ledger is then split from baseline to run.
-        expected_bus_bytes_per_s: bus bandwidth that the link should give large messages.
-        policy: what is measured: the steps, or all of the recording as one stretch.
+        run: The recording, or its analysis if that exists already.
+        baseline: The run to compare with; the ledger is then split from baseline to run.
+        expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
+        policy: The measured window: single steps, or the whole recording as one stretch.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     analysis = _analyse_run(run, policy)
     before = _analyse_run(baseline, policy) if baseline is not None else None
@@ -74,10 +74,10 @@ def diagnose_time(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> Report:
-    """The time side of the report alone: memory is neither read nor judged; arguments as of ``diagnose``.
+    """Return the report on time only, without reading or judging memory. For the arguments see ``diagnose``.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     analysis = run if isinstance(run, RunAnalysis) else analyse_time_alone(run, policy)
     before = analyse_time_alone(baseline, policy) if baseline is not None else None
@@ -105,10 +105,10 @@ def _build_report(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequ
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
-    """The memory side of the report alone: time is neither read nor judged.
+    """Return the report on memory only, without reading or judging time.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     analysis = analyse_memory_alone(run)
     before = analyse_memory_alone(baseline) if baseline is not None else None
@@ -146,7 +146,7 @@ def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
 def _run_rules(
     asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
-    """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
+    """Return the ordered findings, no time claimed twice, and all gaps of the run, those of rules last."""
     checked = [rule.check(analysis, baseline) for rule in _applicable_rules(asked, analysis)]
     replay = Replay(analysis=analysis)
     answers, judged = judge_message_sizes(
@@ -168,16 +168,16 @@ def _run_rules(
 
 
 def _lower_confidence(finding: Finding) -> Finding:
-    """Return the finding as a note if it rests on times between events, of which some are lost."""
+    """Return the finding at low confidence if it rests on times between events, some of which are lost."""
     if finding.cause in _COUNTED_CAUSES or finding.saving_ns[1] <= 0:
         return finding
     return replace(finding, confidence=Confidence.LOW)
 
 
 def _applicable_rules(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
-    """Without a timed step there is no time to claim; that none was timed is said once, and not by each.
+    """Return the rules to run. Rules that claim time, except those about memory, need a timed step.
 
-    A step of no length is one of a damaged trace.
+    A missing step is reported once, not by each rule. A step of zero length comes from a damaged trace.
     """
     if wall_ns(analysis) > 0:
         return asked
@@ -192,10 +192,10 @@ def diagnose_side_by_side(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> SideBySide:
-    """``a`` by itself, and ``b`` with ``a`` as its baseline.
+    """Return ``a`` by itself next to ``b`` with ``a`` as its baseline.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     first, second = analyse(a, policy), analyse(b, policy)
     after = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
@@ -211,7 +211,7 @@ def pair_with_baseline(
     *,
     expected_bus_bytes_per_s: float | None = None,
 ) -> SideBySide:
-    """The same of two runs that are measured already; ``after``: the report on ``b`` with ``a`` before it."""
+    """Return the same for two analyzed runs; ``after`` is the report on ``b`` against ``a``."""
     before = diagnose(a[1], expected_bus_bytes_per_s=expected_bus_bytes_per_s)
     others = [
         build_memory_section(before, after),

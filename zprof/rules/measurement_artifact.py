@@ -1,13 +1,16 @@
-"""ZP101 measurement_artifact: the recording itself made part of what it shows.
+"""ZP101 measurement_artifact: the recording itself is part of what it shows.
 
-Five signs.  Waiting for the others' start is more than a fifth of all exposed waiting: profilers open up to
-several milliseconds apart.  A rank waits for it in the first collective of the window, beyond what it waits
-in the first one of any other step.  Where compute hides that, the rank is as much ahead, and waits in a later
-collective of that step: what it costs is what that step has more of exposed waiting than others, and no more
-than the first collective waited.  The same start in what was left out before the first step.  The clocks of
-the ranks are less certain than the waits that they time.  The ranks' windows hold different steps.  Of the
-collectives of ranks that are all there, fewer than half could be matched.  A sign that spoils the answer has
-high severity.
+There are five signs. A sign that spoils the answer has high severity.
+
+- Waiting for the others' start is more than a fifth of all exposed waiting: profilers open up to several
+  milliseconds apart. A rank waits for that in the first collective of the window, beyond its wait in the
+  first collective of any other step. If compute hides it, the rank is that much ahead, and waits in a later
+  collective of that step. The cost is then the excess of exposed waiting of that step over others, and at
+  most the wait of the first collective.
+- The same start lies in what was left out before the first step.
+- The ranks' clocks are less certain than the waits that they time.
+- The ranks' windows hold different steps.
+- All ranks are there, but fewer than half of their collectives could be matched.
 """
 
 from collections.abc import Callable
@@ -31,17 +34,17 @@ from zprof.rules.rule import (
 )
 
 _FIRST_RATIO = 0.20
-#: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
+#: Below this share of matched collectives, rules about ranks that wait for each other see chance rows.
 _MATCHED_RATIO = 0.50
-#: A window cuts off some launches at its begin.
+#: Share of launches that a window may cut off at its start.
 _UNLAUNCHED_RATIO = 0.01
-#: Start-up skew from this share of the step on moves the ledger enough to matter.
+#: Start-up skew from this share of the step changes the ledger enough to matter.
 _MATTERS_RATIO = 0.05
-#: From here on it is said before all causes: the means hold more of it than most causes cost.
+#: From this share it is reported before all causes: the means hold more of it than most causes cost.
 _LEADS_RATIO = 0.10
-#: A straggler costs a twentieth of a step and must stand ten uncertainties out of the clocks.
+#: A straggler costs a twentieth of a step and must exceed the clock uncertainty tenfold.
 _BLIND_RATIO = 0.05 / 10
-#: What a start costs: among causes the finding stands by that.
+#: The cost of a start, by which the finding is ranked among causes.
 START_COST_PER_STEP = "lost a step by the rank that waits longest for the others' start"
 
 
@@ -55,10 +58,10 @@ class _Sign:
 
 
 def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """A note, or with high severity a warning that the times cannot be trusted."""
+    """Return a note, or with high severity a warning that the times cannot be trusted."""
     if analysis.steps.empty:
         if analysis.run.source == "snapshot":
-            return None  # it never has any
+            return None  # a snapshot never has steps
         return untested_gap(Cause.MEASUREMENT_ARTIFACT, "no step was timed", "record with the time window on")
     signs = [sign for look in _SIGNS if (sign := look(analysis))]
     if not signs:
@@ -152,10 +155,10 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
 
 
 def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return what each rank waits, exposed, for the others' start.
+    """Return the exposed wait of each rank for the others' start.
 
-    Only from a collective on that is the first on all of its ranks: where an event of a rank is lost, what
-    that rank has in its place is a later collective, and its waiting is no start.
+    Only collectives that are the first on all of their ranks count. If an event of a rank is lost, its first
+    recorded collective is a later one, and waiting there is not start-up.
     """
     first = rows["first_of_window"].astype(bool)
     opening = rows[first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
@@ -172,9 +175,10 @@ def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _sum_beyond_usual(rows: pd.DataFrame, later: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the sum over each rank's rows beyond what the rank that has most has in a later step.
+    """Return each rank's sum less the usual sum of the rank that has most in a later step.
 
-    In another step another rank may wait: for one that is late in turn.
+    The reference is the largest rank because another rank may wait in each step, for one that is late in
+    turn.
     """
     usual = (
         later.groupby(["step", "rank"])[column].sum().groupby("step").max().median() if len(later) else 0.0
@@ -185,7 +189,7 @@ def _sum_beyond_usual(rows: pd.DataFrame, later: pd.DataFrame, column: str) -> "
 
 
 def _start_left_out(analysis: RunAnalysis) -> _Sign | None:
-    """The ranks' start in what comes before the first step, which the means here leave out."""
+    """Return the sign of a start before the first step, which the means here leave out."""
     if analysis.steps.empty or not analysis.tracks:
         return None
     walls = analysis.steps.groupby("rank")["wall_ns"].median()
@@ -220,7 +224,7 @@ def _left_out_ns(tracks: RankTracks) -> float:
 
 
 def matched_ratio(analysis: RunAnalysis) -> float | None:
-    """Return how many collectives are known to be the same on all ranks; None if not all ranks are there."""
+    """Return the share of collectives that were matched across ranks, None if ranks are missing."""
     rows = analysis.collectives
     rows = rows[rows["group_size"] != 1]
     if rows.empty or len(analysis.run.ranks_loaded) < analysis.run.world_size:
@@ -229,20 +233,20 @@ def matched_ratio(analysis: RunAnalysis) -> float | None:
 
 
 def do_recordings_match(analysis: RunAnalysis) -> bool:
-    """Whether what ranks waited for each other is known, as far as it can be."""
+    """Return whether at least half of the collectives were matched; True if that is unknown."""
     matched = matched_ratio(analysis)
     return matched is None or matched >= _MATCHED_RATIO
 
 
 def has_lost_events(analysis: RunAnalysis) -> bool:
-    """Whether the recordings do not fit because events are lost: calls that launched collectives are, too."""
+    """Return whether recordings do not match because events are lost, launches of collectives among them."""
     if analysis.collectives.empty or do_recordings_match(analysis):
         return False
     return float(analysis.collectives["launch_start_ns"].isna().mean()) > _UNLAUNCHED_RATIO
 
 
 def _unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
-    """Recordings of all ranks, of which hardly a collective is known to be the same one."""
+    """Return the sign that recordings of all ranks hardly have a collective in common."""
     matched = matched_ratio(analysis)
     if matched is None or do_recordings_match(analysis):
         return None

@@ -42,19 +42,19 @@ from zprof.rules.waiting.straggler_rank import straggler_rank
 
 
 def memory_rules() -> tuple[Rule, ...]:
-    """Those that need memory alone; one of them reads time as well, where it is known."""
+    """Return the rules that need memory only; one of them also reads time if known."""
     return (*MEMORY_RULES, ALLOCATOR_RETRIES_RULE)
 
 
 def all_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """All rules; with an expected bus bandwidth that one is held against it."""
+    """Return all rules; low_bus_bandwidth compares with the expected bandwidth if given."""
     memory = memory_rules()
     timed = [rule for rule in time_rules(expected_bus_bytes_per_s) if rule not in memory]
     return (*timed, *memory)
 
 
 def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """Those that read time: the recording first, what needs no clock next."""
+    """Return the rules that read time: the recording itself first, then rules that need no clock."""
     return (
         *MEASUREMENT_RULES,
         *VOLUME_RULES,
@@ -69,7 +69,7 @@ MEASUREMENT_RULES = (Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_ar
 
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)
-#: Collectives that vanish take their waits, their launches and, on a CPU, their copies with them.
+#: Removing a collective also removes its waits, its launches and, on a CPU, its copies.
 _WHOLE_COLLECTIVE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
 VOLUME_RULES: tuple[Rule, ...] = (
@@ -77,21 +77,21 @@ VOLUME_RULES: tuple[Rule, ...] = (
         cause=Cause.FP32_REDUCE,
         check=fp32_reduce,
         claims=_TRANSFER_TERMS,
-        # reductions that take twice as long hold up the gathers of the backward behind them
+        # reductions that take twice as long delay the gathers of the backward behind them
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
     Rule(
         cause=Cause.FP32_GATHER,
         check=fp32_gather,
         claims=_TRANSFER_TERMS,
-        # gathers of twice the bytes come late, those of the backward among them
+        # gathers of twice the bytes come late, also those of the backward
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER_TERMS),
     Rule(
         cause=Cause.UNEVEN_SHAPES,
         check=uneven_shapes,
-        # the waits for a rank with longer inputs, the transfer of padding, the kernels that fill it up
+        # waits for a rank with longer inputs, transfer of padding, kernels that write the padding
         claims=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
         explains=(Cause.STRAGGLER_RANK, Cause.COPY_OVERHEAD),
     ),
@@ -101,7 +101,7 @@ VOLUME_RULES: tuple[Rule, ...] = (
         cause=Cause.CHECKPOINT_REGATHERS,
         check=checkpoint_regathers,
         claims=_WHOLE_COLLECTIVE_TERMS,
-        # recomputation asks for its gather at the moment that it needs it
+        # recomputation requests its gather at the moment it needs it
         explains=(Cause.NO_PREFETCH,),
     ),
     Rule(cause=Cause.LAST_UNIT_REGATHERED, check=last_unit_regathered, claims=_WHOLE_COLLECTIVE_TERMS),
@@ -114,10 +114,10 @@ VOLUME_RULES: tuple[Rule, ...] = (
 
 
 _TRANSFER_AND_IDLE_TERMS = ("exposed_transfer_ns", "idle_ns")
-#: Whatever makes gathers late makes those of a backward late, too.
+#: Whatever delays gathers also delays those of the backward.
 _BACKWARD_REGATHERS = Cause.NEEDLESS_RESHARD_AFTER_FORWARD
 
-#: How large messages are, and between whom.
+#: Rules about message sizes, and about the hosts between which messages move.
 _MESSAGE_SIZE_RULES = (
     Rule(
         cause=Cause.LATENCY_BOUND_COLLECTIVES,
@@ -152,7 +152,7 @@ _MESSAGE_SIZE_RULES = (
 
 
 def transfer_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """All of them; with an expected bus bandwidth that one is held against it."""
+    """Return the rules about transfers; low_bus_bandwidth compares with the expected bandwidth if given."""
     bandwidth = check_against(expected_bus_bytes_per_s) if expected_bus_bytes_per_s else low_bus_bandwidth
     return (
         Rule(
@@ -198,7 +198,7 @@ WAITING_RULES = (
 )
 
 
-#: Also asked where memory alone is read.
+#: Also runs if only memory is read.
 ALLOCATOR_RETRIES_RULE = Rule(
     cause=Cause.ALLOCATOR_RETRIES,
     check=allocator_retries,

@@ -1,7 +1,7 @@
-"""What every rule is written with: its type, constructors of findings and gaps, selections of rows.
+"""Define the type of a rule, and what rules share: constructors of findings and gaps, row selections.
 
-A rule is a pure function from the analysis to a finding, a gap, or None. A rule that lacks its inputs
-returns a gap "not tested": that is not the same as having found nothing.
+A rule is a pure function from the analysis to a finding, a gap or None. A rule without its inputs returns a
+"not tested" gap, which is not the same as having found nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,24 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 
-#: Of the step: a gain above which a cause is there.
+#: A cause is present if the gain exceeds this share of the step.
 SURE_RATIO = 0.015
 
 
 class Check(Protocol):
-    """Tests one cause on one run."""
+    """A function that tests one cause on one run."""
 
     def __call__(self, analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-        """A finding where the cause is there, a gap where it cannot be tested, None where it is not."""
+        """Return a finding if the cause is present, a gap if it cannot be tested, None if it is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A cause, its check, and the ledger terms that its saving is taken from, in that order.
 
-    ``explains``: causes whose signal this one makes as well.  Where both are found, and this one is sure, it
-    takes its time first, and the other one is only what is left.
-    ``elsewhere``: terms of other ranks that are the same loss: while some wait, the late one stands idle.
+    ``explains``: causes whose signal this cause produces as well. If both are found and this one is above low
+    confidence, it claims its time first and the other gets what is left. ``elsewhere``: terms of other ranks
+    that are the same loss: while some ranks wait, the late one is idle.
     """
 
     cause: Cause
@@ -43,14 +43,14 @@ class Rule:
 
 
 def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
-    """The gap of a rule without its inputs."""
+    """Return the gap of a rule that lacks its inputs."""
     return Gap(what=f"rule {cause.value} not tested", reason=reason, remedy=remedy)
 
 
 def list_untested(
     causes: Sequence[Cause], gaps: Sequence[Gap], asked: Sequence[Rule] | None = None
 ) -> list[Cause]:
-    """Those of ``causes`` that could not be tested; of ``asked`` rules also those that no rule asks for."""
+    """Return the causes that a gap names as untested, or that none of the ``asked`` rules tests."""
     words = {
         word for gap in gaps if gap.what.startswith("rule") for word in gap.what.replace(",", " ").split()
     }
@@ -59,7 +59,7 @@ def list_untested(
 
 
 def group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
-    """Gaps of rules, those that the same missing input keeps from being tested as one."""
+    """Merge the gaps of rules that the same missing input keeps from being tested."""
     rules: dict[tuple[str, str], list[str]] = {}
     for gap in gaps:
         name = gap.what.removeprefix("rule ").removesuffix(" not tested")
@@ -86,7 +86,7 @@ def make_finding(
     disprove: str,
     saving_bytes: tuple[float, float] | None = None,
 ) -> Finding:
-    """A finding with the id and the page of its cause, savings in whole nanoseconds and bytes."""
+    """Return a finding with the id and the doc page of its cause, and savings in whole ns and bytes."""
     identifier = FINDING_IDS[cause]
     low, high = saving_ns
     return Finding(
@@ -105,93 +105,93 @@ def make_finding(
 
 
 def rate_severity(saving: float, whole: float) -> Severity:
-    """High from a tenth of the whole (the step's time, the peak's bytes) on, medium from a twentieth."""
+    """Return HIGH from 10 % of the whole (step time or peak bytes), MEDIUM from 5 %, else LOW."""
     if saving >= 0.10 * whole:
         return Severity.HIGH
     return Severity.MEDIUM if saving >= 0.05 * whole else Severity.LOW
 
 
 def choose_fix(engine: str, snippets: Mapping[str, str]) -> str:
-    """The snippet of the run's engine; where that has none, all of them, each under its engine's name."""
+    """Return the snippet for the run's engine, or all snippets under their engines' names if it has none."""
     for name, snippet in snippets.items():
         if name.lower() == engine.lower():
             return snippet
     return "\n".join(f"{name}:\n{snippet}" for name, snippet in snippets.items())
 
 
-#: What names one collective across the ranks.  Where ranks lack rows their sequences count other things.
+#: Column that identifies one collective across ranks. Sequence numbers do not if ranks lack rows.
 INSTANCE = "instance"
 
 
 def steady_rows(analysis: RunAnalysis) -> pd.DataFrame:
-    """Collectives without the first of the window, which carries the profilers' start-up skew."""
+    """Return the collectives without the first of the window, which carry the profilers' start-up skew."""
     rows = analysis.collectives
     return rows[~rows["first_of_window"].astype(bool)]
 
 
 def select_kind(rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
-    """Rows of one kind of collective."""
+    """Return the rows of one kind of collective."""
     return rows[rows["kind"].astype(str) == kind.value]
 
 
 def queued_ns(rows: pd.DataFrame) -> "pd.Series[int]":
-    """How long the host was blocked for a collective that had not started: queued behind others.
+    """Return how long the host was blocked on each collective before it started, queued behind others.
 
-    0 where the recording has no wait span.
+    0 if the recording has no wait span.
     """
     blocked = rows[["start_ns", "wait_end_ns"]].min(axis=1) - rows["wait_start_ns"]
     return blocked.clip(lower=0).fillna(0).astype("int64")
 
 
 def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
-    """A sum over all ranks and steps as the mean of one rank's step."""
+    """Return a sum over all ranks and steps as the mean per rank and step."""
     return float(total_ns) / max(1, len(analysis.steps))
 
 
 def wall_ns(analysis: RunAnalysis) -> float:
-    """Mean wall time of a step over ranks and steps."""
+    """Return the mean wall time of a step over ranks and steps, in ns."""
     return float(analysis.steps["wall_ns"].mean()) if len(analysis.steps) else 0.0
 
 
 def noise_floor_ns(analysis: RunAnalysis) -> int:
-    """Below which size a duration of this run means nothing: the noisiest rank's."""
+    """Return the noise floor of durations: that of the noisiest rank."""
     return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
 
 
 def clock_uncertainty_ns(analysis: RunAnalysis) -> int:
-    """How far apart the aligned clocks of two ranks may be."""
+    """Return the maximum offset that may remain between the aligned clocks of two ranks, 0 if not aligned."""
     alignment = analysis.time.alignment
     return alignment.uncertainty_ns if alignment else 0
 
 
 def has_no_collectives(analysis: RunAnalysis) -> bool:
-    """Whether several ranks ran and none of their collectives was recorded."""
+    """Return whether several ranks ran and none of their collectives was recorded."""
     return analysis.run.world_size > 1 and analysis.collectives.empty
 
 
 def can_replay(analysis: RunAnalysis) -> bool:
-    """Return whether the measured step can be replayed: then what a rule proposes is decided there."""
+    """Return whether the measured step may be replayed; if so, the replay decides what a rule proposes."""
     return analysis.source is not None and analysis.run.device != "cpu"
 
 
-#: The operator that copies gradients together.
+#: The operator that packs gradients into the buffer of a reduction.
 GRADIENT_COPY_KERNEL = "chunk_cat"
 
 
 def copy_kernels(analysis: RunAnalysis) -> pd.DataFrame:
-    """Rows of the kernels that are copies."""
+    """Return the rows of kernels that are copies."""
     kernels = analysis.kernels
     return kernels if kernels.empty else kernels[kernels["role"] != "compute"]
 
 
 def copy_names(analysis: RunAnalysis) -> frozenset[str]:
-    """Return the names of these kernels."""
+    """Return the names of the kernels that are copies."""
     rows = copy_kernels(analysis)
     return frozenset(rows["name"].astype(str)) if len(rows) else frozenset()
 
 
 def gather_copies_ns(analysis: RunAnalysis, gathers: pd.DataFrame) -> float:
-    """What copying these all_gathers out takes in a step, of rows of ``analysis.collectives``."""
+    """Return the mean time per rank and step to copy these all_gathers out, by their share of the bytes."""
     rows = copy_kernels(analysis)
     if rows.empty:
         return 0.0

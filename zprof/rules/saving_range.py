@@ -1,7 +1,7 @@
-"""Bound the saving of a finding by the what-if model's prediction for its fix and by the steps' noise.
+"""Bound the saving of a finding by the what-if prediction for its fix, and by the noise of the steps.
 
-Where the rule's own range and the predicted one overlap, the finding states the overlap. Where they do not,
-one of them is wrong: the range holds both, and the confidence falls.
+If the rule's own range and the predicted one overlap, the finding states the overlap. If not, one of them is
+wrong: the range covers both, and the confidence falls.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedSaving:
-    """Lowest and highest saving of a step, and how sure the finding still is."""
+    """Lowest and highest saving per step, in ns, and the confidence that is left."""
 
     saving_ns: tuple[float, float]
     confidence: Confidence
@@ -25,7 +25,7 @@ class BoundedSaving:
 def bound_by_prediction(
     analysis: RunAnalysis, change: Change, own: tuple[float, float], confidence: Confidence
 ) -> BoundedSaving:
-    """Compare a rule's own range and confidence with the model of the changed run."""
+    """Return a rule's own range and confidence, bounded by the model of the changed run."""
     model = predict_saving_ns(analysis, change)
     if model is None:
         return BoundedSaving(saving_ns=own, confidence=confidence)
@@ -39,7 +39,7 @@ def bound_by_prediction(
 def bound_range_by_prediction(
     analysis: RunAnalysis, change: Change, own: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the range alone."""
+    """Return only the range of ``bound_by_prediction``."""
     return bound_by_prediction(analysis, change, own, Confidence.LOW).saving_ns
 
 
@@ -47,7 +47,7 @@ _MAX_WIDENING_RATIO = 0.25
 
 
 def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:
-    """The finding with the noise of the run in its saving."""
+    """Return the finding with its saving range widened by the noise of the run, by 25 % at most."""
     low, high = finding.saving_ns
     noise = step_noise_ns or 0
     low = int(low - min(noise, _MAX_WIDENING_RATIO * low))

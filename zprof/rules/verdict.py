@@ -1,10 +1,10 @@
-"""The answer in one word and one sentence, for time and for memory.
+"""Give the verdict: one word and one sentence, for time and for memory.
 
-Without a baseline: ``risk`` if a finding is sure enough, ``ok`` if the causes that need no baseline were
-tested and none was found, else ``inconclusive``: also for a run of which a tenth of the step or more is
-exposed and no finding says why. If no step was timed, the peak decides: ``risk`` if a finding of at least
-medium confidence frees a tenth of it or the allocator had to retry, ``inconclusive`` if a tenth of it has no
-known owner. The verdict against a baseline is in :mod:`zprof.rules.baseline_verdict`.
+Without a baseline: ``risk`` if a finding is above low confidence, ``ok`` if the causes that need no baseline
+were tested and none was found, else ``inconclusive``. A run is also inconclusive if a tenth of the step or
+more is exposed and no finding explains it. If no step was timed, the peak decides: ``risk`` if a finding of
+at least medium confidence frees a tenth of it or the allocator had to retry, ``inconclusive`` if a tenth of
+it has no known owner. For the verdict against a baseline see :mod:`zprof.rules.baseline_verdict`.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
 from zprof.rules.rule import Rule, list_untested
 
-#: Causes that a run by itself must have been tested for before it is called ok.
+#: Causes that must have been tested before a run by itself is called ok.
 _NEEDED_CAUSES = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
-#: What can keep a device without work: before they were tested nothing is said of idle time.
+#: Causes of an idle device. If one is untested, idle time is reported as unknown.
 _IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
@@ -34,18 +34,18 @@ _LOST_TERMS = {
     "exposed_memcpy_ns": "exposed copies",
     "idle_ns": "idle",
 }
-#: Of the step: so much lost, and no cause found, is no "ok".
+#: With more than this share of the step idle and no cause found, the verdict is not "ok".
 _IDLE_RATIO = 0.5
-#: Of the step: from here on a loss is named.
+#: Minimum share of the step for a loss to be named.
 _WORTH_RATIO = 0.1
-#: Groups that are named, and of the largest one how much the others must have.
+#: Maximum number of groups named, and their minimum size relative to the largest one.
 _MAX_GROUPS = 3
 _WORTH_GROUP_RATIO = 0.1
 _MAX_NAME_LENGTH = 40
-#: Ranks that are named.
+#: Maximum number of ranks named.
 _MAX_NAMED_RANKS = 4
 
-#: Gaps by which a verdict on the rest is none on the run, and how they are said.
+#: Gaps that keep a verdict from covering the whole run, and their wording.
 _LOST_RANKS = {
     RANK_MISSING: "recorded nothing",
     RANK_CUT_SHORT: "ended before the recording did",
@@ -65,7 +65,7 @@ def judge(
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
 ) -> Verdict:
-    """Return the verdict on a run; never ok where ranks were killed or could not write, and it says which."""
+    """Return the verdict on a run; if ranks were killed or could not write, it names them and is never ok."""
     verdict = _judge(
         run,
         time,
@@ -85,7 +85,7 @@ def judge(
 
 
 def _describe_lost_ranks(gaps: Sequence[Gap]) -> str:
-    """Which ranks a verdict cannot speak for: "rank 1 ended before the recording did"."""
+    """Return which ranks the verdict does not cover: "rank 1 ended before the recording did"."""
     said = []
     for what, verb in _LOST_RANKS.items():
         ranks = sorted({gap.rank for gap in gaps if gap.what == what and gap.rank is not None})
@@ -108,9 +108,9 @@ def _judge(
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
 ) -> Verdict:
-    """The verdict on a run; ``gaps`` are searched for causes that the ``asked`` rules could not test.
+    """Return the verdict on what was recorded; ``gaps`` name the causes that no rule could test.
 
-    ``unexplained``: what is lost and no finding explains.
+    ``unexplained``: the loss that no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
         status, sentence = _judge_peak_of_run(run, memory, findings)
@@ -140,14 +140,14 @@ def _judge(
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
-    """The verdict on the memory of a run; with ranks missing it is never ok."""
+    """Return the verdict on the memory of a run; never ok if ranks are missing."""
     if not memory.per_rank:
         return _make_verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
     return _make_verdict(*_judge_peak_of_run(run, memory, findings))
 
 
 def _refuse_comparison(head: str, why: Gap, sure: Sequence[Finding]) -> Verdict:
-    """A baseline was named, and nothing can be said of it; what the run shows by itself is."""
+    """Return an inconclusive verdict on a baseline that cannot be compared, with the run's own finding."""
     alone = f"; by itself: {sure[0].sentence}" if sure else ""
     return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
 
@@ -162,7 +162,7 @@ def _judge_peak_of_run(
 
 
 def _describe_unexplained(sure: Sequence[Finding], unexplained: Unexplained, time: Time) -> str:
-    """That one rank loses more than the findings can save, where that is worth a word."""
+    """Return that one rank loses more than the findings can save, if that is a tenth of its step or more."""
     rest, saved = unexplained.total_ns, sum(finding.saving_ns[1] for finding in sure)
     wall = next((rank.wall_ns for rank in time.per_rank if rank.rank == unexplained.rank), 0)
     if rest <= saved or rest < _WORTH_RATIO * wall:
@@ -175,7 +175,7 @@ def _describe_unexplained(sure: Sequence[Finding], unexplained: Unexplained, tim
 
 
 def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
-    """Nothing is sure enough, but a guess is about so much of the step that the run is not called ok."""
+    """Return an inconclusive verdict if a low-confidence finding covers a tenth of the step, else None."""
     wall = max(rank.wall_ns for rank in time.per_rank)
     guess = next((f for f in findings if f.saving_ns[1] >= _WORTH_RATIO * wall), None)
     if guess is None:
@@ -193,7 +193,7 @@ def _judge_without_findings(
     unexplained: Unexplained,
     volume: Volume | None,
 ) -> Verdict:
-    """Where nothing is sure enough."""
+    """Return the verdict for a run without findings above low confidence."""
     head = f"{_mean_step(time)}{_loaded_ranks(run)}"
     missing = list_untested(_NEEDED_CAUSES, gaps)
     if missing:
@@ -218,7 +218,7 @@ def _judge_without_findings(
 
 
 def _list_groups(unexplained: Unexplained) -> str:
-    """The groups of collectives in which most of it lies, means of their ranks."""
+    """Return the groups of collectives with most of the loss, as means of their ranks."""
     named = [
         f"{format_ns(entry.ns)} in {_name_group(entry)}"
         for entry in unexplained.groups[:_MAX_GROUPS]
@@ -232,7 +232,7 @@ def _name_group(entry: ExposedGroup) -> str:
 
 
 def _explain_idle(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
-    """What is known of the causes of idle time, none of which was found."""
+    """Return what is known about the causes of idle time, none of which was found."""
     missing = list_untested(_IDLE_CAUSES, gaps, asked)
     if missing:
         return f"and what the host does meanwhile is not known: not tested: {_join_causes(missing)}"
@@ -258,21 +258,21 @@ def _step_unit(time: Time) -> str:
 
 
 def _idle_share(time: Time) -> str | None:
-    """How much of the time is idle, where that is more than half of it."""
+    """Return the idle share of the time if that is more than half, else None."""
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
     return format_percent(idle / wall) if idle > _IDLE_RATIO * wall else None
 
 
 def _exposed_ratio(time: Time) -> float:
-    """How much of the time nothing is computed because data is on its way."""
+    """Return the share of the time in which nothing is computed because data is being moved."""
     wall = sum(rank.wall_ns for rank in time.per_rank)
     exposed = sum(int(getattr(rank, term)) for rank in time.per_rank for term in _EXPOSED)
     return exposed / wall if wall else 0.0
 
 
 def _describe_exposed(time: Time) -> str:
-    """The share of the step in which nothing is computed because data is on its way, where that is much."""
+    """Return the exposed share of the step as text if it is a tenth or more, else ""."""
     exposed = _exposed_ratio(time)
     if exposed < _WORTH_RATIO:
         return ""
@@ -282,7 +282,7 @@ def _describe_exposed(time: Time) -> str:
 
 
 def _describe_excess_volume(volume: Volume | None) -> str:
-    """Say that more is moved than the formula has, though all of it may be hidden."""
+    """Return that more bytes move than the ZeRO formula says, even if all of them are hidden; else ""."""
     if volume is None or not volume.exceeds_formula:
         return ""
     seen, formula = format_bytes(volume.seen_bytes), format_bytes(volume.expected_bytes)
@@ -290,7 +290,7 @@ def _describe_excess_volume(volume: Volume | None) -> str:
 
 
 def _largest_loss(time: Time) -> str:
-    """The largest part of the step in which nothing is computed, where it is worth a word."""
+    """Return the largest lost term of the step as text if it is a tenth or more, else ""."""
     ranks = time.per_rank
     sums = {name: sum(int(getattr(rank, term)) for rank in ranks) for term, name in _LOST_TERMS.items()}
     name, largest = max(sums.items(), key=lambda item: item[1])
@@ -300,7 +300,7 @@ def _largest_loss(time: Time) -> str:
 
 
 def _describe_unsplit(run: RunFacts, time: Time) -> str:
-    """How much of the step is communication of which nobody can say whether it waited, where that is most."""
+    """Return how much exposed communication cannot be split into wait and transfer, if that is most of it."""
     ranks = time.per_rank
     unsplit = sum(rank.unsplit_ns for rank in ranks)
     exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
@@ -333,7 +333,7 @@ _UNKNOWN_RATIO = 0.10
 
 
 def judge_peak(memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
-    """Status and sentence; some rank's memory must be known."""
+    """Return status and sentence for the peak of the rank that has the highest; needs memory of some rank."""
     rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
     head = _describe_peak(rank)
     risk = next((entry for entry in findings if _is_risk(entry, rank)), None)

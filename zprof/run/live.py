@@ -1,6 +1,6 @@
 """Follow a run while it is being recorded: its manifests, and the steps of all ranks as they come in.
 
-Nothing in the folder is trusted: what one look reads, and what is kept, is bounded. A look costs two
+Nothing in the folder is trusted: the amount read per poll and the amount kept are bounded. A poll costs two
 ``stat`` calls per rank when nothing is new.
 """
 
@@ -26,25 +26,25 @@ from zprof.run.plain_file import open_plain
 from zprof.run.step_log import StepLine, decode_step
 
 MAX_RANKS = 1024
-#: Steps of a rank that are kept: the last ones.
+#: Number of steps kept per rank: the last ones.
 MAX_STEPS = 128
-#: Longer lines are none of ours, also not of a later version.
+#: Longer lines were not written by zprof, nor will a later version write them.
 MAX_LINE_BYTES = 4096
-#: New bytes of all ranks in one look; who has more waits for the next ones.
+#: New bytes of all ranks per poll; ranks with more continue at the next poll.
 MAX_NEW_BYTES = 4 << 20
 _MAX_RANK_BYTES = 64 << 10
 _RANK_FOLDER = re.compile(r"rank(\d{5})")
-#: A rank's own words of how its recording stands; where it has none of these it ended.
+#: Values of a rank's status until its recording has ended.
 UNFINISHED = ("recording", "partial")
-#: Who has written nothing for so long, and for so many of its steps, is taken to be gone.
+#: A rank that has written nothing for this long, and for this many of its steps, is assumed to be gone.
 _SILENT_NS, _SILENT_STEPS = 120 * 10**9, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRank:
-    """What one rank has shown: its manifest, its last steps, and how many it finished in all.
+    """State of one rank: its manifest, its last steps, and the number of steps that it finished.
 
-    ``damaged``: lines of its log that are none of ours, or too long.
+    ``damaged``: number of lines in its log that are invalid or too long.
     """
 
     rank: int
@@ -60,16 +60,16 @@ class LiveRank:
 
     @property
     def finished(self) -> bool:
-        """Whether its recording is over and written."""
+        """Return whether its recording has ended and is written."""
         return self.manifest.status not in UNFINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """A run at one look; without a manifest nothing is there yet, and ``problem`` says what is wrong.
+    """State of a run at one poll; without a manifest it does not exist yet, or ``problem`` says why.
 
-    ``tables``: grows whenever a rank has written tables, or finished.  ``left_out``: ranks beyond the most
-    that are shown.
+    ``tables``: grows whenever a rank has written tables or finished. ``left_out``: number of ranks beyond the
+    displayed maximum.
     """
 
     manifest: RunManifest | None = None
@@ -80,13 +80,13 @@ class LiveState:
 
     @property
     def finished(self) -> bool:
-        """Whether all ranks of the run have written all."""
+        """Return whether all ranks of the run have written everything."""
         expected = min(self.manifest.world_size, MAX_RANKS) if self.manifest else 0
         return 0 < expected <= len(self.ranks) and all(rank.finished for rank in self.ranks)
 
 
 class LiveRun:
-    """Looks at a run directory again and again; it need not be there at first."""
+    """Poll a run directory, which need not exist at first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class LiveRun:
         self._tables = 0
 
     def look(self) -> LiveState:
-        """What there is now.  Never raises for what is in the folder."""
+        """Return the current state. Never raises because of the folder's content."""
         try:
             self._read_manifest()
         except (BadInput, OSError) as error:
@@ -135,14 +135,14 @@ class LiveRun:
         self._manifest, self._seen = manifest, seen
 
     def _numbers(self, world_size: int) -> list[int]:
-        """Ranks that have a folder; not looked for again once all are there."""
+        """Return the ranks that have a folder; the folder is not listed again once all exist."""
         if len(self._ranks) >= min(world_size, MAX_RANKS) and world_size <= MAX_RANKS:
             return sorted(self._ranks)
         names = (_RANK_FOLDER.fullmatch(name) for name in os.listdir(self.path))
         return sorted(number for name in names if name and (number := int(name[1])) < world_size)
 
     def _read_new(self, followed: list["_RankFollower"]) -> None:
-        """Each look begins with another rank, so that none waits for ever where there is much to read."""
+        """Read new data of each rank; every poll starts with another rank, so that no rank starves."""
         room, many = MAX_NEW_BYTES, len(followed)
         for place in range(many):
             rank = followed[(self._first + place) % many]
@@ -157,7 +157,7 @@ class LiveRun:
 
 
 class _RankFollower:
-    """One rank, from look to look."""
+    """Follow one rank from poll to poll."""
 
     def __init__(self, run: Path, rank: int) -> None:
         self._run, self._rank = run, rank
@@ -169,14 +169,14 @@ class _RankFollower:
         self.now: LiveRank | None = None
 
     def read_manifest(self) -> bool:
-        """Whether it has written tables since the last look, or said that these were the last."""
+        """Return whether it has written tables since the last poll, or changed its status."""
         try:
             seen = _file_signature(self._manifest_path)
             if seen == self._seen:
                 return False
             manifest = read_rank_manifest(self._run, self._rank)
         except (BadInput, OSError):
-            return False  # being replaced, or not there yet: at the next look it is
+            return False  # being replaced, or does not exist yet: the next poll reads it
         self._seen = seen
         before = self.now.manifest if self.now else None
         self.now = replace(self.now, manifest=manifest) if self.now else self._rank_of(manifest)
@@ -185,7 +185,7 @@ class _RankFollower:
         return (manifest.files, manifest.status) != (before.files, before.status)
 
     def read_steps(self, most_bytes: int) -> int:
-        """Take in the new lines; how many bytes they had."""
+        """Read the new lines and return their size in bytes."""
         before = self._file.read_bytes
         try:
             lines = self._file.lines(most_bytes)
@@ -199,7 +199,7 @@ class _RankFollower:
         return new
 
     def _take(self, step: StepLine | None) -> None:
-        """Steps of a rank only grow: a line that goes back is none of ours."""
+        """Add a step; step numbers only grow, so a line that goes back counts as damaged."""
         if step is None or (self._steps and step.step <= self._steps[-1].step):
             self._damaged += 1
             return
@@ -221,9 +221,9 @@ class _RankFollower:
 
 
 def is_still_recording(path: Path, now_ns: int) -> bool:
-    """Whether somebody seems to record there: ranks have not finished, and wrote not long ago.
+    """Return whether a rank still seems to be recording: not all have finished, and the last write is recent.
 
-    A rank that was killed leaves the same words; only its silence tells.
+    A rank that was killed leaves the same status; only its silence reveals it.
     """
     state = LiveRun(path).look()
     if state.manifest is None or state.manifest.source != "recording" or state.finished:
@@ -235,20 +235,20 @@ def is_still_recording(path: Path, now_ns: int) -> bool:
 
 
 def _file_signature(path: Path) -> tuple[int, ...]:
-    """Differs for each file that was put in this place: inode numbers alone come again."""
+    """Return a signature that changes with each replacement of the file; inode numbers alone are reused."""
     state = os.stat(path)
     return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
 
 
 class FollowedFile:
-    """Whole lines as they come.  A line that is too long is left out, without keeping it in memory.
+    """Reader of complete lines as they are appended. Lines that are too long are skipped, not kept in memory.
 
-    ``too_long`` counts those of this file, ``read_bytes`` all bytes ever read.
+    ``too_long`` counts those in this file, ``read_bytes`` all bytes ever read.
 
     Args:
-        path: A file that may not be there yet, and may be replaced.
-        longest: Bytes of a line, without its end.
-        restarted: Called where another file stands in the place of the one that was followed.
+        path: A file that may not exist yet, and may be replaced.
+        longest: Maximum bytes of a line, without its end.
+        restarted: Called when another file has replaced the one that was followed.
     """
 
     def __init__(self, path: Path, longest: int, restarted: Callable[[], None]) -> None:
@@ -260,10 +260,10 @@ class FollowedFile:
         self.too_long, self.read_bytes = 0, 0
 
     def lines(self, most_bytes: int) -> list[bytes]:
-        """The lines that ended since the last call, of at most so many new bytes.
+        """Return the lines that were completed since the last call, from at most ``most_bytes`` new bytes.
 
         Raises:
-            OSError: it is there and cannot be read, or is no regular file.
+            OSError: the file exists and cannot be read, or is not a regular file.
         """
         try:
             content = self._new_bytes(most_bytes)

@@ -1,7 +1,7 @@
-"""The manifest: facts of the whole run, and beside them what each rank wrote.
+"""Read the manifests: facts of the whole run, and what each rank wrote.
 
-``manifest.json`` holds what every rank knows alike; ``rankNNNNN/rank.json`` holds what only that rank
-knows.  A reader merges them, so no rank ever waits for another.
+``manifest.json`` holds what is equal on every rank; ``rankNNNNN/rank.json`` holds what only that rank knows.
+A reader merges them, so no rank ever waits for another.
 """
 
 import json
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSteps:
-    """What a recording is to watch: ``skip`` steps not at all, then ``memory``, then ``time`` steps."""
+    """Plan of a recording: ``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int
     memory: int
@@ -36,11 +36,11 @@ class PlannedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Facts that every rank of the run knows alike.
+    """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or snapshot or trace (imported).  ``gaps`` are of no rank: files that could not be
-    used, ranks that had to be guessed.  ``planned``: None for what is imported, or was recorded before it
-    came to be.
+    ``source``: recording, or snapshot or trace (imported). ``gaps`` belong to no rank: files that could not
+    be used, ranks that had to be guessed. ``planned``: None for imported runs and for recordings older than
+    this field.
     """
 
     schema: str = RUN_SCHEMA
@@ -67,11 +67,11 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankManifest:
-    """What one rank recorded.
+    """Manifest of what one rank recorded.
 
-    ``status`` is recording until its tables are on disk.  ``run_id`` is that of the run's manifest, or
-    the rank is left over from another recording on the same path.  ``memory_mode`` is full or light, empty
-    where no memory was recorded.
+    ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
+    manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
+    empty if no memory was recorded.
     """
 
     rank: int
@@ -86,22 +86,22 @@ class RankManifest:
 
 
 def rank_folder(run: Path, rank: int) -> Path:
-    """Where a rank writes."""
+    """Return the folder of a rank."""
     return run / f"rank{rank:05d}"
 
 
 def staged_path(table: Path) -> Path:
-    """Where a new version of a table waits until the manifest names it."""
+    """Return the path where a new version of a table waits until the manifest names it."""
     return table.with_name(f".{table.name}.new")
 
 
 def to_json(manifest: RunManifest | RankManifest) -> str:
-    """The manifest as indented JSON."""
+    """Return the manifest as indented JSON."""
     return json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
 
 
 def read_run_manifest(run: Path) -> RunManifest:
-    """Read and check ``manifest.json``; keys that this version does not know are left out.
+    """Read and check ``manifest.json``; keys unknown to this version are ignored.
 
     Raises:
         BadInput: no such run, not a run, damaged, or written by a newer zprof.
@@ -113,14 +113,18 @@ def read_run_manifest(run: Path) -> RunManifest:
 
 
 def read_rank_manifest(run: Path, rank: int) -> RankManifest:
-    """Read ``rankNNNNN/rank.json``; raises BadInput where it is damaged."""
+    """Read ``rankNNNNN/rank.json``.
+
+    Raises:
+        BadInput: it is missing, unreadable or damaged.
+    """
     path = rank_folder(run, rank) / RANK_NAME
     return _decode(_read(path), RankManifest, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
-    """What every manifest of any version has."""
+    """The part of a manifest that every version has."""
 
     schema: str = ""
 

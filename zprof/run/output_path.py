@@ -11,10 +11,10 @@ from zprof.run.manifest import read_run_manifest
 
 @contextmanager
 def replace_run(path: Path, *, force: bool) -> Iterator[None]:
-    """Make room for a run at ``path``; the run that was there comes back where no new one was written.
+    """Make room for a run at ``path``; restore the previous run if no new one was written.
 
     Raises:
-        BadInput: a run is there and ``force`` is not given, or something else is there.
+        BadInput: a run exists and ``force`` is not given, or something else is there.
     """
     check_output_path(path, force=force)
     if not _is_taken(path):
@@ -38,15 +38,15 @@ def replace_run(path: Path, *, force: bool) -> Iterator[None]:
 
 
 def check_output_path(path: Path, *, force: bool, since_ns: int | None = None) -> None:
-    """Refuse a path where something is that a run must not replace.
+    """Refuse a path that holds something that a run must not replace.
 
     Args:
-        path: Where the run is to be.
-        force: A run that is there may be replaced.
-        since_ns: What came to be after this time is the work of another rank of the same job.
+        path: Output path of the run.
+        force: An existing run may be replaced.
+        since_ns: Anything created after this time was written by another rank of the same job.
 
     Raises:
-        BadInput: a run is there and ``force`` is not given, or something else is there.
+        BadInput: a run exists and ``force`` is not given, or something else is there.
     """
     if not _is_taken(path) or (since_ns is not None and path.stat().st_mtime_ns >= since_ns):
         return

@@ -1,6 +1,6 @@
-"""Opens the files of a run, which may come from a stranger: regular files only.
+"""Open the files of a run, which may come from a stranger: regular files only.
 
-A pipe, or a link to a device, in the place of a file would be waited for, or read, without end.
+A pipe, or a link to a device, in place of a file would block the reader or never end.
 """
 
 import errno
@@ -14,7 +14,7 @@ def open_plain(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one.
 
     Raises:
-        OSError: it is not there, cannot be read, or is something else.
+        OSError: it does not exist, cannot be read, or is something else.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:

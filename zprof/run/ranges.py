@@ -1,4 +1,4 @@
-"""The grammar of ranges that an engine writes with ``torch.profiler.record_function``.
+"""Parse the ranges that an engine writes with ``torch.profiler.record_function``.
 
     <engine>::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>
     <engine>::wait   <kind> pg=<name> seq=<int> unit=<name>
@@ -6,8 +6,8 @@
     <engine>::compute <phase> unit=<name>
     <engine>::copy <what> unit=<name> bytes=<int>
 
-Any engine may use it.  A wait without a kind is anonymous: the thread was blocked, nobody said on what.
-Fields may stand in any order, unknown ones are ignored, and text that does not fit is no range.
+Any engine may use this grammar. A wait without a kind is anonymous: the thread was blocked, but it is unknown
+on what. Fields may be in any order, unknown ones are ignored, and text that does not match is no range.
 """
 
 import re
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class RangeVerb(StrEnum):
-    """What a range says that its thread did."""
+    """Activity of the thread inside a range."""
 
     LAUNCH = "launch"
     WAIT = "wait"
@@ -33,7 +33,7 @@ class RangeVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRange:
-    """One parsed range.  ``kind`` is None for compute and copies, and where a collective is not known."""
+    """One parsed range; ``kind`` is None for compute and copies, and if the collective is unknown."""
 
     engine: str
     verb: RangeVerb
@@ -46,7 +46,7 @@ class EngineRange:
 
 
 def parse_range(name: str) -> EngineRange | None:
-    """The range that a profiler annotation spells, or None where it is none."""
+    """Return the range that a profiler annotation encodes, or None if it is not a range."""
     head = _HEAD.fullmatch(name) if len(name) <= _MAX_LENGTH else None
     if head is None:
         return None

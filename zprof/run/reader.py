@@ -1,6 +1,6 @@
-"""Reads a run: lazy, validated, read-only.
+"""Read a run: lazily, with validation, read-only.
 
-Opening a run reads its manifests alone; what reads tables is imported with the first table.
+Opening a run reads only its manifests; the code that reads tables is imported with the first table.
 """
 
 import json
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _MAX_RANKS = 1 << 20
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
-#: Of the log of steps; its last whole line is in there.
+#: Bytes read from the end of the step log; its last complete line lies within them.
 _LAST_LINES_BYTES = 1 << 16
 
 
 class Run:
-    """A recording on disk.  Opening reads the manifests only; tables load when asked for."""
+    """A recording on disk. Opening it reads only the manifests; tables load on demand."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -49,14 +49,14 @@ class Run:
             raise BadInput(f"{self.path}: impossible world size", hint="record the run again")
 
     def described(self, training: TrainingFacts) -> "Run":
-        """The same run with other facts of its program than its manifest has."""
+        """Return the same run with other training facts than its manifest has."""
         other = copy(self)
         other.manifest = replace(self.manifest, training=training)
         return other
 
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:
-        """Manifests of the ranks whose tables are on disk."""
+        """Manifests of the ranks whose tables are on disk, by rank."""
         found = {rank: self._found(rank) for rank in self._folders()}
         return {rank: m for rank, m in found.items() if m is not None and m.status != "recording"}
 
@@ -66,7 +66,7 @@ class Run:
         return tuple(self.rank_manifests)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """What the recorders could not measure, and the ranks that are missing."""
+        """Return what the recorders could not measure, and the ranks that are missing."""
         found = list(self.manifest.gaps)
         found += [
             replace(gap, rank=rank) if gap.rank is None else gap
@@ -81,10 +81,10 @@ class Run:
         return tuple(found)
 
     def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
-        """One table of one rank as Arrow, checked against schema, row count and checksum.
+        """Return one table of one rank as Arrow, checked against schema, row count and checksum.
 
         Raises:
-            BadInput: the rank or table is not there, damaged, or not what the manifest says.
+            BadInput: the rank or table does not exist, is damaged, or does not match the manifest.
         """
         from zprof.run.table_reader import read_table
 
@@ -92,22 +92,22 @@ class Run:
         return read_table(rank_folder(self.path, rank) / f"{name}.parquet", name, file, columns)
 
     def has_table(self, rank: int, name: str) -> bool:
-        """Whether a rank recorded this table."""
+        """Return whether a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and name in manifest.files
 
     def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """One table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+        """Return one table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""
         from zprof.run.table_reader import as_frame
 
         return as_frame(self.table(rank, name, columns))
 
     def events(self, rank: int) -> "pd.DataFrame":
-        """Kernels, operators and annotations of one rank."""
+        """Return the kernels, operators and annotations of one rank."""
         return self.frame(rank, "events")
 
     def collectives(self) -> "pd.DataFrame":
-        """The collectives of all ranks that timed any, with a ``rank`` column."""
+        """Return the collectives of all ranks that timed any, with a ``rank`` column."""
         import pandas as pd
 
         timed = [rank for rank in self.ranks if self.has_table(rank, "collectives")]
@@ -115,11 +115,11 @@ class Run:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def memory(self, rank: int) -> "pd.DataFrame":
-        """Lives of memory blocks of one rank."""
+        """Return the lifetimes of the memory blocks of one rank."""
         return self.frame(rank, "alloc")
 
     def last_step(self, rank: int) -> int | None:
-        """The last step that a rank finished, also where it was killed; None where it finished none."""
+        """Return the last step that a rank finished, even if it was killed; None if it finished none."""
         path = rank_folder(self.path, rank) / STEPS_NAME
         try:
             with open_plain(path) as content:
@@ -135,19 +135,19 @@ class Run:
         return None
 
     def _folders(self) -> list[int]:
-        """The ranks of this run that have a folder: a job may have many more."""
+        """Return the ranks of this run that have a folder. The job may have many more ranks."""
         numbers = [int(match[1]) for name in os.listdir(self.path) if (match := _RANK_FOLDER.fullmatch(name))]
         return sorted(number for number in numbers if number < self.manifest.world_size)
 
     def _found(self, rank: int) -> RankManifest | None:
-        """What a rank left of this run; a rank of an earlier run on the same path is none of it."""
+        """Return the manifest of a rank, or None if the folder is absent or left over from an earlier run."""
         if not rank_folder(self.path, rank).is_dir():
             return None
         manifest = read_rank_manifest(self.path, rank)
         return manifest if manifest.run_id == self.manifest.run_id else None
 
     def _not_given(self, absent: Sequence[int]) -> list[Gap]:
-        """One gap for all ranks of which no file was imported."""
+        """Return one gap for all ranks of which no file was imported."""
         reason = f"no file of {len(absent)} of {self.manifest.world_size} ranks was given"
         gap = Gap(what="ranks missing", reason=reason, remedy="import the files of all ranks together")
         return [gap] if absent else []

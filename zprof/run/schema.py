@@ -1,24 +1,24 @@
-"""The tables of a run (schema ``zprof.run/1``): one Parquet file per rank and table.
+"""Tables of a run (schema ``zprof.run/1``): one Parquet file per rank and table.
 
-Times are absolute int64 nanoseconds of the rank's own clock, sizes int64 bytes. A column is null where the
-value is unknown, never 0. Names are dictionary-encoded.
+Times are absolute int64 nanoseconds on the rank's own clock, sizes int64 bytes. A column is null if the value
+is unknown, never 0. Names are dictionary-encoded.
 """
 
 import pyarrow as pa
 
-#: Text that repeats.
+#: Text with repeated values.
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
 def make_column(title: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
-    """One column; null only where it says so."""
+    """Return one column; it is not nullable by default."""
     return pa.field(title, kind, nullable=nullable)
 
 
-#: One row for each life of a block of memory.  ``source``: profiler (the allocator's own event),
-#: storage (a tensor storage that the tracker saw), foreign (memory torch did not allocate).  A
-#: storage that was there before the window has the window's begin as ``allocated_ns``.
-#: ``generation`` numbers the rows of source storage; -1 for the others.
+#: One row per lifetime of a block of memory. ``source``: profiler (the allocator's own event), storage (a
+#: tensor storage that the tracker saw), foreign (memory that torch did not allocate). A storage older than
+#: the window has the start of the window as ``allocated_ns``. ``generation`` numbers the rows of source
+#: storage; -1 for the others.
 ALLOC = pa.schema(
     [
         make_column("generation", pa.int64()),
@@ -37,7 +37,7 @@ ALLOC = pa.schema(
     ]
 )
 
-#: Python frames of a stack, ``depth`` 0 the innermost.  ``stack`` numbers the stacks of ``alloc`` and
+#: Python frames of a stack; ``depth`` 0 is the innermost. ``stack`` numbers the stacks of ``alloc`` and
 #: ``block`` of the same rank.
 STACK = pa.schema(
     [
@@ -49,11 +49,11 @@ STACK = pa.schema(
     ]
 )
 
-#: One row for each block of a CUDA allocator's history (recorded, or from a snapshot file).
-#: ``freed_ns`` is when the program gave it back (free_requested), ``released_ns`` when no stream used it
-#: any more (free_completed): in between it cannot be used again.  ``before_history``: it was there when the
-#: history begins, which then stands in ``allocated_ns``.  ``tag`` is the program's own note
-#: (user_metadata), ``pool`` a private pool's id ("0,0" is the common one).
+#: One row per block of a CUDA allocator's history (recorded, or from a snapshot file). ``freed_ns`` is when
+#: the program freed it (free_requested), ``released_ns`` when no stream used it any more (free_completed); in
+#: between it cannot be reused. ``before_history``: it existed when the history starts, which is then its
+#: ``allocated_ns``. ``tag`` is the program's own note (user_metadata), ``pool`` the id of a private pool
+#: ("0,0" is the default one).
 BLOCK = pa.schema(
     [
         make_column("device", TEXT),
@@ -72,7 +72,7 @@ BLOCK = pa.schema(
     ]
 )
 
-#: One row for each stretch of device memory that a CUDA allocator held, from its mapping to its end.
+#: One row per range of device memory that a CUDA allocator held, from mapping to unmapping.
 SEGMENT = pa.schema(
     [
         make_column("device", TEXT),
@@ -87,8 +87,8 @@ SEGMENT = pa.schema(
     ]
 )
 
-#: A claim of a tenant on a storage's life (``generation``), from ``time_ns`` on; ``gained`` false ends
-#: it.  ``backdated``: the claim covers the storage from birth on.  ``via`` says who saw it.
+#: A tenant's claim on the lifetime of a storage (``generation``) from ``time_ns`` on; ``gained`` false ends
+#: it. ``backdated``: the claim covers the storage from its allocation on. ``via`` names what saw it.
 ROLE = pa.schema(
     [
         make_column("generation", pa.int64()),
@@ -101,8 +101,8 @@ ROLE = pa.schema(
     ]
 )
 
-#: Counters of the allocator and of the process, sampled at step boundaries (``step`` -1 before the first);
-#: a null column was not measurable.  The peaks are those since the process began.
+#: Counters of the allocator and of the process, sampled at step boundaries (``step`` is -1 before the first).
+#: A null column could not be measured. The peaks are those since the start of the process.
 SAMPLES = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -121,10 +121,10 @@ SAMPLES = pa.schema(
     ]
 )
 
-#: What NVML says of a device while the program runs; a null column is not supported there.
-#: ``reason``: period, before_group or after_group (``group``: whose first collective that is).
-#: ``process_bytes`` is this process's on the device, ``used_bytes`` everybody's.  ``reserved_bytes`` is the
-#: allocator's at the same moment.  ``cost_ns``: what taking the sample took.
+#: NVML readings of a device while the program runs; a null column is not supported there. ``reason``: period,
+#: before_group or after_group (``group``: the group of that first collective). ``process_bytes`` is this
+#: process's use of the device, ``used_bytes`` that of all processes. ``reserved_bytes`` is the allocator's
+#: value at the same moment. ``cost_ns``: duration of taking the sample.
 DEVICE = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -151,10 +151,10 @@ DEVICE = pa.schema(
 )
 
 
-#: Everything with a duration: kernels, copies, CPU operators, annotations.  ``category`` is Kineto's
-#: ``cat`` (cpu_op, user_annotation, kernel, gpu_memcpy, ...), in today's words also where the file is older.
-#: ``stream`` is null off the device.  ``correlation`` ties a device's work to the host's call,
-#: ``external_id`` to the operator.  ``bytes`` are those of a copy.
+#: Everything with a duration: kernels, copies, CPU operators, annotations. ``category`` is Kineto's ``cat``
+#: (cpu_op, user_annotation, kernel, gpu_memcpy, ...), in current terms even if the file is older. ``stream``
+#: is null off the device. ``correlation`` links device work to the host's call, ``external_id`` to the
+#: operator. ``bytes`` is the size of a copy.
 EVENTS = pa.schema(
     [
         make_column("start_ns", pa.int64()),
@@ -169,18 +169,19 @@ EVENTS = pa.schema(
     ]
 )
 
-#: One row for each collective that this rank executed.
-#: ``group`` is the sorted global ranks ("0,1,2"), and what tells groups over the same ranks apart behind them
-#: ("0,1,2#mesh_fsdp"); "pg:<name>" where its ranks are not known, "stream:<id>" (size 0) where nothing is.
-#: ``sequence`` counts within the group; of sends and receives, per peer.  ``bytes`` is the full (gathered)
-#: tensor, 0 where it is not known (a gap says so).
-#: start/end: when it ran.  A kernel's row has exactly the start, end and stream of its event.  A collective
-#: that copy engines carry out has one row from the start of its first copy to the end of its last, on the
-#: stream of the first (method "copies"); its copies lie within it.
-#: launch_*: the host's call.  wait_*: the host blocked for its result.
+#: One row per collective that this rank executed.
+#:
+#: ``group`` is the sorted global ranks ("0,1,2"), followed by a suffix that distinguishes groups over the
+#: same ranks ("0,1,2#mesh_fsdp"); "pg:<name>" if its ranks are unknown, "stream:<id>" (size 0) if nothing is
+#: known. ``sequence`` counts within the group; of sends and receives, per peer. ``bytes`` is the full
+#: (gathered) tensor, 0 if unknown (a gap says so).
+#: start/end: when it ran. The row of a kernel has exactly the start, end and stream of its event. A
+#: collective that copy engines carry out has one row from the start of its first copy to the end of its last,
+#: on the stream of the first (method "copies"); its copies lie within it.
+#: launch_*: the host's call. wait_*: the host blocked for its result.
 #: ``peer_rank`` is the global rank of the other side of a send or recv, and the root of a one-sided kind.
 #: ``method`` names the rung of the reader that made the row (range, gloo_fifo, nccl, copies, operator,
-#: kernel_name, ...), with "_order" behind it where ``sequence`` is only the order on this rank.
+#: kernel_name, ...), followed by "_order" if ``sequence`` is only the order on this rank.
 COLLECTIVES = pa.schema(
     [
         make_column("kind", TEXT),
@@ -203,10 +204,10 @@ COLLECTIVES = pa.schema(
 )
 
 #: Points in time: step_begin, step_end (name: what marked the step of an imported trace), window_begin,
-#: window_end (name: init, memory or time), phase (name: the phase that begins), ping_begin, ping_end (number:
-#: index of the ping).  Of a CUDA allocator's history: annotation_begin, annotation_end (name: what the
-#: program called the range, number: the device), oom (name: the device, number: its free bytes, -1 where
-#: unknown) and oom_request at the same time (number: the bytes asked for).
+#: window_end (name: init, memory or time), phase (name: the phase that starts), ping_begin, ping_end (number:
+#: index of the ping). From a CUDA allocator's history: annotation_begin, annotation_end (name: the program's
+#: name of the range, number: the device), oom (name: the device, number: its free bytes, -1 if unknown) and
+#: oom_request at the same time (number: the requested bytes).
 MARK = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -227,7 +228,7 @@ TABLES: dict[str, pa.Schema] = {
     "block": BLOCK,
     "segment": SEGMENT,
     "device": DEVICE,
-    # the same of the window before the first step
+    # the same tables for the window before the first step
     "init_alloc": ALLOC,
     "init_role": ROLE,
 }

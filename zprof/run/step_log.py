@@ -1,10 +1,9 @@
-"""A line of ``steps.jsonl``: a finished step of a rank, cheap to write and to follow.
+"""Encode and decode a line of ``steps.jsonl``: a finished step of a rank, cheap to write and to follow.
 
     {"step":7,"begin_ns":…,"end_ns":…,"window":"time","device":"cuda:0","allocated_bytes":…,…}
 
-``step``, ``begin_ns`` and ``end_ns`` are always there; what a rank does not know is left out. A line is
-shorter than :data:`MAX_WRITTEN_LINE_BYTES`; it is written without fsync, and a reader may see half of the
-last one.
+``step``, ``begin_ns`` and ``end_ns`` are always present; unknown values are left out. A line is shorter than
+:data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see half of the last one.
 """
 
 from dataclasses import dataclass, fields
@@ -19,10 +18,11 @@ _Name = Annotated[str, msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """``window`` is that of the step, empty where none was open; ``process_bytes`` what is resident.
+    """One finished step; ``window`` is the window it belongs to, empty if none was open.
 
-    ``allocated_bytes`` and ``peak_allocated_bytes`` are counters of the allocator of ``device``: now, and the
-    most since the program began or set it back.  No device, no counters: None is unknown.
+    ``process_bytes`` is the resident size. ``allocated_bytes`` and ``peak_allocated_bytes`` are allocator
+    counters of ``device``: the current value, and the maximum since the program started or reset it. Without
+    a device there are no counters: None is unknown.
     """
 
     step: _Count
@@ -36,7 +36,7 @@ class StepLine:
 
     @property
     def wall_ns(self) -> int:
-        """From its begin to its end."""
+        """Wall time of the step."""
         return self.end_ns - self.begin_ns
 
 
@@ -46,13 +46,13 @@ _decode = msgspec.json.Decoder(StepLine).decode
 
 
 def encode_step(line: StepLine) -> bytes:
-    """The line, with its end."""
+    """Return the line, including its line end."""
     known = {name: value for name in _NAMES if (value := getattr(line, name)) not in (None, "")}
     return _encode(known) + b"\n"
 
 
 def decode_step(text: bytes) -> StepLine | None:
-    """What a line says; None where it is none of ours."""
+    """Return the step of a line, or None if the line is invalid."""
     try:
         line = _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

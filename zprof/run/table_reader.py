@@ -1,7 +1,7 @@
-"""Reads one table of a run: checked before it is used.
+"""Read one table of a run, checked before it is used.
 
-Nothing in a run is trusted: schema, row count and checksum are compared with what the manifest says, and a
-table that would not fit in memory is refused by its declared size.
+Nothing in a run is trusted: schema, row count and checksum are compared with the manifest, and a table that
+would not fit in memory is refused by its declared size.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
 _MAX_ROWS = 50_000_000
-#: What a table may unpack to: texts that repeat are kept once, so that few rows can have long ones.
+#: Limit on the unpacked size: repeated texts are stored once, so a few rows can have long ones.
 _MAX_TEXT_BYTES = 64 << 20
 _MAX_ROW_BYTES = 1 << 10
 
 
 def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table of this name as Arrow; ``file`` says what the manifest knows of it.
+    """Return the table of this name as Arrow; ``file`` is its entry in the manifest.
 
     Raises:
-        BadInput: it is not there, damaged, or not what the manifest says.
+        BadInput: it does not exist, is damaged, or does not match the manifest.
     """
     try:
         with _open_checked(path, file) as content:
@@ -41,7 +41,7 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
 
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+    """Return a table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""
     nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
     frame = table.drop_columns(sorted(nullable)).to_pandas()
     for column in nullable:
@@ -52,8 +52,8 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
 def _open_checked(path: Path, file: TableFile) -> BufferedReader:
     """Open the table that the manifest names.
 
-    A writer names a table before it puts it in its place, and may have been killed in between, or be about
-    to do it now: hence the staged file, and then the place again.
+    A writer names a table before it puts it in its place, and may have been killed in between, or be about to
+    do it now: hence the staged file, and then the final place again.
     """
     for candidate in (path, staged_path(path), path):
         try:
@@ -64,7 +64,7 @@ def _open_checked(path: Path, file: TableFile) -> BufferedReader:
             content.seek(0)
             return content
         content.close()
-    open_plain(path).close()  # raises where there is none
+    open_plain(path).close()  # raises if it does not exist
     raise BadInput(
         f"{path}: damaged, its checksum is not the one that was written",
         hint="copy the run again, or record it again",
@@ -81,13 +81,13 @@ def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile
     for want in TABLES[name]:
         index = have.get_field_index(want.name)
         if index < 0 and want.nullable:
-            continue  # written before the column came to be
+            continue  # written before the column was introduced
         if index < 0 or have.field(index).type != want.type:
             raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")
 
 
 def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """The wanted columns; those that the file is too old to have are null."""
+    """Return the wanted columns; those that an old file does not have are null."""
     wanted = list(columns) if columns else TABLES[name].names
     have = set(parquet.schema_arrow.names)
     table = parquet.read(columns=[column for column in wanted if column in have])

@@ -1,9 +1,9 @@
 """Write one rank's part of a run, alone and atomically: Parquet tables, then the manifest that names them.
 
-Every file appears whole or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one appended
-line per finished step, so that a killed rank still shows how far it came. Ascending times are stored as
-differences, other integers with byte stream split, repeated values with a dictionary: half the size of
-Parquet's own choice on real traces.
+Every file appears whole or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one line is
+appended per finished step, so that a killed rank still shows how far it got. Ascending times are stored as
+differences, other integers with byte stream split, repeated values with a dictionary. On real traces this
+takes half the size of Parquet's defaults.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ from zprof.run.step_log import StepLine, encode_step
 
 
 class RankWriter:
-    """The folder of one rank.  Creating it drops what an earlier run left there.
+    """Writer of the folder of one rank. Creating it deletes what an earlier run left there.
 
     Raises:
-        BadInput: something that is no run is there.
+        BadInput: the path holds something that is not a run.
     """
 
     def __init__(self, run: Path, rank: int, manifest: RunManifest) -> None:
@@ -58,7 +58,7 @@ class RankWriter:
         self._write_manifest()
 
     def describe(self, manifest: RunManifest) -> None:
-        """Say of the whole run what became known after it began; every rank finds the same."""
+        """Rewrite the run manifest with facts that became known after the start, equal on every rank."""
         write_atomically(self.folder.parent / MANIFEST_NAME, to_json(manifest).encode())
 
     def step_done(self, line: StepLine) -> None:
@@ -67,7 +67,7 @@ class RankWriter:
             file.write(encode_step(line))
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Write a whole table of ``zprof.run.schema``; columns must match it, but those that may be null."""
+        """Write a whole table of ``zprof.run.schema``; only nullable columns may be missing."""
         files = self._manifest.files | {name: stage_table(self.folder, name, columns)}
         self._manifest = replace(self._manifest, files=files)
         self._staged.add(name)
@@ -81,7 +81,7 @@ class RankWriter:
         status: str,
         memory_mode: str = "",
     ) -> None:
-        """Name the tables in ``rank.json``; only then does a reader use them."""
+        """Name the tables in ``rank.json``; a reader uses them only after that."""
         self._manifest = replace(
             self._manifest,
             status=status,
@@ -99,7 +99,7 @@ class RankWriter:
 
 
 def _refuse_foreign(run: Path, folder: Path) -> None:
-    """Never delete what zprof did not write: others use names like ``rank00000`` too."""
+    """Raise BadInput rather than delete files of another program, which may use names like ``rank00000``."""
     if folder.exists() and not (folder / RANK_NAME).is_file():
         raise BadInput(f"{folder}: exists and is not of a run", hint="name another folder for the run")
     if (run / MANIFEST_NAME).exists():
@@ -107,7 +107,7 @@ def _refuse_foreign(run: Path, folder: Path) -> None:
 
 
 def _drop_ranks_from(run: Path, world_size: int) -> None:
-    """Remove what an earlier, larger job left: its ranks are none of this run."""
+    """Remove rank folders that an earlier, larger job left behind."""
     for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
         number = int(folder.name.removeprefix("rank"))
         if number >= world_size and (folder / RANK_NAME).is_file():
@@ -125,18 +125,18 @@ def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
     (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
 
 
-#: In the order of the table, so that they ascend.
+#: The rows of a table are sorted by these columns, so they ascend.
 _ASCENDING = frozenset({"start_ns", "time_ns"})
 _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
-#: Where the choice was measured.
+#: Tables for which the encodings were measured.
 _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
 
 
 def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """Write a table beside its place: columns must match its schema, but those that may be null.
+    """Write a table next to its final place; only nullable columns may be missing.
 
-    The manifest that names it is written next, and :func:`place_table` follows.  A kill in between leaves
-    either the older manifest with the older tables, or the new one whose tables a reader finds here.
+    The manifest that names it is written next, and :func:`place_table` follows. A kill in between leaves
+    either the older manifest with the older tables, or the new one, whose tables a reader finds here.
 
     Raises:
         OSError: it cannot be written.
@@ -148,7 +148,7 @@ def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
 
 
 def place_table(folder: Path, name: str) -> None:
-    """Replace the table with the one that was staged.
+    """Replace the table with the staged one.
 
     Raises:
         OSError: it cannot be renamed.
@@ -158,9 +158,9 @@ def place_table(folder: Path, name: str) -> None:
 
 
 def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """The same in a folder that nobody reads before it is whole, of data that can be had again.
+    """Write a table into a folder that nobody reads until it is complete, from data that can be reproduced.
 
-    It does not wait for the disk: a thousand ranks would wait for half a minute.
+    It skips fsync: for a thousand ranks that would take half a minute.
 
     Raises:
         OSError: it cannot be written.
@@ -172,7 +172,7 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
 
 
 def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> int:
-    """Rows written."""
+    """Write the table and return the number of rows."""
     table = _fit_to_schema(columns, TABLES[name])
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     pq.write_table(table, path, compression="zstd", compression_level=3, **options)
@@ -187,12 +187,12 @@ def write_atomically(target: Path, content: bytes) -> None:
 
 
 def temporary_path(target: Path) -> Path:
-    """Where a file is written until it is whole."""
+    """Return the path under which a file is written until it is complete."""
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
 def sync_and_rename(temporary: Path, target: Path) -> str:
-    """Put a file that is whole in its place; its SHA-256."""
+    """Fsync a complete file, rename it to its final name, and return its SHA-256."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -201,7 +201,7 @@ def sync_and_rename(temporary: Path, target: Path) -> str:
 
 
 def _fit_to_schema(columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns in the types of the schema, and nulls for those that the writer knows nothing of."""
+    """Return a table with the types of the schema; nullable columns that are missing become null."""
     if isinstance(columns, pa.Table):
         columns = {column: columns.column(column) for column in columns.column_names}
     rows = len(next(iter(columns.values()), ()))
@@ -212,7 +212,7 @@ def _fit_to_schema(columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.S
 
 
 def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
-    """What Parquet is told of each column."""
+    """Return the encoding options for ``pq.write_table``, by column."""
     chosen = {field.name: _choose_encoding(field) for field in schema}
     return {
         "use_dictionary": [name for name, encoding in chosen.items() if not encoding],
@@ -221,7 +221,7 @@ def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _choose_encoding(field: pa.Field) -> str:
-    """Empty where a dictionary is best."""
+    """Return the encoding of a column; empty for a dictionary."""
     if field.type != pa.int64() or field.name in _FEW_VALUES:
         return ""
     return "DELTA_BINARY_PACKED" if field.name in _ASCENDING else "BYTE_STREAM_SPLIT"

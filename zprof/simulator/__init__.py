@@ -1,1 +1,1 @@
-"""Sharded steps with a known truth, as traces that a real job could have left."""
+"""Simulate sharded steps with a known truth, written as traces that a real job could have left."""

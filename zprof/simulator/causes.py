@@ -1,7 +1,7 @@
 """Plant a cause of a slow step: each makes a plan worse in one way.
 
 ``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much, if the cause has a size at all.
-Names are those of reports. A cause that matters only if communication hardly fits under compute comes
+Names are those of reports.  A cause that matters only if communication hardly fits under compute comes
 with a network that makes it so (``tighten_network``): compare it with the healthy plan "tight".
 """
 
@@ -16,12 +16,12 @@ from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Vendor, Window
 
 
 def choose_victim(plan: Plan) -> int:
-    """The rank that suffers, where it is one."""
+    """Return the affected rank of a cause that affects one."""
     return (1 + plan.seed) % plan.ranks
 
 
 def tighten_network(plan: Plan, share: float = 0.9) -> Plan:
-    """A network on which a unit's gather takes ``share`` of the compute of its forward."""
+    """Return the plan with a network on which a unit's gather takes ``share`` of its forward compute."""
     size = max(2, plan.shard_size)
     moved = plan.unit_elements * plan.precision.gather.size_bytes * (size - 1) / size
     left = max(1_000, share * plan.compute.forward_ns - plan.network.alpha_ns)
@@ -29,18 +29,18 @@ def tighten_network(plan: Plan, share: float = 0.9) -> Plan:
 
 
 def plant_straggler(plan: Plan, strength: float) -> Plan:
-    """One rank computes slower."""
+    """Slow down one rank's compute."""
     return replace(plan, speed={**plan.speed, choose_victim(plan): 1 / (1 + 0.25 * strength)})
 
 
 def plant_rotating_straggler(plan: Plan, strength: float) -> Plan:
-    """Another rank's host stalls in every step."""
+    """Stall another rank's host in each step."""
     delay = HostDelay(rank=choose_victim(plan), ns=int(8_000_000 * strength), rotating=True)
     return replace(plan, delays=(*plan.delays, delay))
 
 
 def _split_units(plan: Plan, parts: int) -> Plan:
-    """The same model in ``parts`` times as many units."""
+    """Split the same model into ``parts`` times as many units."""
     compute = replace(
         plan.compute,
         forward_ns=plan.compute.forward_ns // parts,
@@ -54,19 +54,19 @@ def _split_units(plan: Plan, parts: int) -> Plan:
 
 
 def plant_latency(plan: Plan, strength: float) -> Plan:
-    """Small messages on a network of high latency."""
+    """Send small messages on a network of high latency."""
     network = replace(plan.network, alpha_ns=int(500_000 * strength))
     return replace(_split_units(plan, 4), stage=3, network=network)
 
 
 def plant_small_units(plan: Plan, strength: float) -> Plan:
-    """Many small units: the parts of each block are wrapped, not the block."""
+    """Wrap the parts of each block instead of the block, which makes many small units."""
     network, parts = replace(plan.network, alpha_ns=150_000), max(2, round(16 * strength))
     return replace(_split_units(plan, parts), stage=3, network=network, units_per_block=parts)
 
 
 def plant_single_unit(plan: Plan, strength: float) -> Plan:
-    """The whole model is one unit."""
+    """Make the whole model one unit."""
     whole = tighten_network(plan, min(5.0, 0.9 * strength))
     compute = replace(
         plan.compute,
@@ -81,22 +81,22 @@ def plant_single_unit(plan: Plan, strength: float) -> Plan:
 
 
 def plant_no_prefetch(plan: Plan, strength: float) -> Plan:
-    """Each unit is gathered when it is needed."""
+    """Gather each unit only when it is needed."""
     return replace(tighten_network(plan, min(5.0, 0.9 * strength)), stage=3, prefetch=0)
 
 
 def plant_rate_limiter(plan: Plan, strength: float) -> Plan:
-    """The host waits before each gather, and is slow to resume."""
+    """Make the host wait before each gather, and resume slowly."""
     gathering = replace(plan.gathering, limiter=Limiter.HOST)
     host = replace(plan.host, resume_ns=int(235_000 * strength))
     return replace(plan, stage=3, prefetch=1, gathering=gathering, host=host)
 
 
 def plant_cpu_bound_launch(plan: Plan, strength: float) -> Plan:
-    """Kernels are short, and launching one takes longer.
+    """Make kernels shorter than their launch.
 
-    A device runs while the next launch goes on, so only what a launch is longer than a kernel is lost; a CPU
-    rank has nothing beside its launches, and loses all of them.
+    A device runs while the next launch is in progress, so only the time by which a launch exceeds a kernel is
+    lost. A CPU rank does nothing during its launches, and loses all of their time.
     """
     times = 8
     compute = replace(
@@ -113,68 +113,68 @@ def plant_cpu_bound_launch(plan: Plan, strength: float) -> Plan:
 
 
 def plant_allocator_retries(plan: Plan, strength: float) -> Plan:
-    """Retries within steps."""
+    """Add allocator retries within steps."""
     return replace(plan, allocator=replace(plan.allocator, retries_per_step=max(1, round(4 * strength))))
 
 
 def plant_contention(plan: Plan, strength: float) -> Plan:
-    """Kernels are slower beside collectives."""
+    """Slow down kernels that run in parallel with collectives."""
     return replace(tighten_network(plan, 0.6), compute=replace(plan.compute, slowdown=1 + 0.6 * strength))
 
 
 def plant_blocked_collectives(plan: Plan, strength: float) -> Plan:
-    """Collectives start behind queued kernels."""
+    """Make collectives start behind queued kernels."""
     network = tighten_network(plan, min(5.0, 0.9 * strength))
     return replace(network, compute=replace(plan.compute, blocks_collectives=True))
 
 
 def plant_low_bandwidth(plan: Plan, strength: float) -> Plan:
-    """The network is slow."""
+    """Slow down the network."""
     return tighten_network(plan, 2.5 * strength)
 
 
 def plant_node_span(plan: Plan, strength: float) -> Plan:
-    """Two hosts with a slow link between them."""
+    """Spread the ranks over two hosts with a slow link between them."""
     slow = tighten_network(plan, 2.0 * strength).network.beta_bytes_per_s
     network = replace(plan.network, inter_beta_bytes_per_s=slow, inter_alpha_ns=3 * plan.network.alpha_ns)
     return replace(plan, ranks_per_host=max(1, plan.ranks // 2), network=network)
 
 
 def plant_fp32_reduce(plan: Plan, strength: float) -> Plan:
-    """Gradients travel in float32."""
+    """Reduce gradients in float32."""
     precision = replace(plan.precision, reduce=DType.FLOAT32)
     return replace(tighten_network(plan, min(5.0, 0.9 * strength)), precision=precision)
 
 
 def plant_fp32_gather(plan: Plan, strength: float) -> Plan:
-    """Parameters travel in float32."""
+    """Gather parameters in float32."""
     precision = replace(plan.precision, gather=DType.FLOAT32)
     return replace(tighten_network(plan, min(5.0, 0.9 * strength)), precision=precision)
 
 
 def plant_accumulation_syncs(plan: Plan, strength: float) -> Plan:
-    """Each micro-batch reduces: data parallelism that accumulates without ``no_sync``."""
+    """Reduce in each micro-batch: data parallelism that accumulates without ``no_sync``."""
     return replace(
         tighten_network(plan), stage=0, micro_batches=max(2, round(4 * strength)), reduce_each=True
     )
 
 
 def plant_accumulation_regathers(plan: Plan, strength: float) -> Plan:
-    """Each micro-batch gathers."""
+    """Gather in each micro-batch."""
     return replace(tighten_network(plan, 1.4), stage=3, micro_batches=max(2, round(4 * strength)))
 
 
 def plant_needless_reshard(plan: Plan, strength: float) -> Plan:
-    """Units are dropped after forward and gathered again."""
+    """Release units after the forward and gather them again."""
     gathering = replace(plan.gathering, reshard_after_forward=True)
     return replace(tighten_network(plan, min(5.0, 1.5 * strength)), stage=3, gathering=gathering)
 
 
 def plant_last_unit_regather(plan: Plan, strength: float) -> Plan:
-    """The last unit is dropped and gathered again at once.
+    """Release the last unit and gather it again immediately.
 
-    The host reads the loss before the backward, as many do: a host that runs ahead of the device would
-    launch this gather so early that it hides under the forward of the unit itself.  The other gathers fit.
+    The host reads the loss before the backward, as many programs do.  A host that runs ahead of the device
+    would launch this gather so early that it hides under the unit's own forward.  The other gathers fit.
     """
     gathering = replace(plan.gathering, keep_last_unit=False)
     host = replace(plan.host, reads_loss=plan.vendor is not Vendor.GLOO)
@@ -182,13 +182,13 @@ def plant_last_unit_regather(plan: Plan, strength: float) -> Plan:
 
 
 def plant_checkpoint_regathers(plan: Plan, strength: float) -> Plan:
-    """Recomputation gathers once more."""
+    """Gather once more for the recomputation."""
     gathering = replace(plan.gathering, recompute=True, recompute_gathers=True)
     return replace(tighten_network(plan, min(5.0, 1.2 * strength)), stage=3, gathering=gathering)
 
 
 def plant_offload(plan: Plan, strength: float) -> Plan:
-    """Shards live in host memory, behind a slow link, and the optimizer runs on the CPU."""
+    """Keep shards in host memory, behind a slow link, and run the optimizer on the CPU."""
     offload = replace(
         plan.offload,
         enabled=True,
@@ -199,40 +199,40 @@ def plant_offload(plan: Plan, strength: float) -> Plan:
 
 
 def plant_blocking_syncs(plan: Plan, strength: float) -> Plan:
-    """The host reads scalars back after each unit; without a device it waits for all that is in flight."""
+    """Read scalars back to the host after each unit; without a device, wait for all work in flight."""
     host = replace(plan.host, syncs_per_unit=max(1, round(2 * strength)), resume_ns=150_000)
     return replace(plan, host=host)
 
 
 def plant_data_loader(plan: Plan, strength: float) -> Plan:
-    """Each step begins with a wait for data."""
+    """Start each step with a wait for data."""
     return replace(plan, data_ns=int(15_000_000 * strength))
 
 
 def plant_exposed_optimizer_gather(plan: Plan, strength: float) -> Plan:
-    """New parameters are gathered with nothing beside it."""
+    """Gather new parameters without any overlap."""
     network = tighten_network(plan, min(5.0, 0.9 * strength))
     return replace(network, stage=plan.stage if plan.stage in (1, 2) else 2, hide_optimizer_gather=False)
 
 
 def plant_copy_overhead(plan: Plan, strength: float) -> Plan:
-    """Copies around gathers take long."""
+    """Make copies around gathers slow."""
     copy_ns = int(0.3 * plan.compute.forward_ns * strength)
     return replace(plan, stage=3, compute=replace(plan.compute, copy_ns=copy_ns))
 
 
 def plant_uneven_shapes(plan: Plan, strength: float) -> Plan:
-    """Shards are padded."""
+    """Pad the shards."""
     return replace(plan, padding_ratio=0.15 * strength)
 
 
 def plant_lost_efficiency(plan: Plan, strength: float) -> Plan:
-    """All kernels take longer."""
+    """Slow down all kernels."""
     return replace(plan, compute=replace(plan.compute, factor=plan.compute.factor * (1 + 0.3 * strength)))
 
 
 def plant_measurement_artifact(plan: Plan, strength: float) -> Plan:
-    """Profilers take differently long to start, as where a device's tracing is set up: tens of ms apart."""
+    """Start the ranks' profilers tens of ms apart, as setting up device tracing does."""
     random = np.random.Generator(np.random.PCG64([plan.seed, 9]))
     opening = random.integers(0, int(60_000_000 * strength), size=plan.ranks)
     windows = {rank: Window(opening_ns=int(opening[rank])) for rank in range(plan.ranks)}
@@ -240,12 +240,12 @@ def plant_measurement_artifact(plan: Plan, strength: float) -> Plan:
 
 
 def keep_plan(plan: Plan, strength: float) -> Plan:
-    """No change."""
+    """Return the plan unchanged."""
     return plan
 
 
 class Cause(StrEnum):
-    """What can be planted.  NONE and TIGHT are healthy."""
+    """Causes that can be planted.  NONE and TIGHT are healthy."""
 
     NONE = "none"
     TIGHT = "tight"
@@ -281,17 +281,17 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """How a cause is planted.  ``says``: what that means, in a line."""
+    """The function that plants a cause; ``says`` describes its effect in a line."""
 
     says: str
     change: Callable[[Plan, float], Plan]
 
 
 def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
-    """The plan with a cause in it.
+    """Return the plan with a cause planted.
 
     Raises:
-        BadInput: the strength is not above 0.
+        BadInput: the strength is not above 0, or exceeds 100.
     """
     if not 0 < strength <= 100:
         raise BadInput(f"strength: above 0, at most 100, not {strength}", hint="1 gives a clear effect")

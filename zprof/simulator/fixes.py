@@ -1,6 +1,6 @@
-"""The fix of each planted cause: the same plan with the one thing changed that a finding says to change.
+"""Define the fix of each planted cause: the same plan with the one change that a finding recommends.
 
-What a cause costs is the step of the planted plan minus the step of the fixed one, both simulated.
+The cost of a cause is the step time of the planted plan minus that of the fixed plan, both simulated.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from zprof.simulator.plan import Plan
 
 
 def plant_and_fix(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
-    """What ``plant(plan, cause, strength)`` becomes when its fix is applied."""
+    """Return ``plant(plan, cause, strength)`` with its fix applied."""
     sick = plant(plan, cause, strength)
     cure = FIXES.get(cause)
     return replace(cure(plan, sick) if cure else sick, cause="none", strength=0.0)

@@ -1,6 +1,6 @@
-"""The plan of a simulation: everything that it depends on. The same plan gives the same files.
+"""Describe a simulation completely: the same plan gives the same files.
 
-Times are integer nanoseconds, sizes integer bytes, rates bytes per second. Ranks are laid out with the
+Times are integer nanoseconds, sizes integer bytes, rates bytes per second.  Ranks are laid out with the
 tensor-parallel axis innermost, then the sharding axis, then the replicas.
 """
 
@@ -12,7 +12,7 @@ from zprof.model.errors import BadInput
 
 
 class Vendor(StrEnum):
-    """Whose traces are written."""
+    """Vendor whose trace format is written."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
@@ -20,10 +20,10 @@ class Vendor(StrEnum):
 
 
 class Limiter(StrEnum):
-    """What keeps gathers from running further ahead than the prefetch depth.
+    """Limit that keeps gathers from running further ahead than the prefetch depth.
 
     EVENT: the gather waits on the device for memory to be free (FSDP2).  HOST: the host itself waits
-    before it launches (FSDP1's rate limiter).  NONE: nothing does.
+    before it launches (FSDP1's rate limiter).  NONE: there is no limit.
     """
 
     EVENT = "event"
@@ -45,12 +45,12 @@ class DType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A message takes alpha + bytes * bus factor / beta once the last rank has come.
+    """Network in which a message takes alpha + bytes * bus factor / beta once the last rank has arrived.
 
-    ``beta_bytes_per_s``: bus bandwidth within a host; ``inter_*``: of groups that span hosts (None: the
-    same).  ``links``: share of the bandwidth that a rank's own link has; its groups go at that pace.
-    ``spread_ns``, ``spread_ratio``: how far ends differ between ranks, at most, in time and as a share of
-    the transfer.  ``per_kind_streams``: a stream for each kind of collective, instead of one a group.
+    ``beta_bytes_per_s``: bus bandwidth within a host; ``inter_*``: for groups that span hosts (None: the
+    same). ``links``: share of the bandwidth that a rank's own link has, which limits its groups.
+    ``spread_ns``, ``spread_ratio``: maximum difference of ends between ranks, in time and as a share of the
+    transfer. ``per_kind_streams``: one stream per kind of collective, instead of one per group.
     """
 
     alpha_ns: int = 20_000
@@ -67,9 +67,9 @@ class Network:
 class Host:
     """The thread that launches.
 
-    ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: it reads the loss at
-    the end of a step.  ``syncs_per_unit``: further blocking reads after each unit's forward.
-    ``reads_loss``: it reads the loss before the backward (to stop where it is not finite).
+    ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: it reads the loss at the
+    end of a step.  ``syncs_per_unit``: further blocking reads after each unit's forward.  ``reads_loss``: it
+    reads the loss before the backward (to stop if it is not finite).
     """
 
     launch_ns: int = 6_000
@@ -85,10 +85,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """What a unit costs at full speed.
+    """Cost of a unit at full speed.
 
-    ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: between
-    two kernels of a stream.  ``slowdown``: factor on a kernel's time while a collective runs beside it.
+    ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: between two
+    kernels of a stream.  ``slowdown``: factor on a kernel's time while a collective runs in parallel.
     ``blocks_collectives``: kernels fill the device, so a collective starts behind the queued ones.
     ``copy_ns``: copying a gathered unit into place.  ``factor``: on every kernel of every rank.
     """
@@ -108,7 +108,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Types of what is gathered and of what is reduced."""
+    """Element types of gathers and of reductions."""
 
     gather: DType = DType.BFLOAT16
     reduce: DType = DType.BFLOAT16
@@ -116,11 +116,11 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """When stage 3 gathers.
+    """Gather policy of stage 3.
 
-    ``reshard_after_forward``: drop a unit after its forward, so that the backward gathers again.
-    ``keep_last_unit``: except the last one.  ``recompute``: the backward runs the forward first;
-    ``recompute_gathers``: and gathers once more for it.  ``limiter``: see there.
+    ``reshard_after_forward``: release a unit after its forward, so that the backward gathers it again.
+    ``keep_last_unit``: except the last one.  ``recompute``: the backward runs the forward first.
+    ``recompute_gathers``: and gathers once more for it.  ``limiter``: see :class:`Limiter`.
     """
 
     reshard_after_forward: bool = True
@@ -132,7 +132,7 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Shards that live in host memory: copied out and in, and updated by the CPU."""
+    """Shards in host memory: copied out and in, and updated by the CPU."""
 
     enabled: bool = False
     pcie_bytes_per_s: float = 20e9
@@ -141,7 +141,7 @@ class Offload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
-    """Retries: so many times a step the host frees (which waits for the device) and allocates again."""
+    """Allocator retries per step: the host frees memory (which waits for the device) and allocates again."""
 
     retries_per_step: int = 0
     free_ns: int = 400_000
@@ -151,9 +151,9 @@ class Allocator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDelay:
-    """The host of a rank stalls before the forward of a unit, in every step.
+    """Stall of a rank's host before the forward of a unit, in every step.
 
-    ``rotating``: in step s the rank is (rank + s) modulo the ranks, as with collection of garbage.
+    ``rotating``: in step s the rank is (rank + s) modulo the ranks, as with garbage collection.
     """
 
     rank: int
@@ -165,9 +165,9 @@ class HostDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A recording that opens later and closes earlier than the others' by so much.
+    """A recording that opens later and closes earlier than the others'.
 
-    ``opening_ns``: so long the host is busy opening it, before its first step; what others wait for then.
+    ``opening_ns``: time for which the host is busy opening it, before its first step; others wait for it.
     """
 
     opening_ns: int = 0
@@ -176,7 +176,7 @@ class Window:
 
 
 class Stamps(StrEnum):
-    """How times are written: float microseconds since a base, or whole microseconds (to 2024)."""
+    """Format of times: float microseconds since a base, or whole microseconds (until 2024)."""
 
     BASED = "based"
     WHOLE_MICROSECONDS = "whole_microseconds"
@@ -184,12 +184,12 @@ class Stamps(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The form of the files.
+    """Format of the files.
 
-    ``metadata``: kernels of collectives carry theirs; without it they have their old names, too.
-    ``sequence``: ``Seq`` is among it.  ``wait_ranges``: gloo's waits are visible.
-    ``synchronisation``: CUPTI's cuda_sync events are recorded, too.  ``pad_to_bytes``: fill
-    each file with events of the host up to about that size.  ``compress``: .json.gz instead of .json.
+    ``metadata``: kernels of collectives carry their metadata; without it they also have their old names.
+    ``sequence``: ``Seq`` is part of the metadata.  ``wait_ranges``: gloo's waits are visible.
+    ``synchronisation``: CUPTI's cuda_sync events are recorded too.  ``pad_to_bytes``: fill each file with
+    events of the host up to about that size.  ``compress``: .json.gz instead of .json.
     """
 
     metadata: bool = True
@@ -203,31 +203,32 @@ class Recording:
 
 
 MAX_RANKS = 1024
-#: Parts of a block that are wrapped each by itself; further ones are its experts.
+#: Parts of a block that are wrapped separately; further ones are its experts.
 _LEAVES = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A sharded training job, the machines it runs on, and how it is recorded.
+    """A sharded training job, the machines that it runs on, and how it is recorded.
 
     Attributes:
         units: Wrapped units, each of ``unit_elements`` parameters.
-        units_per_block: So many of them are one block of the model; what they are called says so.
+        units_per_block: Units that form one block of the model; their names follow from it.
         prefetch: Gathers that run ahead of the unit that computes (stage 3).
-        bucket_bytes: Gradients that one reduction carries (stages 0 to 2).
+        bucket_bytes: Gradient bytes per reduction (stages 0 to 2).
         reduce_each: Reduce in every micro-batch, not only in the last.
         hide_optimizer_gather: Let the gather of new parameters (stages 1, 2) run under the next forward.
-        tensor, shard: Sizes of these axes; ``shard`` None: all that remain.
+        tensor, shard: Sizes of these axes; ``shard`` None: all remaining ranks.
         tensor_elements: Elements of each tensor-parallel all-reduce.
         padding_ratio: Share by which shards that do not divide evenly are padded.
-        speed: By rank, how fast it computes (1 = as planned).
+        speed: Compute speed by rank (1 = as planned).
         offsets_ns, drift_ppb: By rank: local = common + offset + drift * (common - origin).
-        ranks_per_host: How ranks fill hosts.
+        ranks_per_host: Ranks on each host.
         drops: (rank, i): the i-th collective of that rank is missing from its trace.
         drop_probability: Share of all events that are lost.
-        windows: By rank, when its recording opens and closes; missing: ranks without a trace.
-        loss_all_reduce, norm_all_reduce: One element a step, each.
+        windows: Recording window by rank.
+        missing: Ranks without a trace.
+        loss_all_reduce, norm_all_reduce: All-reduce one element per step, each.
         cause, strength: What was planted, for the record.
     """
 
@@ -273,10 +274,10 @@ class Plan:
     strength: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be simulated.
+        """Check that the plan can be simulated.
 
         Raises:
-            BadInput: with the knob that is wrong.
+            BadInput: names the setting that is wrong.
         """
         for wrong, what in (
             (not 1 <= self.ranks <= MAX_RANKS, f"ranks: 1 to {MAX_RANKS}, not {self.ranks}"),
@@ -294,7 +295,7 @@ class Plan:
                 raise BadInput(what, hint="zprof simulate --help shows the options")
 
     def unit_name(self, unit: int) -> str:
-        """What the program calls a unit: a block, or a part of one."""
+        """Return the program's name of a unit: a block, or a part of one."""
         block, part = divmod(unit, self.units_per_block)
         if self.units_per_block == 1:
             return f"layers.{block}"
@@ -303,7 +304,7 @@ class Plan:
 
     @property
     def shard_size(self) -> int:
-        """Ranks that one copy of the parameters is spread over."""
+        """Ranks that share one copy of the parameters."""
         return self.shard or self.ranks // self.tensor
 
     @property
@@ -313,6 +314,6 @@ class Plan:
 
     @property
     def padded_unit_elements(self) -> int:
-        """Elements of a unit as messages carry them: a whole number a shard."""
+        """Elements of a unit as messages carry them: a multiple of the shard size."""
         wanted = int(self.unit_elements * (1 + self.padding_ratio))
         return -(-wanted // self.shard_size) * self.shard_size

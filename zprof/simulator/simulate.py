@@ -1,6 +1,4 @@
-"""Simulate a plan: run every step of every rank, and write a trace for each rank and the truth beside
-them.
-"""
+"""Simulate a plan: run every step of every rank, and write a trace per rank and the truth."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +22,11 @@ def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = N
 
     Args:
         plan: What to simulate.  The same plan gives the same files, byte by byte.
-        folder: Where to; it is made if need be.
+        folder: Output folder, created if needed.
         on_rank: Called after each rank with the number of ranks done.
 
     Returns:
-        What is in truth.json.
+        The content of truth.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
     schedule = run_plan(plan)

@@ -1,4 +1,4 @@
-"""What zprof's pytest plugin does: records a piece of training, and holds it to the limits of its test.
+"""Record a piece of training and check it against the limits of its test, for zprof's pytest plugin.
 
 Nothing here knows pytest, and nothing is imported before a test uses it.
 """

@@ -1,6 +1,6 @@
 """Check the run of a test against its limits, and save its baseline on request.
 
-Baselines are ``zprof-baselines/<test>.json`` beside the test's file. No two tests write the same file, so
+Baselines are ``zprof-baselines/<test>.json`` next to the test's file.  No two tests write the same file, so
 parallel workers need no lock.
 """
 
@@ -21,17 +21,17 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.testing.run_fixture import RecordedRun
 
-#: Beyond these a test is red: what could not be measured is no success.
+#: Outcomes that fail a test: what could not be measured is no success.
 _FAILS = (Outcome.FAILED, Outcome.UNKNOWN)
 _WARNS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitVerdict:
-    """What became of it, each a line that is safe to print.
+    """Result of a test's limits; each line is safe to print.
 
-    ``first_run``: that there is no baseline yet, and how to write it.  ``properties``: the measured values by
-    gate, for the JUnit file.  ``written``: the baseline, where it was kept.
+    ``first_run``: says that there is no baseline yet, and how to write it.  ``properties``: the measured
+    values by gate, for the JUnit file.  ``written``: path of the baseline, if it was saved.
     """
 
     failures: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class LimitVerdict:
 
 
 def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> LimitVerdict:
-    """Hold ``run`` against ``limits``, those of the baseline against the one in ``file``.
+    """Check ``run`` against ``limits``; relative limits use the baseline in ``file``.
 
-    With ``update`` this run becomes the baseline, where it keeps all limits that need none.
+    With ``update`` this run becomes the baseline, if it keeps all absolute limits.
 
     Raises:
         BadInput: the recording or the baseline cannot be used.
@@ -98,7 +98,7 @@ def _failures(result: Check) -> Iterator[str]:
 
 
 def _notices(result: Check, before: Baseline | None) -> Iterator[str]:
-    """Limits that need no baseline are not told that there is none."""
+    """Yield notices and skipped gates; without a baseline, the check's own notices are left out."""
     yield from (printable(notice) for notice in result.notices if before is not None)
     yield from (_line(gate) for gate in result.results if gate.outcome is Outcome.SKIPPED)
 
@@ -109,7 +109,7 @@ def _line(gate: GateResult) -> str:
 
 
 def _properties(result: Check) -> Iterator[tuple[str, str]]:
-    """Of several results of a gate each has its subject in the name."""
+    """Yield name and value per gate; several results of one gate have their subject in the name."""
     gates = [gate.limit.gate for gate in result.results]
     for gate in result.results:
         name = gate.limit.gate
@@ -122,14 +122,15 @@ FOLDER = "zprof-baselines"
 UPDATE = "--zprof-update-baseline"
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
-#: With the test file's name and the digest a file name stays below what file systems take, 255 bytes.
+#: With the test file's name and the digest, a file name stays below the 255 bytes of file systems.
 _MAX_NAME_LENGTH = 100
 
 
 def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
-    """Where the baseline of a test is; ``names`` of its classes and its own: ``["TestB", "test_c[1]"]``.
+    """Return the path of a test's baseline.
 
-    A name that a file cannot have is made fit, and told apart by a digest of the whole.
+    ``names`` are those of its classes and its own: ``["TestB", "test_c[1]"]``.  Characters that a file name
+    cannot have are replaced, and a digest of the whole name keeps it unique.
     """
     name = "::".join(names)
     plain = name.replace("::", ".")
@@ -140,10 +141,10 @@ def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
 
 
 def load_baseline(path: Path) -> Baseline | None:
-    """The baseline that is there; None on the first run.
+    """Return the saved baseline, or None on the first run.
 
     Raises:
-        BadInput: what is there is none.
+        BadInput: the file is not a baseline.
     """
     if not path.exists() and not path.is_symlink():
         return None
@@ -154,7 +155,7 @@ def load_baseline(path: Path) -> Baseline | None:
 
 
 def save_baseline(baseline: Baseline, path: Path) -> None:
-    """Write it, whole or not at all.
+    """Write a baseline atomically.
 
     Raises:
         BadInput: it cannot be written.

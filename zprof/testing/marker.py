@@ -10,11 +10,11 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.tenants import Tenant
 
 MARKER = "zprof_limit"
-#: In bytes, or where the limit is in Ψ against the law of the stage.
+#: In bytes or, with a limit in Ψ, relative to the ZeRO formula of the stage.
 _BYTES = "bytes"
 _MAX_KEY_LENGTH = 40
 
-#: Words of the marker, and the gates that they stand for; a gate's own name is one, too.
+#: Words of the marker, and the gates that they stand for; a gate's own name works too.
 KEYS: Mapping[str, str] = {
     "peak": "peak_memory",
     **{tenant.value: f"peak_memory.{tenant.value}" for tenant in Tenant},
@@ -37,12 +37,12 @@ class Marker:
 
 
 def parse_markers(markers: Iterable[Marker]) -> tuple[Limit, ...]:
-    """What all markers of a test state, given the nearest first: of one gate the nearest counts.
+    """Return the limits of all markers of a test, the nearest marker first; for one gate the nearest counts.
 
-    None where all are turned off.
+    Limits that are turned off are left out.
 
     Raises:
-        BadInput: a word or a limit means nothing, a marker limits a gate twice, or none names a limit.
+        BadInput: a word or a limit is unknown, a marker limits a gate twice, or none names a limit.
     """
     limits: dict[str, Limit | None] = {}
     for marker in reversed(list(markers)):
@@ -56,7 +56,7 @@ def parse_markers(markers: Iterable[Marker]) -> tuple[Limit, ...]:
 
 
 def _parse_marker(marker: Marker) -> dict[str, Limit | None]:
-    """By gate; None: turned off."""
+    """Return the limits by gate; None if turned off."""
     words: dict[str, str] = {}
     limits: dict[str, Limit | None] = {}
     for key, said in marker.named.items():
@@ -79,7 +79,7 @@ def _gate(key: str, said: object) -> str:
 
 
 def _is_in_psi(said: object) -> bool:
-    """Ψ, ψ or psi."""
+    """Return whether a limit is in units of Ψ (also ψ or psi)."""
     texts = said.values() if isinstance(said, Mapping) else (said,)
     return any(isinstance(text, str) and ("ψ" in text.lower() or "psi" in text.lower()) for text in texts)
 

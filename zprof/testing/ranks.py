@@ -1,7 +1,7 @@
 """Record a training function on several ranks of this machine, each a process of its own.
 
-A failure in a rank becomes one line: which rank, what it raised or by which signal it died, or where it
-was when the time was over. No process outlives the call.
+A failure in a rank becomes one line: which rank, what it raised or which signal killed it, or where it was at
+the timeout.  No process outlives the call.
 """
 
 import json
@@ -27,15 +27,15 @@ from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
 
-#: The others may end by themselves where one failed, so that all can say what they saw.
+#: Time for the other ranks to end by themselves after one failed, so that all can report what they saw.
 _GRACE_S = 3.0
-#: For an answer to the question where a rank is, and between two looks for it.
+#: Time for a rank to answer where it is, and between two checks.
 _ANSWER_S, _LOOK_S = 2.0, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """How many, how they talk to each other and how long all of it may take."""
+    """Number of ranks, their backend, and a timeout for all of them."""
 
     count: int
     backend: str = "gloo"
@@ -45,10 +45,10 @@ class Ranks:
 def record_on_ranks(train: Callable[..., object], wanted: RecordingRequest, ranks: Ranks) -> None:
     """Run ``train(record)`` on each rank, in a process group, and record it.
 
-    What the ranks print goes to stdout and stderr.
+    The output of the ranks goes to stderr.
 
     Raises:
-        BadInput: the function cannot be brought to another process.
+        BadInput: the function cannot be sent to another process.
         MissingData: a rank failed, died or did not end.
     """
     if not takes_record(train):
@@ -73,7 +73,7 @@ def _make_plan(train: Callable[..., object], wanted: RecordingRequest, ranks: Ra
         function = function.func
     try:
         pickled = pickle.dumps(train)
-    except Exception:  # pickle raises what it likes
+    except Exception:  # pickle can raise anything
         name = getattr(function, "__qualname__", type(function).__name__)
         raise BadInput(
             f"zprof_run: {name} cannot be brought to another process",
@@ -115,7 +115,7 @@ def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[by
 
 
 def _environment(rank: int, count: int) -> Mapping[str, str]:
-    """As a launcher sets it; paths of this process, so that the function's module is found."""
+    """Return a launcher's variables, and this process's paths so that the function's module is found."""
     paths = [path or os.getcwd() for path in sys.path]
     chosen = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     return {
@@ -127,7 +127,7 @@ def _environment(rank: int, count: int) -> Mapping[str, str]:
 
 
 def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankPlan) -> str:
-    """Until all have ended, one has failed or the time is over; what went wrong, empty where nothing did."""
+    """Wait until all have ended, one has failed or time is up; return the problem, or an empty string."""
     ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):
         threading.Thread(
@@ -151,7 +151,7 @@ def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, pl
 
 
 def _ask_for_places(processes: list["subprocess.Popen[bytes]"], ranks: Sequence[int], folder: Path) -> None:
-    """Have them write down where they are; who cannot is not waited for long."""
+    """Ask the ranks to write down where they are, with a short timeout."""
     for rank in ranks:
         processes[rank].send_signal(ASK)
     end = time.monotonic() + _ANSWER_S
@@ -165,10 +165,7 @@ def _has_answered(folder: Path, rank: int) -> bool:
 
 
 def end_rank(process: "subprocess.Popen[bytes]") -> None:
-    """End a rank with what it started itself, which may live on where the rank has ended.
-
-    It leads a session of its own.
-    """
+    """Kill a rank and what it started, which may outlive it; the rank leads a session of its own."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -178,7 +175,7 @@ def end_rank(process: "subprocess.Popen[bytes]") -> None:
 
 
 def output_path(folder: Path, rank: int) -> Path:
-    """What a rank printed."""
+    """Return the path of a rank's output."""
     return folder / f"output{rank}.txt"
 
 
@@ -195,10 +192,10 @@ _MAX_LINE = 300
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
-    """The rank that failed first: the others fail because it is gone.  ``codes``: exit codes by rank."""
+    """Describe the rank that failed first: the others fail because it is gone.  ``codes`` are by rank."""
     raised = sorted(failure for rank in codes for failure in _read_failures(folder, rank))
     spoke = {rank for _, rank, _ in raised}
-    # Who loses the others' connections may abort: that is no cause while somebody raised.
+    # A rank that loses its connections may abort: that is not the cause if another one raised.
     silent = [
         rank for rank, code in codes.items() if code and rank not in spoke and not (raised and code == _ABORT)
     ]
@@ -209,7 +206,7 @@ def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
 
 
 def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: RankPlan) -> str:
-    """Who did not end in time, and where they are: who waits, and for whom, is seen side by side."""
+    """Describe the ranks that did not end in time, and where they are, which shows who waits for whom."""
     who = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
     line = f"{who} of {count} did not end within {plan.timeout_s:g} s (timeout_s)"
     places = [(rank, _read_place(place_path(folder, rank), plan.file)) for rank in running]
@@ -222,7 +219,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
-    """When, who and what, of a rank that raised."""
+    """Return time, rank and message of a rank that raised."""
     try:
         failure = json.loads(failure_path(folder, rank).read_text())
         return [(int(failure["time_ns"]), rank, str(failure["line"]))]
@@ -231,7 +228,7 @@ def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
 
 
 def _read_place(path: Path, file: str) -> str:
-    """The innermost frame of the function's own file."""
+    """Return the innermost frame in the function's own file."""
     try:
         frames = list(_FRAME.finditer(path.read_text(errors="replace")))
     except OSError:

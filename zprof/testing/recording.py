@@ -1,7 +1,7 @@
-"""Records a piece of training in this process.
+"""Record a piece of training in this process.
 
-It is a function without arguments, which is one step, or one that is given ``record``:
-:func:`zprof.record` that knows already where the run is to be and which steps are recorded.
+That is a function without arguments, which is one step, or a function of ``record``:
+:func:`zprof.record` with its path and steps already set.
 """
 
 import inspect
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from zprof.collectors.schedule import Schedule
 
 
-#: As the recorder has it; it cannot be asked where torch is absent.
+#: Same name as in the recorder, which cannot be imported without torch.
 _OFF_SWITCH = "ZPROF"
 _AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRequest:
-    """What is recorded, how and where."""
+    """What to record, how and where."""
 
     path: Path
     steps: "Schedule"
@@ -34,14 +34,14 @@ class RecordingRequest:
 
 
 def default_steps() -> "Schedule":
-    """Those of :func:`zprof.steps`."""
+    """Return the steps of :func:`zprof.steps`."""
     from zprof.collectors.schedule import Schedule
 
     return Schedule()
 
 
 def refuse_turned_off() -> None:
-    """What would be recorded in no process is not started.
+    """Raise before starting processes that would not record.
 
     Raises:
         MissingData: recording is turned off.
@@ -51,7 +51,7 @@ def refuse_turned_off() -> None:
 
 
 def make_recorder(wanted: RecordingRequest) -> "Callable[..., Recorder]":
-    """:func:`zprof.record` with path, steps and memory mode given.
+    """Return :func:`zprof.record` with path, steps and memory mode set.
 
     Raises:
         MissingData: torch is not installed.
@@ -66,18 +66,18 @@ def make_recorder(wanted: RecordingRequest) -> "Callable[..., Recorder]":
 
 
 def record_here(train: Callable[..., object], wanted: RecordingRequest, **objects: Any) -> None:
-    """Run ``train`` and record it; what it raises goes through.
+    """Run ``train`` and record it; its own exceptions pass through.
 
     Args:
-        train: one step, or the whole of the training.
-        wanted: where to, and which steps.
+        train: one step, or the whole training.
+        wanted: the output path, and which steps.
         objects: model, optimizer and training of a step, as :func:`zprof.record` takes them.
 
     Raises:
-        BadInput: it can be called neither way, or it recorded nothing.
+        BadInput: it can be called neither way, or gets objects with ``record``.
         MissingData: there is nothing to record with.
     """
-    __tracebackhide__ = True  # what the test's own code raises is shown as if it had called it itself
+    __tracebackhide__ = True  # show what the test's own code raises as if it had called it itself
     whole = takes_record(train)
     if whole and objects:
         raise BadInput(f"zprof_run: {_join_names(objects)} cannot be given with a function that has record",
@@ -93,7 +93,7 @@ def record_here(train: Callable[..., object], wanted: RecordingRequest, **object
 
 
 def takes_record(train: Callable[..., object]) -> bool:
-    """Whether it is the whole of a training and not a step.
+    """Return whether ``train`` is a whole training instead of a step.
 
     Raises:
         BadInput: it is neither.
@@ -110,10 +110,10 @@ def takes_record(train: Callable[..., object]) -> bool:
 
 
 def _count_required_arguments(train: Callable[..., object]) -> int:
-    """How many arguments a call has to give."""
+    """Return the number of arguments that a call must give."""
     try:
         parameters = inspect.signature(train).parameters.values()
-    except (TypeError, ValueError):  # of a built-in that does not say
+    except (TypeError, ValueError):  # a built-in without a signature
         return 0
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(

@@ -1,5 +1,6 @@
-"""The value of the fixture ``zprof_run``: records runs for one test, opens them with their report, and
-remembers which run the test's limits apply to.
+"""Provide the value of the fixture ``zprof_run``.
+
+It records runs for one test, opens them with their report, and remembers to which run the limits apply.
 """
 
 from collections.abc import Callable
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
     from zprof.model.report import Report
 
 
-#: A day.
+#: One day.
 _MAX_TIMEOUT_S = 86_400
 
 
 class RunFixture:
-    """Records a piece of training: ``run = zprof_run(step, model=model, optimizer=optimizer)``.
+    """Record a piece of training: ``run = zprof_run(step, model=model, optimizer=optimizer)``.
 
-    ``folder`` is where the runs are to be; it is made with the first.
+    ``folder`` is the folder of the runs, created with the first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,16 +47,16 @@ class RunFixture:
         """Run ``train``, record it and open the recording.
 
         Args:
-            train: one step, a function without arguments; or all of the training, a function of one argument,
+            train: one step, a function without arguments; or the whole training, a function of one argument,
                 ``record``, which is :func:`zprof.record` without its path and steps.
-            steps: which steps are recorded, see :func:`zprof.steps`; a step function is called as often.
-            ranks: more than one: ``train(record)`` runs in so many processes, in a process group of
-                ``backend``; it must stand at the top of its module.
-            memory_mode: as of :func:`zprof.record`.
+            steps: which steps are recorded, see :func:`zprof.steps`; a step function is called that often.
+            ranks: with more than one, ``train(record)`` runs in that many processes, in a process group of
+                ``backend``; it must be defined at the top of its module.
+            memory_mode: as in :func:`zprof.record`.
             backend: of the process group of several ranks.
-            timeout_s: how long several ranks may take before they are ended, at most a day.
-            limited: False: the limits of this test are not of this run.
-            objects: ``model``, ``optimizer`` and ``training`` of a step, as of :func:`zprof.record`.
+            timeout_s: time after which several ranks are killed, at most a day.
+            limited: False if the limits of this test do not apply to this run.
+            objects: ``model``, ``optimizer`` and ``training`` of a step, as in :func:`zprof.record`.
 
         Raises:
             BadInput: it cannot be recorded like that.
@@ -84,7 +85,7 @@ class RunFixture:
         return self.load(path, limited=limited)
 
     def load(self, path: str | Path, *, limited: bool = True) -> "RecordedRun":
-        """Open a run that the test recorded itself, in a process that it started for example.
+        """Open a run that the test recorded itself, for example in a process that it started.
 
         Raises:
             BadInput: there is no run.
@@ -96,7 +97,7 @@ class RunFixture:
         return run
 
     def held(self) -> "RecordedRun":
-        """The run that the limits are of.
+        """Return the run that the limits apply to.
 
         Raises:
             BadInput: there is none, or there are several.
@@ -135,11 +136,11 @@ def _refuse_objects(objects: dict[str, Any]) -> None:
 
 
 class RecordedRun(Run):
-    """A recording on disk, as :func:`zprof.load` opens it; its report is made when it is first asked for."""
+    """A recording on disk, as :func:`zprof.load` opens it; its report is computed on first use."""
 
     @cached_property
     def report(self) -> "Report":
-        """What :func:`zprof.diagnose` says of it.
+        """The result of :func:`zprof.diagnose`.
 
         Raises:
             BadInput: the recording is damaged.
@@ -149,7 +150,7 @@ class RecordedRun(Run):
         return diagnose(self)
 
     def described(self, training: TrainingFacts) -> "RecordedRun":
-        """The same run with other facts of its program, and a report that is not made yet."""
+        """Return the same run with other training facts, and a report not computed yet."""
         other = RecordedRun(self.path)
         other.manifest = super().described(training).manifest
         return other

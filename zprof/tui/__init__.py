@@ -1,1 +1,1 @@
-"""The terminal UI: a report on a screen, every number of which can be opened."""
+"""Terminal UI of zprof: the report as screens where every number opens to its formula and inputs."""

@@ -1,4 +1,4 @@
-"""The terminal app: which screens there are, what each key does, and what opens when a cell is entered.
+"""The terminal app: its screens, what each key does, and which popup a cell opens.
 
 State is in `shell.py`.
 """
@@ -73,7 +73,7 @@ SCREENS: Mapping[str, Callable[[], PageScreen]] = {
 
 
 class ZprofApp(Shell):
-    """All screens on one run, and a baseline beside it: what keys do, and what opens."""
+    """The app with all screens for one run and an optional baseline."""
 
     TITLE = "zprof"
     CSS_PATH = "zprof.tcss"
@@ -85,7 +85,7 @@ class ZprofApp(Shell):
     ]
 
     def on_mount(self) -> None:
-        """First what the manifest tells; once that is drawn, measure beside it."""
+        """Show what the manifest alone gives, then measure the run in the background."""
         try:
             self.look = preview_run(self.asked)
         except ZprofError as error:
@@ -96,27 +96,27 @@ class ZprofApp(Shell):
             self.call_after_refresh(self.measure, self.asked)
 
     def action_show(self, name: str) -> None:
-        """Switch to a screen."""
+        """Close any popups and switch to a screen by name."""
         while isinstance(self.screen, Popup):
             self.pop_screen()
         if name in SCREENS and self.screen is not self.get_screen(name):
             self.switch_screen(name)
 
     def action_explain(self) -> None:
-        """What is focused."""
+        """Open a popup that explains the focused part of the screen."""
         self.push_screen(TextPopup(*help_texts.explain_focus(self)))
 
     def action_help(self) -> None:
-        """All keys, first those of the screen in front."""
+        """Open the list of all keys, those of the current screen first."""
         self.push_screen(TextPopup("keys", help_texts.format_keys(help_texts.sort_keys(self.screen))))
 
     def action_pick_rank(self) -> None:
-        """One of the loaded ranks."""
+        """Let the user pick one of the loaded ranks."""
         choices, present = help_texts.list_rank_choices(self), self.selected.rank
         self._pick("rank", choices, present, lambda key: self.select(rank=int(key)))
 
     def action_pick_step(self) -> None:
-        """One of the timed steps."""
+        """Let the user pick one of the timed steps of the selected rank."""
         choices, present = help_texts.list_step_choices(self), self.selected.step
         self._pick("step", choices, present, lambda key: self.select(step=int(key)))
 
@@ -130,18 +130,18 @@ class ZprofApp(Shell):
             self.notify(f"there is no {what} to pick", severity="warning", markup=False)
 
     def action_step(self, by: int) -> None:
-        """The step before, or the next."""
+        """Select the step `by` places away, clamped to the first and last timed step."""
         steps = [int(key) for key, _ in help_texts.list_step_choices(self)]
         if self.selected.step in steps:
             at = steps.index(self.selected.step) + by
             self.select(step=steps[max(0, min(len(steps) - 1, at))])
 
     def action_gaps(self) -> None:
-        """What could not be measured."""
+        """Open the list of gaps: what could not be measured."""
         self.push_screen(TextPopup("what could not be measured", help_texts.format_gaps(self)))
 
     def action_baseline(self) -> None:
-        """Another run as the baseline."""
+        """Ask for the path of a run to use as the baseline."""
         present = str(self.asked.baseline or "")
         self.push_screen(LinePopup("baseline: path of a run", present), self._compare_with)
 
@@ -150,15 +150,15 @@ class ZprofApp(Shell):
             self.measure(help_texts.replace_baseline(self.asked, Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
-        """What is focused, as Markdown, on the clipboard."""
+        """Copy the focused row to the clipboard as Markdown."""
         export.copy_focused(self, export.format_markdown)
 
     def action_copy_json(self) -> None:
-        """What is focused, as JSON."""
+        """Copy the focused row to the clipboard as JSON."""
         export.copy_focused(self, export.format_json)
 
     def action_export(self) -> None:
-        """The report, in a file whose name says the format."""
+        """Ask for a file name and write the report; the suffix picks the format."""
         name = export.suggest_report_name(self.look.facts.name if self.look else "", Path())
         self.push_screen(LinePopup("write the report to (.txt, .json or .svg)", name), self._export)
 
@@ -168,19 +168,19 @@ class ZprofApp(Shell):
             self._write(lambda: export.export_report(loaded, Path(path).expanduser()))
 
     def action_perfetto(self) -> None:
-        """The selected step as a trace."""
+        """Write the selected step as a Perfetto trace in the current directory."""
         self._write(lambda: export.export_perfetto(self.loaded, self.selected, Path()))
 
     @work(thread=True, exit_on_error=False, description="write")
     def _write(self, act: Callable[[], str]) -> None:
-        """Do it beside the screens, and say what was done or why not."""
+        """Run `act` in a worker thread and notify the user of its result or error."""
         try:
             self.notify(printable(act()), markup=False)
         except ZprofError as error:
             self.notify(format_error(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
-        """A number is opened as a number, a row as what it leads to, else as its first number."""
+        """Open the number under the cursor, else what the row leads to."""
         if self.loaded is None:
             return
         from zprof.tui import opening
@@ -198,7 +198,7 @@ class ZprofApp(Shell):
             self.notify("there is nothing behind this row", markup=False)
 
     def on_fact_table_search_asked(self, event: FactTable.SearchAsked) -> None:
-        """A text to narrow the table to."""
+        """Ask for a search text and filter the table by it."""
         table = event.asking
 
         def search(text: str | None) -> None:
@@ -209,7 +209,7 @@ class ZprofApp(Shell):
         self.push_screen(LinePopup(f"{name}: show rows with", table.wanted), search)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Everything that has a key, in the palette, too."""
+        """Yield Textual's commands plus every app-wide key, for the command palette."""
         yield from super().get_system_commands(screen)
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):

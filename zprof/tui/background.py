@@ -1,6 +1,6 @@
-"""Daemon threads beside the screens: one measures a run, one predicts a change.
+"""Daemon threads next to the screens: one measures a run, one predicts the effect of a change.
 
-Results come back as messages.
+Results come back as Textual messages.
 """
 
 import gc
@@ -19,65 +19,69 @@ if TYPE_CHECKING:
     from zprof.analysis.analysis import RunAnalysis
 
 
-#: Of the collector's three generations (700, 10, 10 where nobody says anything).
+#: Thresholds of the three generations of Python's garbage collector; the default is (700, 10, 10).
 _GC_THRESHOLDS = (10_000, 10, 10)
 
 
 class Loader(Protocol):
-    """Measures what was asked for, and tells what it does."""
+    """Callable that measures a request and reports its progress."""
 
     def __call__(self, asked: RunRequest, progress: Progress, /) -> LoadedRun:
-        """Raises ZprofError for what cannot be measured."""
+        """Measure the request.
+
+        Raises:
+            ZprofError: the run cannot be measured.
+        """
 
 
 class Superseded(Exception):
-    """Something else was asked for meanwhile."""
+    """Raised in the loader thread after a newer request has replaced this one."""
 
 
 class Loading:
-    """One measuring.  It posts messages until it is stopped; what comes after that is nobody's.
+    """One measurement in a background thread; it posts messages until it is stopped.
 
-    The thread is a daemon of no executor: leaving the app does not wait for it.
+    The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
     """
 
     class Told(Message):
-        """What is done now."""
+        """Progress: the current stage of the measurement."""
 
         def __init__(self, loading: "Loading", doing: str) -> None:
             super().__init__()
             self.loading, self.doing = loading, doing
 
     class Done(Message):
-        """Measured."""
+        """The measurement finished."""
 
         def __init__(self, loading: "Loading", loaded: LoadedRun) -> None:
             super().__init__()
             self.loading, self.loaded = loading, loaded
 
     class Failed(Message):
-        """Not measured."""
+        """The measurement failed."""
 
         def __init__(self, loading: "Loading", error: ZprofError) -> None:
             super().__init__()
             self.loading, self.error = loading, error
 
     def __init__(self, asked: RunRequest, loader: Loader, post: Callable[[Message], object]) -> None:
-        """``post`` is called from the thread."""
+        """Prepare the thread; ``post`` will be called from it."""
         self.asked, self._loader, self._post = asked, loader, post
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zprof-measure", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Nobody waits for it any more: it ends when it next tells what it does."""
+        """Discard all further messages; the thread ends at its next progress report."""
         self._is_stopped.set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread still runs, stopped or not."""
+        """Return whether the thread is still running, even if it was stopped."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -89,7 +93,7 @@ class Loading:
             return
         except ZprofError as error:
             self._send(self.Failed(self, error))
-        except Exception as error:  # A fault of zprof: said on the screen, which stays.
+        except Exception as error:  # a bug in zprof: report it and keep the screen alive
             said = ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
                 hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof report prints",
@@ -107,10 +111,10 @@ class Loading:
 
 
 def _freeze_collector() -> None:
-    """Look for garbage seldom, and not in what was measured, which stays: that stops the screen.
+    """Take the loaded run out of the garbage collector's reach and collect less often.
 
-    Of 1024 ranks one look through all of it takes 0.3 s; and what a screen is made of, a hundred thousand
-    objects, would cause such a look each time that one is drawn first.
+    With 1024 ranks loaded, a full collection stalls the screen for 0.3 s. The first draw of a screen
+    allocates about 100,000 objects, which would trigger such a collection each time.
     """
     gc.unfreeze()
     gc.collect()
@@ -119,14 +123,18 @@ def _freeze_collector() -> None:
 
 
 class Predictor(Protocol):
-    """Says what changes would make of a run."""
+    """Callable that predicts how changes affect a run."""
 
     def __call__(self, analysis: "RunAnalysis", changes: tuple[Change, ...], /) -> Outlook:
-        """Raises ZprofError for what cannot be predicted."""
+        """Predict the run with the changes applied.
+
+        Raises:
+            ZprofError: the changes cannot be predicted.
+        """
 
 
 def predict(analysis: "RunAnalysis", changes: tuple[Change, ...], /) -> Outlook:
-    """The planner's answer; it is imported when it is asked first."""
+    """Return the planner's outlook; the planner is imported on first use."""
     from zprof.planner.whatif.outlook import predict_changes
 
     return predict_changes(analysis, changes)
@@ -136,10 +144,13 @@ Answer = Outlook | ZprofError
 
 
 class Predicting:
-    """One change, predicted.  The thread is a daemon of no executor: leaving the app does not wait for it."""
+    """One prediction in a background thread.
+
+    The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
+    """
 
     class Done(Message):
-        """An outlook, or why there is none."""
+        """The prediction finished, with an outlook or an error."""
 
         def __init__(self, predicting: "Predicting", answer: Answer) -> None:
             super().__init__()
@@ -152,23 +163,23 @@ class Predicting:
         predictor: Predictor,
         post: Callable[[Message], object],
     ) -> None:
-        """``post`` is called from the thread."""
+        """Prepare the thread; ``post`` will be called from it."""
         self.analysis, self.change = analysis, change
         self._predictor, self._post = predictor, post
         self._thread = threading.Thread(target=self._run, name="zprof-predict", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread still runs."""
+        """Return whether the thread is still running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         answer = self._answer()
-        with suppress(RuntimeError):  # the app was left meanwhile
+        with suppress(RuntimeError):  # the app has exited in the meantime
             self._post(self.Done(self, answer))
 
     def _answer(self) -> Answer:
@@ -176,7 +187,7 @@ class Predicting:
             return self._predictor(self.analysis, (self.change,))
         except ZprofError as error:
             return error
-        except Exception as error:  # A fault of zprof: said on the screen, which stays.
+        except Exception as error:  # a bug in zprof: report it and keep the screen alive
             return ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
                 hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof whatif prints",

@@ -1,9 +1,7 @@
 """Copy the focused row, write the report to a file, write a step as a Perfetto trace.
 
-Never overwrites a file.
-
-Textual reaches the terminal's clipboard by OSC 52; whether the terminal took it cannot be known, so the
-message names the alternative.
+Existing files are never overwritten. Textual sets the terminal's clipboard with OSC 52. Whether the terminal
+accepted it cannot be detected, so the message names the alternative.
 """
 
 import json
@@ -21,19 +19,19 @@ from zprof.tui.shell import Shell
 from zprof.tui.tables import Cell, Line, Table, TableSource
 from zprof.tui.widgets.fact_table import FactTable
 
-#: A name of a file is at most 255 bytes long, on all usual file systems.
+#: Common file systems limit a file name to 255 bytes; this leaves space for the suffixes added below.
 _MAX_NAME_BYTES = 180
-#: Slices of more ranks are too large to look at: then only the selected one is written.
+#: Traces of more ranks are too large to view; above this limit only the selected rank is written.
 _MAX_RANKS = 16
 
 
 def suggest_report_name(name: str, folder: Path) -> str:
-    """A name for the report of a run that is free in this folder."""
+    """Return an unused file name in `folder` for the report of a run."""
     return find_free_name(f"{_sanitize_name(name)}-report", ".txt", folder)
 
 
 def find_free_name(stem: str, suffix: str, folder: Path) -> str:
-    """``stem.txt``, or the first of ``stem-2.txt``, ``stem-3.txt`` ... that is not there yet."""
+    """Return ``stem.txt`` or the first unused name of ``stem-2.txt``, ``stem-3.txt``, ..."""
     number, name = 1, f"{stem}{suffix}"
     while (folder / name).exists() or (folder / name).is_symlink():
         number += 1
@@ -47,10 +45,10 @@ def _sanitize_name(name: str) -> str:
 
 
 def export_report(loaded: LoadedRun | None, path: Path) -> str:
-    """Write the report, in the format that the file's suffix names.
+    """Write the report in the format that the file's suffix selects; return a message for the user.
 
     Raises:
-        BadInput: nothing is loaded, no such format, or the file cannot be made or is there already.
+        BadInput: nothing is loaded, the suffix is unknown, or the file exists or cannot be created.
     """
     if loaded is None:
         raise BadInput("nothing is measured yet", hint="wait until the run is measured")
@@ -63,10 +61,12 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
 
 
 def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path) -> str:
-    """Write the selected step for Perfetto: of all loaded ranks, or of the selected one of very many.
+    """Write the selected step as a Perfetto trace; return a message for the user.
+
+    All loaded ranks are written, or only the selected one if more than `_MAX_RANKS` are loaded.
 
     Raises:
-        BadInput: nothing is loaded, or the file cannot be made.
+        BadInput: nothing is loaded, no step is selected, or the file cannot be created.
     """
     from zprof.integrations.perfetto.export import export_trace
     from zprof.integrations.perfetto.rank_rows import ExportChoice
@@ -94,7 +94,7 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """A new file; nothing is left of it where it could not be filled."""
+    """Create a file and fill it; delete it again if filling fails."""
     try:
         with path.open("xb") as file:
             try:
@@ -114,7 +114,10 @@ _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
 def copy_focused(app: Shell, form: RowFormat) -> None:
-    """The focused row in front, else that of the first table; a page of text says what of it, as a fix."""
+    """Copy the row under the cursor, of the focused table or else of the first one.
+
+    If the screen defines ``copies`` (a text popup, for example a finding's fix), that text is copied instead.
+    """
     whole = getattr(app.screen, "copies", "")
     if whole:
         app.copy_to_clipboard(whole)
@@ -130,7 +133,7 @@ def copy_focused(app: Shell, form: RowFormat) -> None:
 
 
 def focused_table(app: Shell) -> TableSource | None:
-    """The table, or picture of one, that keys act on."""
+    """Return the focused table or chart, else the first visible table."""
     if isinstance(app.screen.focused, TableSource):
         return app.screen.focused
     tables = [table for table in app.screen.query(FactTable) if table.display]
@@ -138,26 +141,26 @@ def focused_table(app: Shell) -> TableSource | None:
 
 
 def describe_copy(environment: Mapping[str, str]) -> str:
-    """What was done, and what to do where the terminal keeps its clipboard to itself."""
+    """Return a message on the copy, with the alternative if the terminal ignores OSC 52."""
     if environment.get("TMUX"):
         return "copied, if tmux may: set -g set-clipboard on. e writes the report to a file"
     return "copied, if this terminal has a clipboard (OSC 52). e writes the report to a file"
 
 
 def format_markdown(table: Table, line: Line, cell: Cell) -> str:
-    """The row under its column titles."""
+    """Return the row as a Markdown table with the column titles as header."""
     titles = [escape_markdown(column.title) for column in table.columns]
     cells = [escape_markdown(cell.text) for cell in line.cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), cells))
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it stands: no emphasis, link, cell, code or HTML."""
+    """Escape all Markdown and HTML syntax in a text."""
     return "".join(f"\\{sign}" if sign in _MARKS else sign for sign in text)
 
 
 def format_json(table: Table, line: Line, cell: Cell) -> str:
-    """The row as one object; numbers with their leaves."""
+    """Return the row as one JSON object; numbers carry their report leaves."""
     row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
     return json.dumps(row)
 

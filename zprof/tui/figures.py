@@ -20,7 +20,7 @@ _PART = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
 
 
 class Unit(StrEnum):
-    """What a value counts."""
+    """Unit of a value."""
 
     NS = "ns"
     MS = "ns, shown in milliseconds without the unit"
@@ -32,7 +32,7 @@ class Unit(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How a value is made of its leaves, in their order; leaves that are unknown are left out."""
+    """How a value is computed from its leaves, in order; unknown leaves are skipped."""
 
     LEAF = "as it stands in the report"
     SUM = "sum of"
@@ -57,7 +57,7 @@ _SHOW: Mapping[Unit, Callable[[float], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number: its value, where it comes from, how it is shown.  ``None`` is unknown, and says so."""
+    """A number with its unit, its report leaves and how they combine; ``None`` is shown as unknown."""
 
     value: float | None
     unit: Unit
@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """As a screen shows it."""
+        """The value formatted for the screen."""
         if self.value is None:
             return UNKNOWN
         shown = _SHOW[self.unit](self.value)
@@ -75,11 +75,11 @@ class Figure:
         return f"+{shown}" if self.signed and self.value > 0 and not is_nothing else shown
 
     def in_report(self) -> tuple["Figure", ...]:
-        """The numbers in it that the report's JSON has, or makes: what a test holds against it."""
+        """Return the component figures that the report's JSON contains or yields; tests check these."""
         return (self,)
 
     def in_json(self) -> dict[str, Any]:
-        """As it is copied: with its leaves."""
+        """Return the figure for JSON export, with its leaves."""
         return {
             "value": self.value,
             "unit": self.unit.value,
@@ -90,13 +90,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range(Figure):
-    """Two numbers in one cell: itself is the upper end, ``low`` the other one."""
+    """Two numbers in one cell: the figure itself is the upper end, ``low`` the lower."""
 
     low: Figure
 
     @property
     def text(self) -> str:
-        """``31.9..125.8 ms``; one number where both ends read the same."""
+        """Formatted as ``31.9..125.8 ms``, or as one number if both ends look the same."""
         low, high = self.low.text, Figure.text.fget(self)  # type: ignore[attr-defined]
         if low == high or UNKNOWN in (low, high):
             return str(high)
@@ -104,12 +104,12 @@ class Range(Figure):
         return f"{number if number and high.endswith(f' {unit}') else low}..{high}"
 
     def in_report(self) -> tuple[Figure, ...]:
-        """Both."""
+        """Return both ends."""
         return (*self.low.in_report(), *Figure.in_report(self))
 
 
 def make_range(low: Figure, high: Figure) -> Range:
-    """From one number to the other."""
+    """Return the range from `low` to `high`."""
     return Range(
         value=high.value, unit=high.unit, leaves=high.leaves, how=high.how, signed=high.signed, low=low
     )
@@ -122,13 +122,13 @@ def figure(
     how: Aggregation = Aggregation.LEAF,
     signed: bool = False,
 ) -> Figure:
-    """The figure that these leaves of the report's JSON make."""
+    """Return the figure computed from these leaves of the report's JSON tree."""
     value = combine(how, [list(resolve(tree, leaf)) for leaf in leaves])
     return Figure(value=value, unit=unit, leaves=leaves, how=how, signed=signed)
 
 
 def combine(how: Aggregation, found: Sequence[Sequence[float | None]]) -> float | None:
-    """The value that the numbers of some leaves make; None where nothing is known."""
+    """Combine the values of some leaves into one; return None if none of them is known."""
     known = [[value for value in values if value is not None] for values in found]
     flat = [value for values in known for value in values]
     if not flat:
@@ -144,7 +144,7 @@ def combine(how: Aggregation, found: Sequence[Sequence[float | None]]) -> float 
 
 
 def resolve(tree: Any, leaf: str) -> Iterator[float | None]:
-    """The numbers at a path; ``[*]`` takes all of a list, or of a mapping.  None where it leads nowhere."""
+    """Yield the numbers at a path; ``[*]`` expands a list or mapping. Yield None if nothing is there."""
     nodes = [tree]
     for name, index in _PART.findall(leaf):
         nodes = [child for node in nodes for child in _children(node, name, index)]
@@ -181,19 +181,19 @@ AT_LEAST, AT_MOST, EXACT = "≥ ", "≤ ", ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound(Figure):
-    """A figure with a sign before it."""
+    """A figure with a sign such as ``≥`` in front: a lower or upper bound."""
 
     sign: str
 
     @property
     def text(self) -> str:
-        """``≥ 12.0``; without the sign where it is unknown."""
+        """Formatted as ``≥ 12.0``; an unknown value has no sign."""
         shown = str(Figure.text.fget(self))  # type: ignore[attr-defined]
         return shown if self.value is None else f"{self.sign}{shown}"
 
 
 def add_bound_sign(found: Figure, sign: str) -> Figure:
-    """The same figure with the sign where there is one."""
+    """Return the figure as a bound with this sign, or unchanged if the sign is empty."""
     if not sign:
         return found
     return Bound(value=found.value, unit=found.unit, leaves=found.leaves, how=found.how, sign=sign)
@@ -202,19 +202,20 @@ def add_bound_sign(found: Figure, sign: str) -> Figure:
 def make_bound_figure(
     tree: Mapping[str, Any], unit: Unit, *leaves: str, sign: str = EXACT, how: Aggregation = Aggregation.LEAF
 ) -> Figure:
-    """The figure of these leaves, with the sign where there is one."""
+    """Return the figure of these leaves, as a bound if a sign is given."""
     return add_bound_sign(figure(tree, unit, *leaves, how=how), sign)
 
 
-#: Before every predicted number, whatever the colours.
+#: Prefix of every predicted number, so that it is recognizable without colours.
 PREDICTED_SIGN = "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigure(Figure):
-    """A number of the model: of the run as it was, or predicted for the changed one.
+    """A number from the model: of the run as it was, or predicted for the changed run.
 
-    ``words``: as it is shown.  ``said``: what it rests on, in lines.  ``assumption``: its key in the outlook.
+    ``words``: the formatted value. ``said``: its explanation, as lines of text. ``assumption``: the key of
+    its assumption in the outlook.
     """
 
     words: str
@@ -224,17 +225,17 @@ class ModelFigure(Figure):
 
     @property
     def text(self) -> str:
-        """With the sign where it is predicted."""
+        """The formatted value, prefixed with ``~`` if it is predicted."""
         if self.value is None:
             return UNKNOWN
         return f"{PREDICTED_SIGN}{self.words}" if self.is_predicted else self.words
 
     def in_report(self) -> tuple[Figure, ...]:
-        """None: a report that was measured has no outlook; a test of its own holds it against that."""
+        """Return nothing: a measured report has no outlook, and a separate test checks these."""
         return ()
 
     def in_json(self) -> dict[str, Any]:
-        """And that it is predicted, and what from."""
+        """Return the figure with its kind (predicted or modelled), shown text and assumption."""
         kind = "predicted" if self.is_predicted else "modelled"
         return {**Figure.in_json(self), "is": kind, "shown": self.text, "assumption": self.assumption}
 
@@ -245,12 +246,12 @@ _UNIT_SUFFIXES = (
     ("_bytes", Unit.BYTES),
     ("ratio", Unit.RATIO),
 )
-#: Mappings by tenant hold bytes.
+#: Mappings keyed by tenant hold bytes.
 _BYTE_NAMES = frozenset({*(tenant.value for tenant in Tenant), "untagged"})
 
 
 def strip_unit(name: str) -> str:
-    """A name without its unit, which its values have: ``exposed_wait_ns`` as ``exposed wait``."""
+    """Return a field name as words without its unit suffix: ``exposed_wait_ns`` as ``exposed wait``."""
     short = next(
         (name.removesuffix(end) for end, _ in _UNIT_SUFFIXES if end[0] == "_" and name.endswith(end)), name
     )
@@ -258,7 +259,7 @@ def strip_unit(name: str) -> str:
 
 
 def infer_unit(name: str) -> Unit:
-    """Its unit; a count where it names none."""
+    """Return the unit that a field name implies; a name without a unit is a count."""
     if name == "bytes" or name.rpartition(".")[2] in _BYTE_NAMES:
         return Unit.BYTES
     return next((unit for end, unit in _UNIT_SUFFIXES if name.endswith(end)), Unit.COUNT)

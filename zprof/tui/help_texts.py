@@ -1,4 +1,4 @@
-"""Texts behind the keys `?`, F1 and `g` (help, key list, gaps), and the choices that `r` and `t` offer."""
+"""Texts for the keys `?`, F1 and `g` (help, key list, gaps), and the choices that `r` and `t` offer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,12 +20,12 @@ _MAX_CHOICES = 4096
 
 
 def replace_baseline(asked: RunRequest, path: Path) -> RunRequest:
-    """The same with another baseline."""
+    """Return the request with another baseline."""
     return replace(asked, baseline=path)
 
 
 def explain_focus(app: Shell) -> tuple[str, str]:
-    """Title and text on what is focused: the table, and its columns."""
+    """Return title and text of the help for the focused table and its columns."""
     screen = app.screen
     if not isinstance(screen, PageScreen):
         tables = [part.table for part in screen.query(FactTable)]
@@ -40,12 +40,11 @@ def explain_focus(app: Shell) -> tuple[str, str]:
 
 
 def _describe_table(table: Table) -> list[str]:
-    """What a table is, and its columns."""
     return [text for text in (table.help, *(f"{c.title}: {c.says}" for c in table.columns if c.says)) if text]
 
 
 def _explain_selection(app: Shell) -> str:
-    """Why this rank and step are shown, where nobody picked others."""
+    """Return why the default rank and step were chosen, or "" if others are selected."""
     loaded, selected = app.loaded, app.selected
     if loaded is None or selected.step is None or selected != pick_selection(loaded.report):
         return ""
@@ -56,13 +55,13 @@ def _explain_selection(app: Shell) -> str:
 
 
 def sort_keys(screen: Screen[Any]) -> list[Key]:
-    """All keys, those of this screen before all others."""
+    """Return all keys, those of this screen first."""
     name = Where.POPUP.value if isinstance(screen, Popup) else getattr(screen, "name_of", "")
     return sorted(KEYS, key=lambda key: (key.where.value != name, list(Where).index(key.where)))
 
 
 def format_keys(keys: Sequence[Key]) -> str:
-    """Keys by where they work, in the order in which they are given."""
+    """Format keys as text, grouped by where they work, in the given order."""
     lines: list[str] = []
     for where in dict.fromkeys(key.where for key in keys):
         mine = [key for key in keys if key.where is where]
@@ -72,7 +71,7 @@ def format_keys(keys: Sequence[Key]) -> str:
 
 
 def format_gaps(app: Shell) -> str:
-    """What could not be measured, why, and what helps."""
+    """Format what could not be measured, why, and how to fix it."""
     if app.loaded is None:
         return app.waiting_text()
     further = [gap for page in _list_screens(app)[-1:] for gap in page.further_gaps()]
@@ -85,25 +84,25 @@ def format_gaps(app: Shell) -> str:
 
 
 def get_export(app: Shell) -> LoadedRun | None:
-    """What ``e`` writes: what is loaded, with what the screen in front adds to it."""
+    """Return what ``e`` writes: the loaded run plus what the front screen adds to it."""
     pages = _list_screens(app)
     return pages[-1].to_write(app.loaded) if app.loaded is not None and pages else app.loaded
 
 
 def _list_screens(app: Shell) -> list[PageScreen]:
-    """The screens below what is opened, the one in front last."""
+    """Return the screens in the stack without popups, the front one last."""
     return [screen for screen in app.screen_stack if isinstance(screen, PageScreen)]
 
 
 def list_rank_choices(app: Shell) -> list[tuple[str, str]]:
-    """The loaded ranks."""
+    """Return (key, label) of the loaded ranks, at most `_MAX_CHOICES`."""
     if app.loaded is None:
         return []
     return [(str(rank), f"rank {rank}") for rank in app.loaded.report.run.ranks_loaded[:_MAX_CHOICES]]
 
 
 def list_step_choices(app: Shell) -> list[tuple[str, str]]:
-    """The timed steps of the selected rank."""
+    """Return (key, label) of the timed steps of the selected rank, at most `_MAX_CHOICES`."""
     if app.loaded is None:
         return []
     steps = [entry for entry in app.loaded.report.time.steps if entry.rank == app.selected.rank]

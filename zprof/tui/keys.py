@@ -1,4 +1,4 @@
-"""The one table of keys: screens bind from it, the footer picks from it, help is written from it."""
+"""The single table of keys: bindings, footer and help texts all come from it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from textual.binding import Binding
 
 
 class Where(StrEnum):
-    """Where a key works."""
+    """The screen or widget where a key works."""
 
     EVERYWHERE = "everywhere"
     TABLE = "tables"
@@ -23,10 +23,10 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key, or several that do the same, by Textual's names, and what they do.
+    """One key, or several that do the same, by their Textual names, with their action.
 
-    ``spelled``: as a person writes them, where that is something else.  ``is_first``: no widget gets it
-    before.
+    ``spelled``: how users write the key, if that differs from Textual's name. ``is_first``: the key has
+    priority over the bindings of focused widgets.
     """
 
     keys: str
@@ -39,7 +39,7 @@ class Key:
 
     @property
     def written(self) -> str:
-        """As a person writes them."""
+        """The key as users write it."""
         return self.spelled or self.keys
 
 
@@ -272,7 +272,10 @@ KEYS: tuple[Key, ...] = (
 
 
 def bindings(where: Where) -> list[Binding]:
-    """Textual's bindings of the keys of a place; what is opened covers the app, and has its keys, too."""
+    """Return Textual bindings of all keys for a place.
+
+    Popups cover the app, so their bindings include those that work everywhere.
+    """
     bound = [_binding(key, key.action) for key in KEYS if key.where is where]
     if where is Where.POPUP:
         bound += [_binding(key, _of_app(key.action)) for key in KEYS if key.where is Where.EVERYWHERE]

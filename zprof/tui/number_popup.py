@@ -1,7 +1,4 @@
-"""The popup that explains one number.
-
-What it means, its formula, its inputs, and the rows it was measured from.
-"""
+"""The popup that explains one number: its meaning, formula, inputs, and source rows."""
 
 from typing import ClassVar
 
@@ -22,14 +19,14 @@ from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 
 _MAX_LEAVES = 8
-#: Columns of the word for an input.
+#: Columns for the name of an input.
 _WORD_WIDTH = 26
-#: Leaves of the baseline: their rows are its own.
+#: Leaves with this prefix come from the baseline, so their rows are the baseline's.
 _BASELINE = "comparison.baseline_"
 
 
 class NumberPopup(Popup[None]):
-    """Formula, inputs, rows."""
+    """Popup with the formula, inputs and source rows of a number."""
 
     CSS: ClassVar[str] = """
     NumberPopup #popup { max-width: 190; }
@@ -41,7 +38,7 @@ class NumberPopup(Popup[None]):
         self.number, self.shown_title, self.loaded = number, title, loaded
 
     def compose(self) -> ComposeResult:
-        """Text above, rows below."""
+        """Yield the explanation, and below it a table if the number has source rows."""
         with VerticalScroll(id="popup") as frame:
             frame.border_title = Text(f"{printable(self.shown_title)}: {self.number.text}")
             frame.border_subtitle = "esc: back"
@@ -53,7 +50,7 @@ class NumberPopup(Popup[None]):
                 yield PagedTable(id="rows")
 
     def on_mount(self) -> None:
-        """Fill the rows."""
+        """Fill the table of source rows."""
         rows = find_rows(self.number, self.loaded)
         if rows is not None and len(rows):
             self.query_one("#rows", FactTable).show(
@@ -62,11 +59,11 @@ class NumberPopup(Popup[None]):
             self.call_after_refresh(self._say_keys)
 
     def on_resize(self) -> None:
-        """More or fewer columns fit."""
+        """Update the key hint, because a different number of columns fits."""
         self.call_after_refresh(self._say_keys)
 
     def _say_keys(self) -> None:
-        """A bar to scroll by would cover the only row: so the frame says that there are more columns."""
+        """Show in the frame that more columns exist; a scroll bar would cover a single row."""
         for table in self.query(FactTable):
             hides = table.virtual_size.width > table.size.width
             more = "tab, left, right: more columns, " if hides else ""
@@ -74,7 +71,7 @@ class NumberPopup(Popup[None]):
 
 
 def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
-    """What it means, how it is made, and of what."""
+    """Return lines on a number's meaning, formula, leaves and inputs."""
     lines = []
     meaning = find_help(number.leaves[0]) if number.leaves else None
     if meaning:
@@ -88,13 +85,13 @@ def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
 
 
 def list_leaves(number: Figure) -> list[str]:
-    """The first leaves that it is made of, each once."""
+    """Return the first `_MAX_LEAVES` distinct leaves of a number."""
     leaves = dict.fromkeys(leaf for part in number.in_report() for leaf in part.leaves)
     return list(leaves)[:_MAX_LEAVES]
 
 
 def _name_leaf(leaf: str) -> str:
-    """What a leaf is called on the screens."""
+    """Return the name of a leaf as the screens show it."""
     meaning = find_help(leaf)
     return meaning.title if meaning else strip_unit(leaf.rpartition(".")[2])
 
@@ -118,7 +115,7 @@ def _infer_aggregation(path: str) -> Aggregation:
 
 
 def find_rows(number: Figure, loaded: LoadedRun) -> pd.DataFrame | None:
-    """The rows that it was measured from; None where none are kept."""
+    """Return the rows that the number was measured from, or None if none are kept."""
     meaning = find_help(number.leaves[0]) if number.leaves else None
     if meaning is None or meaning.rows is None:
         return None
@@ -131,9 +128,9 @@ _FIRST_COLUMNS = ("step", "rank")
 
 
 def build_rows_table(rows: pd.DataFrame, asked: str = "") -> Table:
-    """Its first rows: step, rank, the column that was ``asked`` for, then the others.
+    """Return a table of the first `_MAX_ROWS` rows: step, rank, the ``asked`` column, then the others.
 
-    Numbers name no leaf: they are what leaves are made of.
+    Its numbers have no leaves, because they are the source that leaves are computed from.
     """
     shown = rows.head(_MAX_ROWS)
     first = [name for name in (*_FIRST_COLUMNS, asked) if name in shown.columns]

@@ -1,9 +1,7 @@
-"""What a row or a number leads to.
+"""Popups for what a row or number leads to: a finding, allocation, formula check or collective.
 
-A finding, an allocation, a formula check, the instances of a collective.
-
-Imported when something is first opened: metric help needs the analysis, which takes longer to import than a
-first screen may.
+Imported when something is first opened: metric help imports the analysis, which would slow down the first
+screen.
 """
 
 from typing import ClassVar
@@ -35,14 +33,14 @@ from zprof.tui.shell import Shell
 from zprof.tui.tables import Line, Opens, Table
 from zprof.tui.widgets.fact_table import FactTable
 
-#: Titles of columns that say no more than their numbers do.
+#: Column titles that add nothing to their numbers, so that popup titles leave them out.
 _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
-#: Of a name in a title.
+#: Characters of a popup title.
 _MAX_TITLE = 120
 
 
 def open_number(loaded: LoadedRun, found: Figure, line: Line, table: Table) -> Popup[None]:
-    """A number of this row, explained."""
+    """Return the popup that explains a number of this row."""
     title = shorten(format_title(found, line, table), _MAX_TITLE)
     if isinstance(found, ModelFigure):
         return TextPopup(f"{title}: {found.text}", found.said)
@@ -50,7 +48,7 @@ def open_number(loaded: LoadedRun, found: Figure, line: Line, table: Table) -> P
 
 
 def format_title(found: Figure, line: Line, table: Table) -> str:
-    """The names of its row and column; a row that begins with a number has no name."""
+    """Return the row and column names of a number; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
     column = next((column.title for column, cell in columns if cell is found), "")
@@ -59,7 +57,7 @@ def format_title(found: Figure, line: Line, table: Table) -> str:
 
 
 def open_row(app: Shell, line: Line) -> Popup[None] | None:
-    """What a row leads to."""
+    """Return the popup that a row opens, or None if it opens nothing."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
         return TextPopup(*describe_allocation(loaded, line.target))
@@ -90,7 +88,7 @@ def _open_finding(loaded: LoadedRun, place: int) -> Popup[None]:
 
 
 def format_worth(found: Finding) -> list[str]:
-    """What a fix saves and frees, and how sure the rule is."""
+    """Return lines on what a fix saves and frees, and the rule's confidence."""
     return [f"  {part.strip()}" for part in worth(found).split(", ")]
 
 
@@ -99,7 +97,7 @@ def _indent(text: str) -> list[str]:
 
 
 def format_evidence(loaded: LoadedRun, place: int, columns: int) -> list[str]:
-    """The facts behind a finding, in their units."""
+    """Return the facts behind a finding, each with its value and unit."""
     stem = f"findings[{place}].evidence"
     lines: list[str] = []
     for at, fact in enumerate(loaded.report.findings[place].evidence):
@@ -129,7 +127,7 @@ _FORMULA = (
 
 
 def describe_allocation(loaded: LoadedRun, place: int) -> tuple[str, str]:
-    """Title and text on one of the largest allocations: all that is known of it, every frame on its line."""
+    """Return title and text on one of the largest allocations, with its full stack."""
     entry = loaded.report.memory.top[place]
     size = figure(loaded.tree, Unit.BYTES, f"memory.top[{place}].bytes").text
     kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
@@ -148,7 +146,10 @@ def describe_allocation(loaded: LoadedRun, place: int) -> tuple[str, str]:
 
 
 def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
-    """Title and text on one state against the law: formula, what is known for it, the sum, the cause."""
+    """Return title and text on one model state checked against the ZeRO formula.
+
+    The text has the terms, the cause of a difference, the formula, and the known inputs.
+    """
     law, facts = loaded.report.memory.laws[place], loaded.analysis.training
     stem = f"memory.laws[{place}]"
     terms = (
@@ -191,7 +192,7 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
 
 
 class InstancesPopup(Popup[None]):
-    """Of the collective at a place of the report."""
+    """Popup with the instances of the collective at a position in the report."""
 
     CSS: ClassVar[str] = """
     InstancesPopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
@@ -204,12 +205,12 @@ class InstancesPopup(Popup[None]):
         self.shown = build_instances_table(loaded, at)
 
     def compose(self) -> ComposeResult:
-        """The table in a frame."""
+        """Yield the table in a frame."""
         with Vertical(id="popup") as frame:
             frame.border_title = Text(printable(self.shown.title))
             frame.border_subtitle = Text(printable(f"{self.shown.note}  esc: back"))
             yield FactTable(id="instances", classes="fill")
 
     def on_mount(self) -> None:
-        """Fill it."""
+        """Fill the table."""
         self.query_one(FactTable).show(self.shown)

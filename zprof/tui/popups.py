@@ -1,4 +1,4 @@
-"""Windows above a screen: the base class, a page of text, a list to pick from, a line to type."""
+"""Popups over a screen: the base class, a text page, a list to pick from, a line to type."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
@@ -19,47 +19,47 @@ Result = TypeVar("Result")
 
 
 class Popup(ModalScreen[Result | None]):
-    """Closes with nothing on ``esc``."""
+    """Base class of popups; ``esc`` closes it with result None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.POPUP)]
 
     def action_scroll_lines(self, by: int) -> None:
-        """What is longer than the window, by lines."""
+        """Scroll by lines."""
         for frame in self.query(VerticalScroll):
             frame.scroll_relative(y=by, animate=False)
 
     def action_scroll_page(self, by: int) -> None:
-        """The same, by nearly a window."""
+        """Scroll by pages of the window height minus one line."""
         for frame in self.query(VerticalScroll):
             frame.scroll_relative(y=by * max(1, frame.size.height - 1), animate=False)
 
     def action_close(self) -> None:
-        """Back, with nothing chosen."""
+        """Close the popup with result None."""
         self.dismiss(None)
 
 
-#: Until it is known how many there are.
+#: Text width until the widget has been laid out.
 _COLUMNS = 80
-#: Text for so many columns.
+#: Returns the text laid out for a width in columns.
 TextLayout = Callable[[int], str]
 
 
 class TextPopup(Popup[None]):
-    """Lines of text under a title; they scroll.  ``copies``: what ``y`` copies, where not all of them."""
+    """A scrollable text under a title. ``copies``: what ``y`` copies, if not the whole text."""
 
     def __init__(self, title: str, text: str | TextLayout, *, copies: str = "") -> None:
-        """``text``: as it stands, or what lays it out in the columns that there are."""
+        """Take ``text`` as a string or as a function that lays it out for a width."""
         super().__init__()
         self._laid = text if callable(text) else lambda columns: text
         self.shown_title, self._copies = title, copies
 
     @property
     def copies(self) -> str:
-        """What ``y`` copies."""
+        """The text that ``y`` copies."""
         return self._copies or self._laid(_COLUMNS)
 
     def compose(self) -> ComposeResult:
-        """The lines in a frame."""
+        """Yield the text in a scrollable frame."""
         with VerticalScroll(id="popup") as frame:
             frame.border_title = Text(" ".join(printable_lines(self.shown_title)))
             frame.border_subtitle = "esc: back"
@@ -83,39 +83,39 @@ _MAX_CHOICES = 200
 
 
 class PickPopup(Popup[str]):
-    """Gives the key of what was picked; ``present``: that of what is picked now, where it begins."""
+    """List that returns the key of the picked entry; ``present`` is the key selected at the start."""
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], present: str = "") -> None:
         super().__init__()
         self.shown_title, self.choices, self.present = title, choices, present
 
     def compose(self) -> ComposeResult:
-        """A line to type in, and the list."""
+        """Yield a search line and the list."""
         with Vertical(id="popup") as frame:
             frame.border_title = Text(printable(self.shown_title))
             yield Input(id="narrow")
             yield OptionList(id="choices")
 
     def on_mount(self) -> None:
-        """All of them at first."""
+        """Show all choices."""
         self._narrow("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Those in which the text stands."""
+        """Show the choices that contain the typed text."""
         self._narrow(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The first of what is left."""
+        """Pick the highlighted choice, or the first one."""
         choices = self.query_one(OptionList)
         if choices.option_count:
             self.dismiss(str(choices.get_option_at_index(choices.highlighted or 0).id))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Picked."""
+        """Pick the selected choice."""
         self.dismiss(str(event.option.id))
 
     def on_key(self, event: object) -> None:
-        """Arrows move in the list while the line has the focus."""
+        """Move the list cursor with the arrow keys while the input has the focus."""
         key = getattr(event, "key", "")
         choices = self.query_one(OptionList)
         if key == "down":
@@ -138,19 +138,19 @@ class PickPopup(Popup[str]):
 
 
 class LinePopup(Popup[str]):
-    """Gives a line that was typed."""
+    """Popup that returns a typed line."""
 
     def __init__(self, title: str, value: str = "") -> None:
         super().__init__()
         self.shown_title, self.value = title, value
 
     def compose(self) -> ComposeResult:
-        """One line."""
+        """Yield the input line in a frame."""
         with Vertical(id="popup", classes="line") as frame:
             frame.border_title = Text(printable(self.shown_title))
             frame.border_subtitle = "enter: take it, esc: back"
             yield Input(value=self.value, id="line")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Taken."""
+        """Close the popup with the typed line."""
         self.dismiss(event.value)

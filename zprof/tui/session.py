@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A run, its baseline, and how to measure; ``opener`` opens a path as a run."""
+    """A run, its baseline, and how to measure them; ``opener`` opens a path as a run."""
 
     path: Path
     opener: Opener
@@ -34,9 +34,10 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRun:
-    """A run as far as it was measured: what every page is made of.
+    """A measured run, the input of every page.
 
-    ``before`` and ``before_run``: the baseline; ``both``: what ``zprof compare`` says of the two.
+    ``before`` and ``before_run``: the baseline. ``both``: the side-by-side comparison, as in ``zprof
+    compare``.
     """
 
     run: Run
@@ -48,13 +49,13 @@ class LoadedRun:
 
     @cached_property
     def tree(self) -> Mapping[str, Any]:
-        """The report as JSON has it: figures name their leaves in it."""
+        """The report as a JSON tree, in which figures name their leaves."""
         return dict(to_tree(self.report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rank and step that pages about one of them show; None where the run has none."""
+    """The selected rank and step; None if the run has none."""
 
     rank: int | None = None
     step: int | None = None
@@ -62,22 +63,22 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPreview:
-    """What manifests alone tell, at once."""
+    """Facts of a run from its manifests alone, available at once."""
 
     facts: RunFacts
 
 
 def preview_run(asked: RunRequest) -> RunPreview:
-    """Open the run, and read no table.
+    """Open the run and return its facts without reading any table.
 
     Raises:
-        BadInput: there is no run, or its manifest is damaged.
+        BadInput: there is no run at the path, or its manifest is damaged.
     """
     return RunPreview(facts=describe_run(asked.opener(asked.path)))
 
 
 def load(asked: RunRequest, progress: Progress) -> LoadedRun:
-    """Measure the run and its baseline; ``progress`` is told what is done next.
+    """Measure the run and its baseline; ``progress`` is called with each stage.
 
     Raises:
         BadInput: a table of a run is damaged.
@@ -96,7 +97,7 @@ def load(asked: RunRequest, progress: Progress) -> LoadedRun:
 
 
 def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
-    """The baseline as the run, and the run as its baseline: nothing is measured again.
+    """Return the loaded pair with run and baseline swapped; nothing is measured again.
 
     ``loaded`` must have a baseline.
     """
@@ -133,19 +134,19 @@ def _diagnose_loaded(
 
 
 def _build_json_tree(loaded: LoadedRun) -> LoadedRun:
-    """Its JSON is made here, beside the screen: that of a thousand ranks takes longer than a key may."""
+    """Build the JSON tree in the loader thread; with 1000 ranks it would block the UI noticeably."""
     assert loaded.tree
     return loaded
 
 
 def keep_selection(report: Report, present: Selection) -> Selection:
-    """What is selected, where the run has it; else what is looked at first."""
+    """Return the present selection if the run timed it, else the default selection."""
     timed = any(step.rank == present.rank and step.step == present.step for step in report.time.steps)
     return present if timed else pick_selection(report)
 
 
 def pick_selection(report: Report) -> Selection:
-    """The rank that loses most of its step, and its step in the middle."""
+    """Return the rank with the most non-compute time and its median step by wall time."""
     ranks = report.time.per_rank
     worst = max(ranks, key=lambda rank: rank.wall_ns - rank.compute_ns, default=None)
     if worst is None:

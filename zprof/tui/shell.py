@@ -1,7 +1,4 @@
-"""The app's state apart from keys and screens.
-
-The run, how far it is measured, the selected rank and step.
-"""
+"""The app's state without keys and screens: the run, loading progress, selected rank and step."""
 
 from typing import Protocol, runtime_checkable
 
@@ -16,16 +13,16 @@ _ERROR_SECONDS = 20
 
 @runtime_checkable
 class Refillable(Protocol):
-    """A screen that shows what was loaded."""
+    """A screen that shows loaded data."""
 
     def refill(self) -> None:
         """Show what has changed."""
 
 
 class Shell(ThemedApp):
-    """One run, and a baseline beside it.
+    """State of one run with an optional baseline.
 
-    ``look`` is what the manifest tells, ``loaded`` what was measured: None until then.
+    ``look`` holds the manifest facts and ``loaded`` the measured run; each is None until available.
     """
 
     def __init__(
@@ -38,7 +35,7 @@ class Shell(ThemedApp):
         loader: Loader = load,
         predictor: Predictor = predict,
     ) -> None:
-        """``loaded``: what was measured already, which is then not measured again."""
+        """Set up the app; a run passed as ``loaded`` is not measured again."""
         super().__init__(ascii_only=ascii_only, mono=mono)
         self.asked = asked
         self.look: RunPreview | None = None
@@ -53,28 +50,28 @@ class Shell(ThemedApp):
 
     @property
     def is_measuring(self) -> bool:
-        """Whether something is being measured; ``waiting_text`` says what."""
+        """Return whether a run is being measured; ``waiting_text`` names the stage."""
         return self._loading is not None
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread still measures or predicts, be it for nobody."""
+        """Return whether a measuring or predicting thread is alive, stopped ones included."""
         threads = (self._loading, *self._stopped, self._predicting)
         return any(one.is_alive for one in threads if one is not None)
 
     def begin(self, predicting: Predicting) -> None:
-        """Predict beside the screens; one at a time is for whoever asks to see to."""
+        """Start a prediction in the background; the caller ensures that only one runs at a time."""
         self._predicting = predicting
         predicting.start()
 
     def waiting_text(self) -> str:
-        """What is being done, or why nothing is loaded."""
+        """Return the current loading stage, or why nothing is loaded."""
         return f"{self._doing} ..." if self.is_measuring else self._doing
 
     def measure(self, asked: RunRequest, *, loader: Loader | None = None) -> None:
-        """Measure this beside the screens; what was measured until now is given up.
+        """Measure a run in the background and stop a measurement in progress.
 
-        ``loader``: how, where not as the app does.
+        ``loader`` overrides the app's own loader.
         """
         self.clear_notifications()
         if self._loading is not None:
@@ -85,12 +82,12 @@ class Shell(ThemedApp):
         self.say("opening")
 
     def on_loading_told(self, event: Loading.Told) -> None:
-        """Said in the status line."""
+        """Show the progress in the status line."""
         if event.loading is self._loading:
             self.say(event.doing)
 
     def on_loading_done(self, event: Loading.Done) -> None:
-        """Show it; rank and step stay where they are in it, too."""
+        """Show the measured run; keep the selected rank and step if the run has them."""
         if event.loading is not self._loading:
             return
         self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
@@ -100,7 +97,7 @@ class Shell(ThemedApp):
         self.refill()
 
     def on_loading_failed(self, event: Loading.Failed) -> None:
-        """Said on the screen; what was loaded before stays."""
+        """Show the error; a previously loaded run stays."""
         if event.loading is not self._loading:
             return
         self._loading = None
@@ -108,18 +105,18 @@ class Shell(ThemedApp):
         self.notify(format_error(event.error), severity="error", markup=False, timeout=_ERROR_SECONDS)
 
     def say(self, doing: str) -> None:
-        """What is being done, or went wrong, in the status line."""
+        """Set the status line: the loading stage, or an error."""
         self._doing = printable(doing)
         self.refill()
 
     def refill(self) -> None:
-        """The screen in front, or below what is opened, shows what has changed."""
+        """Refill all screens in the stack, so that the one below a popup is updated too."""
         for screen in self.screen_stack:
             if isinstance(screen, Refillable):
                 screen.refill()
 
     def select(self, rank: int | None = None, step: int | None = None) -> None:
-        """Show this rank, or this step, from now on."""
+        """Select a rank, a step, or both."""
         self.selected = Selection(
             rank=self.selected.rank if rank is None else rank,
             step=self.selected.step if step is None else step,
@@ -127,9 +124,9 @@ class Shell(ThemedApp):
         self.refill()
 
     def action_show(self, name: str) -> None:
-        """Switch to a screen, where the app has it."""
+        """Do nothing; an app with several screens overrides this to switch to one."""
 
 
 def format_error(error: ZprofError) -> str:
-    """The error with its remedy."""
+    """Return the error message with its hint."""
     return printable(f"{error} ({error.hint})" if error.hint else str(error))

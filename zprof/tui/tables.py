@@ -1,6 +1,6 @@
-"""Tables of cells, independent of how they are drawn: columns, lines, marks, and what a row opens.
+"""Tables of cells independent of how they are drawn: columns, lines, marks, and what a row opens.
 
-Sorting and searching are here, too.
+Also sorts and filters lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from typing import Protocol, overload, runtime_checkable
 from zprof.model.formatting import printable
 from zprof.tui.figures import Figure
 
-#: Rows that a table draws, the first of its order, and lines of a page's table that can be searched and
-#: sorted: of more than either its notes say how many there are.
+#: MAX_ROWS: rows that a table draws. MAX_LINES: lines of a page's table that can be searched and sorted. A
+#: note under the table gives the total if there are more.
 MAX_ROWS, MAX_LINES = 100, 2000
 
 
 class Mark(StrEnum):
-    """What a cell means, for its colour; its text says the same without any."""
+    """Meaning of a cell, which picks its colour; the text conveys the same without colour."""
 
     PLAIN = "plain"
     MUTED = "muted"
@@ -29,7 +29,7 @@ class Mark(StrEnum):
 
 
 class Opens(StrEnum):
-    """What ``enter`` on a row leads to, where the cell is no figure."""
+    """Target of ``enter`` on a row if the cell is not a figure."""
 
     NOTHING = "nothing"
     FINDING = "finding"
@@ -44,30 +44,30 @@ class Opens(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """Text in a cell: names from a run are made printable here, and nowhere else."""
+    """Text in a cell; names from a run are made printable here and nowhere else."""
 
     raw: str
     mark: Mark = Mark.PLAIN
 
     @property
     def text(self) -> str:
-        """On one line, with nothing in it that steers a terminal."""
+        """The text on one line, without terminal control characters."""
         return printable(self.raw)
 
 
 @dataclass(frozen=True, slots=True)
 class BarCell(TextCell):
-    """A piece of a line, drawn to scale: kinds of time, each from one share of the line to another.
+    """Segments of a bar drawn to scale: (kind of time, start, end), with ends as fractions of the line.
 
-    ``columns``: how long the whole line is in a terminal of 80 columns; wide ones have more.  ``raw`` is what
-    it says as text, for search and copies.
+    ``columns``: length of the whole line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
+    the text used for search and copy.
     """
 
     segments: tuple[tuple[str, float, float], ...] = ()
     columns: int = 16
 
     def columns_at(self, width: int) -> int:
-        """Its length in a terminal of this width."""
+        """Return the length of the line in a terminal of this width."""
         return self.columns + max(0, width - 80) // 2
 
 
@@ -76,10 +76,10 @@ Cell = TextCell | Figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its title, what ``?`` says about it, and the width of the table below which it is left out.
+    """A column: its title, its help text, and the table width below which it is hidden.
 
-    ``from_width``: the table's width in columns from which it is shown.  ``rest``: its texts are the first
-    to be cut where a line is too long.
+    ``from_width``: minimum width of the table, in columns, to show it. ``rest``: its texts are shortened
+    first if a line is too long.
     """
 
     title: str
@@ -90,15 +90,15 @@ class Column:
 
 
 def numeric_column(title: str, says: str = "", *, from_width: int = 0) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(title=title, says=says, numeric=True, from_width=from_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row: a key that is its own in the table, its cells, and what it opens.
+    """A row: a key unique in its table, its cells, and what it opens.
 
-    ``target``: the place in the report's list (of findings, collectives, gaps ...), or the rank or step.
+    ``target``: index into the report's list (findings, collectives, gaps, ...), or the rank or step.
     """
 
     key: str
@@ -110,7 +110,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of a page.  ``help``: what ``?`` says of it; ``note`` stands under it."""
+    """A table of a page. ``help``: text for ``?``. ``note``: text below the table."""
 
     name: str
     title: str
@@ -120,12 +120,15 @@ class Table:
     note: str = ""
 
     def figures(self) -> list[Figure]:
-        """All its numbers."""
+        """Return all numbers of the table."""
         return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
 
 
 def find_number(line: Line, cell: Cell) -> Figure | None:
-    """What ``enter`` on a cell explains: its number; of a row that leads nowhere, the row's first number."""
+    """Return the number that ``enter`` on a cell explains, if any.
+
+    That is the cell's own number, else the first number of the row if the row opens nothing.
+    """
     if isinstance(cell, Figure) and cell.leaves:
         return cell
     if line.opens is not Opens.NOTHING:
@@ -135,23 +138,23 @@ def find_number(line: Line, cell: Cell) -> Figure | None:
 
 @runtime_checkable
 class TableSource(Protocol):
-    """A widget that keys can act on: what it shows as a table, and the line and cell under its cursor."""
+    """A widget that keys can act on: its content as a table, and the line and cell under its cursor."""
 
     @property
     def table(self) -> Table | None:
-        """What is shown; None where nothing is yet."""
+        """The content as a table; None if nothing is shown yet."""
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """What is under the cursor."""
+        """Return the line and cell under the cursor."""
 
 
 def select_columns(table: Table, width: int) -> list[int]:
-    """Places of the columns that a table of this width shows."""
+    """Return the indices of the columns that a table of this width shows."""
     return [place for place, column in enumerate(table.columns) if width >= column.from_width]
 
 
 def filter_lines(table: Table, text: str) -> Sequence[Line]:
-    """The lines in which the text stands, in any case of letters; all for no text."""
+    """Return the lines that contain the text, ignoring case; all lines for an empty text."""
     wanted = text.casefold()
     if not wanted:
         return table.lines
@@ -159,7 +162,7 @@ def filter_lines(table: Table, text: str) -> Sequence[Line]:
 
 
 def sort_lines(table: Table, lines: Sequence[Line], place: int, *, reverse: bool) -> list[Line]:
-    """The lines by a column: numbers by value, unknown ones last, texts by letters."""
+    """Return the lines sorted by a column: numbers by value with unknown ones last, texts by letters."""
 
     def key(line: Line) -> tuple[float, str]:
         cell = line.cells[place]
@@ -177,7 +180,7 @@ def _is_unknown(cell: Cell) -> bool:
 
 
 class LazyLines(Sequence[Line]):
-    """So many lines, each made once, by its place."""
+    """A sequence of `count` lines, each made on first access."""
 
     def __init__(self, count: int, make: Callable[[int], Line]) -> None:
         self._make = make
@@ -185,7 +188,7 @@ class LazyLines(Sequence[Line]):
 
     @property
     def made(self) -> int:
-        """How many are made by now."""
+        """Number of lines made so far."""
         return sum(line is not None for line in self._made)
 
     def __len__(self) -> int:
@@ -209,5 +212,5 @@ class LazyLines(Sequence[Line]):
 
 
 def format_truncation(shown: int, count: int, which: str) -> str:
-    """That a table has only some of what there is; nothing where it has all."""
+    """Return a note that a table shows only part of its rows, or "" if it shows all."""
     return f"the {shown} {which} of {count}  " if count > shown else ""

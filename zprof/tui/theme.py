@@ -1,10 +1,8 @@
-"""The look of the TUI.
+"""Look of the TUI: colours, glyphs and letters for tenants, kinds of time and marks.
 
-Colours, glyphs and letters for tenants, kinds of time and marks; the filters for NO_COLOR and --ascii; the
-base class of both apps.
-
-The palette is that of Okabe and Ito, distinct for every kind of colour blindness. Each colour has a glyph,
-and each glyph a letter.
+Also holds the filters for NO_COLOR and --ascii, and the base class of both apps. The palette is that of Okabe
+and Ito, which is distinguishable with every kind of colour blindness. Each colour has a glyph, and each glyph
+a letter.
 """
 
 import os
@@ -25,12 +23,12 @@ from zprof.tui.tables import Mark
 
 
 class ThemedApp(App[int]):
-    """What all apps of zprof have of looks."""
+    """Base class of zprof's apps: theme, NO_COLOR and ASCII mode."""
 
     def __init__(self, *, ascii_only: bool = False, mono: bool = False) -> None:
         super().__init__()
         self.ascii_only, self.mono = ascii_only, mono
-        self.no_color = mono  # Textual's own widgets then reverse what they would mark by a colour
+        self.no_color = mono  # makes Textual's own widgets use reverse video instead of colour
         self._last_filters: list[LineFilter] = [
             *([NoColours()] if mono else []),
             *([AsciiOnly()] if ascii_only else []),
@@ -38,17 +36,17 @@ class ThemedApp(App[int]):
         self.set_class(ascii_only, "-ascii")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, and after them those of the look."""
+        """Return Textual's filters followed by the monochrome and ASCII filters."""
         return [*super().get_line_filters(), *self._last_filters]
 
     @property
     def is_dark(self) -> bool:
-        """Whether the theme is dark."""
+        """Return whether the theme is dark."""
         return bool(self.current_theme.dark)
 
     @property
     def looks(self) -> tuple[object, ...]:
-        """All that changes how a page is drawn."""
+        """All settings that change how a page is drawn."""
         return (self.theme, self.mono, self.ascii_only)
 
 
@@ -56,7 +54,7 @@ UNTAGGED, RESERVED_UNUSED, NON_PYTORCH = "untagged", "reserved_unused", "non_pyt
 
 
 class Look(StrEnum):
-    """What a terminal can show."""
+    """Colour scheme that the terminal can show."""
 
     DARK = "dark"
     LIGHT = "light"
@@ -65,7 +63,7 @@ class Look(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """A glyph, its letter, and a colour on dark and on light ground."""
+    """A glyph, its ASCII letter, and its colours on dark and light backgrounds."""
 
     glyph: str
     letter: str
@@ -73,11 +71,11 @@ class Paint:
     light: str
 
     def colour(self, look: Look) -> str:
-        """A colour that rich understands; empty without colours."""
+        """Return a rich colour; empty in monochrome."""
         return {Look.DARK: self.dark, Look.LIGHT: self.light, Look.MONO: ""}[look]
 
     def shown(self, *, ascii_only: bool) -> str:
-        """The glyph, or the letter."""
+        """Return the glyph, or the letter in ASCII mode."""
         return self.letter if ascii_only else self.glyph
 
 
@@ -93,7 +91,7 @@ TENANTS: Mapping[str, Paint] = {
     RESERVED_UNUSED: Paint("·", ".", *_GREY),
     NON_PYTORCH: Paint(":", ":", *_GREY),
 }
-#: Kinds of time: terms of the ledger, and lanes.  Exposed is solid, hidden is dashed.
+#: Kinds of time: ledger terms and lanes. Exposed time has solid glyphs, hidden time dashed ones.
 TIMES: Mapping[str, Paint] = {
     "compute_ns": Paint("█", "#", "#56B4E9", "#0072B2"),
     "exposed_transfer_ns": Paint("━", "=", "#E8743B", "#B84A00"),
@@ -112,7 +110,7 @@ MARKS: Mapping[Mark, Paint] = {
     Mark.TITLE: Paint("", "", "bold", "bold"),
     Mark.PREDICTED: Paint("~", "~", "#B7A5FF", "#5A3FA8"),
 }
-#: Steps of the heat map, from least to most: cividis, which reads in grey and for every kind of sight.
+#: Heat map colours from low to high: cividis, readable in greyscale and with colour blindness.
 HEAT: tuple[str, ...] = (
     "#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369", "#E1CC55",
     "#FEE838",
@@ -120,28 +118,28 @@ HEAT: tuple[str, ...] = (
 HEAT_GLYPHS = " ·:-=+*#%@"
 
 
-#: Names of our own for the themes that are asked for most.
+#: Short names for the most common themes.
 _THEME_ALIASES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 
 
 def wants_no_colour(environment: dict[str, str] | None = None) -> bool:
-    """Whether NO_COLOR is set to anything (https://no-color.org)."""
+    """Return whether NO_COLOR is set to a non-empty value (https://no-color.org)."""
     values = os.environ if environment is None else environment
     return bool(values.get("NO_COLOR"))
 
 
 def get_look(app: object) -> Look:
-    """The look of an app."""
+    """Return the colour scheme of an app."""
     if getattr(app, "mono", False):
         return Look.MONO
     return Look.DARK if getattr(app, "is_dark", True) else Look.LIGHT
 
 
 def resolve_theme(name: str) -> str:
-    """Textual's name of a theme.
+    """Return Textual's name of a theme.
 
     Raises:
-        BadInput: there is none of that name; its hint lists them.
+        BadInput: no theme has that name; the hint lists them.
     """
     from textual.theme import BUILTIN_THEMES
 
@@ -152,7 +150,7 @@ def resolve_theme(name: str) -> str:
     return full
 
 
-#: Characters of frames, bars and signs, and what says the same, each in one column.
+#: ASCII replacements of frame, bar and other characters, each one column wide.
 _ASCII_GROUPS = {
     "-": "─━╌╍┄┅┈┉═╴╶╸╺▔–—‒",  # noqa: RUF001
     "|": "│┃┆┇┊┋║▌▐▏▎▍▕▊▉",
@@ -177,23 +175,23 @@ _ASCII_TABLE: Mapping[int, str] = {
 
 
 class NoColours(LineFilter):
-    """Colours out; bold, underlined and reversed text stay, and what a click does."""
+    """Line filter that removes colours and keeps bold, underline, reverse and click handlers."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same text."""
+        """Return the segments without colours."""
         return [Segment(text, _strip_colour(style), control) for text, style, control in segments]
 
 
 class AsciiOnly(LineFilter):
-    """Each character above ``0x7f`` as one below it, in as many columns."""
+    """Line filter that replaces each non-ASCII character by ASCII of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same columns."""
+        """Return the segments in ASCII, of unchanged width."""
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
 
 
 def to_ascii(text: str) -> str:
-    """Characters that have no likeness become ``?``, one for each column that they take."""
+    """Return the text in ASCII; characters without a replacement become ``?``, one per column of width."""
     if text.isascii():
         return text
     return "".join(sign if sign.isascii() else _ascii_for(sign) for sign in text)

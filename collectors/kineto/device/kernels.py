@@ -1,11 +1,11 @@
-"""Find the kernels and copies of a trace that are collectives, and join them to the host calls that
-launched them.
+"""Find the kernels and copies of a trace that are collectives, and join them to the host calls that launched
+them.
 
-A kernel's correlation is that of the call; the call lies on a thread inside ``record_param_comms``
-(which carries the metadata), inside an operator, inside a range.  ``External id`` names the operator
-directly, but old traces repeat the correlation there: it counts only if the times allow it.  A
-collective carried out by copy engines consists of copies; if it has a kernel too, it is that
-kernel's.  For a single rank NCCL copies within the device.
+A kernel has the correlation of its call; the call is on a thread inside ``record_param_comms`` (which carries
+the metadata), inside an operator, inside a range. ``External id`` names the operator directly, but old traces
+repeat the correlation there: it is used only if the times allow it. A collective run by copy engines consists
+of copies; if it has a kernel too, the copies belong to the kernel's collective. For a single rank NCCL copies
+within the device.
 """
 
 from collections import defaultdict
@@ -34,10 +34,10 @@ NO_ROW = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLinks:
-    """For each row of a device's work, rows of the host, or ``NONE``.
+    """Rows of the host for each row of device work, or ``NO_ROW``.
 
-    ``call``: the launch.  ``record``: the ``record_param_comms``.  ``operator``, ``annotation``: what else
-    encloses the launch.
+    ``call``: the launch. ``record``: the ``record_param_comms``. ``operator``, ``annotation``: the innermost
+    ones around the launch.
     """
 
     rows: Int64s
@@ -48,7 +48,7 @@ class LaunchLinks:
 
 
 class HostLaunches:
-    """The rows of a trace's host that launch a device's work or say something of it."""
+    """Host rows of a trace that launch or describe device work."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -61,7 +61,7 @@ class HostLaunches:
         self._around = [IntervalIndex(trace, rows) for rows in (self._records, operators, annotations)]
 
     def links(self, rows: Int64s) -> LaunchLinks:
-        """Where the work in some rows comes from."""
+        """Return the host rows that the work in ``rows`` comes from."""
         trace = self._trace
         call = _match_numbers(trace.correlation[rows], self._calls, trace.correlation[self._calls])
         around, operator, annotation = (self._enclosing(found, call) for found in self._around)
@@ -87,7 +87,7 @@ class HostLaunches:
 
 
 def _match_numbers(wanted: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
-    """Of some rows with a number each, the first that has the wanted one; 0 and absent ones are none."""
+    """Return, for each wanted number above 0, the first of ``rows`` that has it, else ``NO_ROW``."""
     asked = np.unique(wanted)
     place = np.minimum(np.searchsorted(asked, numbers), max(len(asked) - 1, 0))
     asked_for = asked[place] == numbers if len(asked) else np.zeros(len(numbers), dtype=np.bool_)
@@ -100,13 +100,13 @@ def _match_numbers(wanted: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
     return np.where((numbers[place] == wanted) & (wanted > 0), rows[place], NO_ROW)
 
 
-#: Rungs of the description; "_order" where only the order of launch numbers the collectives.
+#: Sources of the description; "_order" is appended if collectives are numbered by order of launch only.
 BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCollective:
-    """A collective on the device: its rows of the trace by start, what is known of it, and by which rung."""
+    """A collective on the device: its rows of the trace by start, its description, and the source of that."""
 
     rows: tuple[int, ...]
     calls: tuple[int, ...]
@@ -115,7 +115,7 @@ class DeviceCollective:
 
 
 def find_kernel_rows(trace: Trace) -> Int64s:
-    """Kernels that are collectives by their name or by their metadata, by start."""
+    """Return the kernels that are collectives by their name or their metadata, by start."""
     named = find_rows(trace, ("kernel",), is_collective_kernel)
     stated = [
         row
@@ -129,7 +129,7 @@ def find_kernel_rows(trace: Trace) -> Int64s:
 
 
 def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceCollective]:
-    """The collective of each kernel."""
+    """Return the collective of each kernel."""
     return [
         _make_kernel_collective(trace, links, index, int(row))
         for index, row in enumerate(links.rows.tolist())
@@ -137,7 +137,7 @@ def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceColl
 
 
 def describe_launch(trace: Trace, links: LaunchLinks, index: int) -> tuple[LaunchDescription | None, str]:
-    """What metadata says, else what the operators around the launch say."""
+    """Return the description by metadata, else by the operators around the launch, and its source."""
     stated = merge_descriptions(
         _describe_by_metadata(trace, row) for row in (int(links.rows[index]), int(links.record[index]))
     )
@@ -147,7 +147,7 @@ def describe_launch(trace: Trace, links: LaunchLinks, index: int) -> tuple[Launc
     if stated is not None:
         return stated if around is None else stated.completed(around), BY_METADATA
     record = int(links.record[index])
-    if around is not None and record >= 0:  # of an old torch: it has the shape of the input
+    if around is not None and record >= 0:  # from an old torch: it has the input's shape only
         around = around.completed(describe_operator("nccl:", trace.arguments.get(record)))
     return around, BY_OPERATOR
 
@@ -180,12 +180,12 @@ _WITHIN = ("DtoD", "DeviceToDevice", *_BETWEEN)
 
 
 def find_copy_rows(trace: Trace) -> Int64s:
-    """Copies between and within devices, by start."""
+    """Return the copies between and within devices, by start."""
     return find_rows(trace, ("gpu_memcpy",), lambda name: any(word in name for word in _WITHIN))
 
 
 def find_copy_collectives(trace: Trace, host: HostLaunches, kernels: LaunchLinks) -> list[DeviceCollective]:
-    """The collectives that consist of copies, each with all of its copies."""
+    """Return the collectives that consist of copies, each with all of its copies."""
     links = host.links(find_copy_rows(trace))
     taken = set(_find_owners(kernels).tolist()) - {-1}
     copies: dict[int, list[int]] = defaultdict(list)
@@ -197,7 +197,7 @@ def find_copy_collectives(trace: Trace, host: HostLaunches, kernels: LaunchLinks
 
 
 def _find_owners(links: LaunchLinks) -> Int64s:
-    """The host's row that a copy or kernel is part of."""
+    """Return the host row that each copy or kernel belongs to, or ``NO_ROW``."""
     return np.where(
         links.record >= 0, links.record, np.where(links.operator >= 0, links.operator, links.annotation)
     )
@@ -216,7 +216,10 @@ def _make_copy_collective(trace: Trace, links: LaunchLinks, indices: list[int]) 
 
 
 def _carry_the_data(trace: Trace, rows: tuple[int, ...], description: LaunchDescription) -> bool:
-    """Copies within a device only move results about, unless the group is this rank alone."""
+    """Return whether the copies carry a collective's data: between devices, or in a group of one rank.
+
+    Other copies within a device only rearrange results.
+    """
     if description.group_size == 1 or len(description.ranks) == 1:
         return True
     return any(word in trace.name[row] for row in rows for word in _BETWEEN)

@@ -1,10 +1,10 @@
 """Describe a collective from its launch: the arguments of PyTorch's ``record_param_comms``, else the
 operators and annotations around it.
 
-Metadata is seen from torch 2.2 on, first with ``Process Group ID`` instead of a name; ``Seq`` since
-2026.  Lists are written as texts ("[0, 1]"), and long ones are cut short with dots: then they say
-nothing.  Without metadata, ``c10d::_allgather_base_`` and the like show the shapes of their tensors,
-``nccl:all_reduce`` that of its input.
+Metadata exists from torch 2.2 on, first with ``Process Group ID`` instead of a name; ``Seq`` since 2026.
+Lists are written as text ("[0, 1]"); long ones are truncated with dots and then unusable. Without metadata,
+``c10d::_allgather_base_`` and the like show the shapes of their tensors, ``nccl:all_reduce`` that of its
+input.
 """
 
 import re
@@ -25,10 +25,10 @@ _ROOTED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchDescription:
-    """A collective as its launch describes it; None and empty where it does not.
+    """A collective as its launch describes it; None or empty if unknown.
 
-    ``ranks`` are global, in the order of the group: a range where that is how they are stated, for each of
-    thousands of collectives names each of thousands of ranks.  ``peer`` is global too.
+    ``ranks`` are global, in the order of the group. They are a range if they are stated as one: each of
+    thousands of collectives may name each of thousands of ranks. ``peer`` is global too.
     """
 
     kind: CollectiveKind | None = None
@@ -43,7 +43,7 @@ class LaunchDescription:
     peer: int | None = None
 
     def completed(self, other: "LaunchDescription") -> "LaunchDescription":
-        """With what another description of the same collective knows more."""
+        """Return this description with the unknown fields taken from another one of the same collective."""
         more = {
             name: value
             for name in self.__slots__
@@ -53,7 +53,7 @@ class LaunchDescription:
 
 
 def describe_arguments(arguments: Arguments) -> LaunchDescription | None:
-    """What an event's arguments say, or None where they are of no collective (a wait, an initialisation)."""
+    """Return the description by an event's arguments; None if it is no collective (a wait, say)."""
     kind = parse_collective_kind(arguments.collective)
     if kind is None:
         return None
@@ -75,7 +75,7 @@ def describe_arguments(arguments: Arguments) -> LaunchDescription | None:
 
 
 def parse_numbers(text: object) -> tuple[int, ...] | None:
-    """``"[0, 1]"`` as numbers, or None where it is no such list, or cut short."""
+    """Parse ``"[0, 1]"`` as numbers; None if it is no such list or truncated."""
     if isinstance(text, list):
         return tuple(text) if all(int64_or_none(entry) is not None for entry in text) else None
     if not isinstance(text, str) or _LIST.fullmatch(text) is None:
@@ -84,7 +84,7 @@ def parse_numbers(text: object) -> tuple[int, ...] | None:
 
 
 def _count_stated_elements(kind: CollectiveKind, arguments: Arguments, size: int | None) -> int | None:
-    """Elements of the full tensor: what is gathered, what is scattered, what this rank sends to all."""
+    """Return the elements of the full tensor: what is gathered, scattered, or sent by this rank to all."""
     given, result = int64_or_none(arguments.elements_in), int64_or_none(arguments.elements_out)
     if kind is CollectiveKind.BARRIER:
         return 0
@@ -120,7 +120,7 @@ def _read_group_size(arguments: Arguments) -> int | None:
 
 
 def _find_peer(kind: CollectiveKind, arguments: Arguments, ranks: Sequence[int]) -> int | None:
-    """The other side, in global ranks; a root stands there as its place in the group."""
+    """Return the global rank of the peer, or of the root, which is stated as a group rank."""
     if kind is CollectiveKind.SEND:
         return _natural_or_none(arguments.destination_rank)
     if kind is CollectiveKind.RECV:
@@ -140,7 +140,7 @@ def _text_or_none(value: object) -> str | None:
 
 
 def merge_descriptions(found: Iterable[LaunchDescription | None]) -> LaunchDescription | None:
-    """The first description, completed by the ones behind it."""
+    """Return the first description, completed by the later ones."""
     result: LaunchDescription | None = None
     for description in found:
         if description is not None:
@@ -154,7 +154,7 @@ _MAX_TENSORS = 1 << 10
 
 
 def is_collective_operator(name: str) -> bool:
-    """Whether a host's operator is one that launches collectives."""
+    """Return whether a host operator launches collectives."""
     return name.startswith(_OPERATOR_PREFIXES) and parse_collective_kind(name) not in (
         None,
         CollectiveKind.OTHER,
@@ -162,12 +162,12 @@ def is_collective_operator(name: str) -> bool:
 
 
 def is_nccl_annotation(name: str) -> bool:
-    """Whether a range is one that torch writes around a collective of NCCL."""
+    """Return whether a range is one that torch writes around a collective of NCCL."""
     return name.startswith(NCCL_PREFIX) and parse_collective_kind(name) is not None
 
 
 def describe_operator(name: str, arguments: Arguments | None) -> LaunchDescription:
-    """What the name of an operator and the shapes of its tensors say."""
+    """Return the description by an operator's name and the shapes of its tensors."""
     kind = parse_collective_kind(name)
     dtype, element_bytes = _find_element_type(arguments)
     return LaunchDescription(
@@ -185,7 +185,10 @@ def _find_element_type(arguments: Arguments | None) -> tuple[str | None, int | N
 
 
 def _count_shown_elements(name: str, kind: CollectiveKind | None, arguments: Arguments | None) -> int | None:
-    """The largest tensor; of an all-to-all the input.  An annotation shows inputs only."""
+    """Return the elements of the largest tensor; for an all-to-all, of the input.
+
+    An annotation shows inputs only.
+    """
     if kind is CollectiveKind.BARRIER:
         return 0
     dims = arguments.dims if arguments is not None and isinstance(arguments.dims, list) else []

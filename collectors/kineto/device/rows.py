@@ -1,7 +1,7 @@
-"""Make rows of the collectives that ran on a device, with their launch, unit, group and sequence.
+"""Make rows for the collectives that ran on a device, with their launch, unit, group and sequence.
 
-A kernel's row has exactly the start, end and stream of its event.  A collective of several copies has
-one row from the first start to the last end, on the stream of the first.
+A kernel's row has exactly the start, end and stream of its event. A collective of several copies has one row
+from the first start to the last end, on the stream of the first.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +30,10 @@ from zprof.run.ranges import RangeVerb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlace:
-    """``group`` and ``sequence`` are those of a launch range that holds this collective alone."""
+    """Annotations around a launch.
+
+    ``group`` and ``sequence`` are those of a launch range that encloses this collective only.
+    """
 
     unit: str | None = None
     group: str | None = None
@@ -40,7 +43,7 @@ class LaunchPlace:
 def find_places(
     trace: Trace, found: Sequence[DeviceCollective], spans: Sequence[RangeSpan]
 ) -> list[LaunchPlace]:
-    """The place of each collective."""
+    """Return the annotations around each collective's launch."""
     calls = np.array([collective.calls[0] if collective.calls else -1 for collective in found], np.int64)
     threads = np.where(calls >= 0, trace.thread[calls], ABSENT) if len(calls) else calls
     times = np.where(calls >= 0, trace.start_ns[calls], ABSENT) if len(calls) else calls
@@ -72,7 +75,7 @@ def _find_launch_ranges(
 
 
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: A sequence that the engine's own launch range states.
+#: Method of rows whose sequence is stated by the engine's own launch range.
 BY_RANGE = "nccl_range"
 
 
@@ -84,7 +87,7 @@ class DeviceCollectives:
     places: Sequence[LaunchPlace]
 
     def groups(self) -> list[Group]:
-        """Groups whose ranks the collectives themselves say, each once."""
+        """Return the distinct groups whose ranks the collectives themselves state."""
         described = (collective.described for collective in self.found)
         groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in described if d.ranks)
         return [
@@ -105,10 +108,10 @@ def find_device_collectives(trace: Trace, spans: Sequence[RangeSpan]) -> DeviceC
 def _sort_by_launch(trace: Trace, found: Sequence[DeviceCollective]) -> list[DeviceCollective]:
     """Sort by launch: all ranks of a group launch its collectives in one order, whatever streams they run on.
 
-    Kernels of different streams may start in another order on each rank.  A stream runs its work in the order
-    of the launches, so a collective whose launch is not in the trace goes right before the next one of its
-    stream whose launch is known, else right behind the last such one.  Streams without any known launch were
-    filled before the window: they come first, one after the other.
+    Kernels of different streams may start in a different order on each rank. A stream runs its work in launch
+    order, so a collective whose launch is not in the trace goes right before the next one of its stream whose
+    launch is known, else right after the last such one. Streams without any known launch were filled before
+    the window: they come first, one after the other.
     """
     start = np.array([trace.start_ns[each.rows[0]] for each in found], dtype=np.int64)
     stream = np.array([_get_stream(trace, each.rows[0]) for each in found], dtype=np.int64)
@@ -123,7 +126,7 @@ def _sort_by_launch(trace: Trace, found: Sequence[DeviceCollective]) -> list[Dev
 
 
 def _find_neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the launch to sort each piece of work by, given by stream and start, and on which side of it."""
+    """Return the launch to sort each row by (rows ordered by stream and start), and the side of it."""
     rows = np.arange(len(launch))
     known = launch != ABSENT
     following = np.minimum.accumulate(np.where(known, rows, len(rows))[::-1])[::-1]
@@ -138,7 +141,7 @@ def _find_neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s,
 def make_device_rows(
     trace: Trace, collectives: DeviceCollectives, groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Make a row for each collective, by launch, and gaps for what is not known of them."""
+    """Make a row for each collective, by launch, and gaps for what is unknown about them."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
     for found, place in zip(collectives.found, collectives.places, strict=True):
@@ -152,7 +155,7 @@ def make_device_rows(
 def _add_sequence(
     row: CollectiveRow, found: DeviceCollective, place: LaunchPlace, ordinal: int
 ) -> CollectiveRow:
-    """Add the sequence that is stated, else the order within the group.
+    """Return the row with the stated sequence, else the order within the group.
 
     Sends and receives are numbered per peer: torch counts them per process, so that the two sides differ.
     """
@@ -190,7 +193,7 @@ def _make_row(trace: Trace, found: DeviceCollective, place: LaunchPlace, groups:
 def _find_group(
     trace: Trace, found: DeviceCollective, place: LaunchPlace, groups: GroupNames
 ) -> tuple[str, int]:
-    """Name and size: from the ranks, from the name, from there being one group only."""
+    """Return the group's name and size: by its ranks, its name, the launch range, or as the only group."""
     described = found.described
     name = described.group
     ranks = described.ranks or (groups.ranks_of(name) if name is not None else ())

@@ -1,1 +1,1 @@
-"""Collectives that gloo ran on threads of the host."""
+"""Collectives and messages that gloo ran on threads of the host."""

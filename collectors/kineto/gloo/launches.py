@@ -1,8 +1,8 @@
 """Find gloo's collectives in a trace: their launches (c10d operators on the calling thread) and their
 executions (``gloo:<op>`` on the threads of a process group).
 
-The table of operators was observed in traces of torch 2.13: a reduce-scatter runs as
-``gloo:all_reduce`` over the full input, so its kind is only known from the launch.
+The table of operators was observed in traces of torch 2.13: a reduce-scatter runs as ``gloo:all_reduce`` over
+the full input, so its kind is only known from the launch.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elemen
 from zprof.model.collectives import CollectiveKind
 from zprof.run.ranges import EngineRange, RangeVerb
 
-#: What a launch and its execution have in common: the operator that gloo runs, and its elements.
+#: Key that a launch and its execution share: the operator that gloo runs, and its elements.
 GlooKey = tuple[str, int | None]
 
 
@@ -33,11 +33,11 @@ GlooKey = tuple[str, int | None]
 class GlooOperator:
     """One c10d operator.
 
-    ``executed`` is the name behind ``gloo:``.  The execution shows the elements of ``argument`` of the
-    launch; None where it shows none that all ranks have.  ``repeats``: it executes once for each rank of
-    the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.  ``shards``: the
-    arguments that hold the full tensor and this rank's part, which tell how many ranks there are.
-    ``root``: the argument of one-sided operators that names the root by its place in the group.
+    ``executed`` is the name after ``gloo:``. The execution shows the elements of the launch's ``argument``;
+    None if it shows no tensor that all ranks have. ``repeats``: it executes once per rank of the group.
+    ``gathers``: the full tensor is the tensor shown times the group's size. ``shards``: the arguments with
+    the full tensor and this rank's shard, whose ratio is the group's size. ``root``: the argument of rooted
+    operators that names the root by its group rank.
     """
 
     kind: CollectiveKind
@@ -74,10 +74,10 @@ GLOO_OPERATORS: dict[str, GlooOperator] = {
     "c10d::barrier": GlooOperator(kind=CollectiveKind.BARRIER, executed="barrier", argument=None),
 }
 
-#: Executions that show no tensor which a launch on every rank has.
+#: Executions that show no tensor that the launches of all ranks have.
 WITHOUT_TENSOR = frozenset(o.executed for o in GLOO_OPERATORS.values() if o.argument is None)
 
-#: Executions of point-to-point messages: the caller's thread carries them (see ``messages``).
+#: Executions of point-to-point messages, which run on the caller's thread (see ``messages``).
 MESSAGE_KINDS = {
     "gloo:send": CollectiveKind.SEND,
     "gloo:recv": CollectiveKind.RECV,
@@ -87,19 +87,20 @@ MESSAGE_KINDS = {
 
 _NO_ARGUMENTS = Arguments()
 _MAX_REPEATS = 1 << 12
-#: Between the launch of a synchronous call and its wait lie a few lines of Python.
+#: Longest time from the launch of a synchronous call to its wait: a few lines of Python.
 _MAX_WAIT_DELAY_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One c10d operator; ``index`` counts them by start.
+    """One c10d operator; ``index`` counts operators by start.
 
-    ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
-    the collective, because it encloses this operator or because its engine writes such ranges.
-    ``unit``: as the range says, or another annotation around it.
-    ``root``: its place in the group, of operators that have one.
-    ``wait``: a synchronous call blocks right behind its launch, so the next wait of the thread is its own.
+    ``stated``: the ``::launch`` range around it.
+    ``covered``: a ``::comm`` range stands for the collective, because the range encloses this operator or
+    because its engine writes such ranges.
+    ``unit``: from the range, or from another annotation around it.
+    ``root``: the root's group rank, for operators that have one.
+    ``wait``: the next wait of the thread, for synchronous calls, which block right after their launch.
     """
 
     start_ns: int
@@ -117,7 +118,7 @@ class Launch:
 
 
 def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
-    """All launches by start, without those that went to another backend."""
+    """Return all launches by start, without those that went to another backend."""
     find = _LaunchReader(trace, spans, groups)
     rows = find_launch_rows(trace, GLOO_OPERATORS.__contains__)
     units = find_units(trace, trace.thread[rows], trace.start_ns[rows])
@@ -129,7 +130,7 @@ def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) 
 
 
 class _LaunchReader:
-    """Makes launches of the rows of operators."""
+    """Makes launches from rows of operators."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
         self._trace, self._groups = trace, groups
@@ -137,7 +138,7 @@ class _LaunchReader:
         self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
 
     def of(self, row: int, index: int, unit: str | None) -> list[Launch]:
-        """The launch, as often as it executes."""
+        """Return the launch, repeated as often as it executes."""
         operator, thread = GLOO_OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
         start, end = _read_times(self._trace, row)
         span = self._enclosing.find(thread, start, end)
@@ -171,7 +172,7 @@ class _LaunchReader:
 def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
     """Return the rows of operators by start, without those that enclose a ``record_param_comms``.
 
-    Those went to NCCL or RCCL.
+    The latter went to NCCL or RCCL.
     """
     rows = find_rows(trace, ("cpu_op",), named)
     elsewhere = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__)
@@ -181,7 +182,7 @@ def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
 
 
 def _count_ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
-    """How many ranks a gather or reduce-scatter spans: the full tensor over one part."""
+    """Return the group's size for a gather or reduce-scatter: elements of the full tensor over a shard's."""
     if operator.shards is None:
         return None
     parts, part = (count_elements(arguments.dims, argument) for argument in operator.shards)
@@ -189,7 +190,7 @@ def _count_ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int |
 
 
 class EnclosingRanges:
-    """The launch and comm ranges of a trace, to find the one that encloses an operator on its thread."""
+    """The launch and comm ranges of a trace, to find the one around an operator on its thread."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
@@ -201,14 +202,14 @@ class EnclosingRanges:
                 self._spans[span.thread].append(span)
 
     def find(self, thread: int, start_ns: int, end_ns: int) -> RangeSpan | None:
-        """Return the range around an operator, None where there is none."""
+        """Return the range around an operator, or None."""
         spans = self._spans.get(thread, [])
         index = bisect_right(spans, start_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and spans[index].end_ns >= end_ns else None
 
 
 class _NextWaits:
-    """Finds the anonymous wait in which a thread goes on after a launch."""
+    """The anonymous waits of a trace, to find the one right after a launch."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
@@ -224,7 +225,7 @@ class _NextWaits:
 
 
 def _is_synchronous(arguments: Arguments) -> bool:
-    """Whether ``asyncOp``, the last argument but one of every c10d operator, is false."""
+    """Return whether ``asyncOp``, the last argument but one of every c10d operator, is false."""
     values = arguments.values
     return isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
 
@@ -245,7 +246,7 @@ _WORKER_THREAD = "pt_gloo_runloop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One ``gloo:<op>`` on a worker thread.  ``dtype`` is torch's name and the bytes of an element."""
+    """One ``gloo:<op>`` on a worker thread. ``dtype`` is torch's name and the bytes per element."""
 
     thread: int
     start_ns: int
@@ -256,7 +257,7 @@ class Execution:
 
 
 def find_executions(trace: Trace) -> list[Execution]:
-    """All executions by start."""
+    """Return all executions by start."""
     rows = find_rows(trace, ("user_annotation", "cpu_op"), _is_execution)
     workers = _find_worker_threads(trace, rows) if len(rows) else frozenset()
     found: list[Execution] = []
@@ -285,7 +286,7 @@ def find_executions(trace: Trace) -> list[Execution]:
 
 
 def _find_worker_threads(trace: Trace, executions: Int64s) -> frozenset[int]:
-    """Gloo's threads: they are called so, or (where none is: names are inherited) run no operators."""
+    """Return gloo's threads, by their name; if no thread has it, those that run no operators."""
     named = {t for t, names in trace.thread_names.items() if any(_WORKER_THREAD in name for name in names)}
     if named:
         return frozenset(named)

@@ -1,15 +1,15 @@
 """Match each execution of gloo to its launch (method "gloo_fifo").
 
-Gloo's worker threads carry executions ``gloo:<op>`` without any id.  A process group works its queue
-in order, so the k-th launch of an operator with n elements is the k-th such execution.  If the counts
-differ, or an execution starts before its launch, none of them is matched: a guess would shift every
-later one and accuse the wrong rank.
+Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group works off its queue in
+order, so the k-th launch of an operator with n elements is the k-th such execution. If the counts differ, or
+an execution starts before its launch, none of them is matched: a guess would shift every later one and blame
+the wrong rank.
 
-Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else
-the sequence is the order of launch, and the method "gloo_fifo_order" says so.  Events of gloo name no
-group, but each group has worker threads of its own: if shapes tell the group of some collectives (a
-gather over four ranks is four times its input), their threads tell it of the others.  Without any
-launch, executions are numbered by start (method "gloo_execution_order").
+Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else the
+sequence is the order of launch, and the method is "gloo_fifo_order". Events of gloo name no group, but each
+group has worker threads of its own: if shapes identify the group of some collectives (a gather over four
+ranks is four times its input), their threads identify it for the others. Without any launch, executions are
+numbered by start (method "gloo_execution_order").
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ Pairs = list[tuple[Launch, Execution]]
 def make_gloo_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """A row for each execution of gloo that no ``::comm`` range stands for."""
+    """Return a row for each execution of gloo that no ``::comm`` range stands for, and gaps."""
     messages, message_gaps = make_message_rows(trace, spans, groups)
     collectives, gaps = _make_collective_rows(trace, spans, groups)
     return collectives + messages, gaps + message_gaps
@@ -46,7 +46,7 @@ def _make_collective_rows(
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     executions = find_executions(trace)
     if not executions and trace.category.where("kernel".__eq__).any():
-        return [], []  # the collectives of this trace ran on a device
+        return [], []  # collectives ran on a device
     launches = find_launches(trace, spans, groups)
     if not launches:
         return make_execution_rows(executions, groups)
@@ -87,7 +87,7 @@ def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
 
 
 def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
-    """Numbers within each group of the launches that no range encloses."""
+    """Number, within each group, the launches that no range encloses."""
     counts: dict[str, int] = defaultdict(int)
     found: dict[int, int] = {}
     for launch in launches:
@@ -100,7 +100,7 @@ def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
 def _drop_unfinished(
     launches: list[Launch], executed: int, waits: Mapping[Identity, RangeSpan]
 ) -> list[Launch]:
-    """Leave out the last launches that nobody waited for: they may run on after the window closed."""
+    """Drop the last launches whose range has no wait: they may complete after the window closed."""
     kept = list(launches)
     while len(kept) > executed and kept[-1].stated is not None:
         key = collective_identity(kept[-1].stated)
@@ -146,7 +146,7 @@ def _make_matched_row(
 
 
 def _merge_rows(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
-    """One row for a collective that its engine made of several operators under one launch range."""
+    """Merge the rows of a collective that its engine split into several operators under one launch range."""
     merged: dict[tuple[str, str, int], CollectiveRow] = {}
     for row in rows:
         key = row.method, row.group, row.sequence
@@ -167,7 +167,7 @@ _UNKNOWN: _NamedGroup = (UNKNOWN_GROUP, 0)
 
 
 def add_groups_by_thread(launches: Sequence[Launch], executions: Sequence[Execution]) -> list[Launch]:
-    """The launches, with the group of those whose executions all ran on threads of one group."""
+    """Return the launches, with the group of those whose executions all ran on threads of one group."""
     launched: dict[GlooKey, set[_NamedGroup]] = defaultdict(set)
     for launch in launches:
         launched[launch.key].add((launch.group, launch.group_size))
@@ -181,7 +181,7 @@ def add_groups_by_thread(launches: Sequence[Launch], executions: Sequence[Execut
 def _find_thread_groups(
     launched: Mapping[GlooKey, set[_NamedGroup]], ran_on: Mapping[GlooKey, set[int]]
 ) -> Mapping[int, set[_NamedGroup]]:
-    """Groups of each thread, from operators that one known group alone launched."""
+    """Return the groups of each thread, from operators that a single known group launched."""
     owners: dict[int, set[_NamedGroup]] = defaultdict(set)
     for key, groups in launched.items():
         if len(groups) == 1 and _UNKNOWN not in groups:
@@ -207,7 +207,7 @@ _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 def make_execution_rows(
     executions: Sequence[Execution], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """A row for each execution, numbered by start."""
+    """Return a row for each execution, numbered by start, and gaps."""
     group, size = groups.resolve(None)
     counts: dict[str, int] = defaultdict(int)
     rows = []

@@ -1,11 +1,10 @@
-"""Find gloo's point-to-point messages: ``gloo:send`` and ``gloo:recv`` on the thread that called them.
+"""Find gloo's point-to-point messages: ``gloo:send`` and ``gloo:recv`` on the calling thread.
 
-Unlike collectives, which worker threads carry out, a message is posted by its caller: the range
-``gloo:send`` opens within the operator ``c10d::send``, on the same thread, and closes when the caller
-has waited for it.  So each joins to its own post and its own wait, without counting.  A message that
-nobody waited for within the window leaves no range: a gap says so.  A receive may arrive long before
-it is waited for and its range still ends at the wait: the blocked time is read from the waits, not
-from the range.
+Unlike collectives, which worker threads run, a message is posted by its caller: the range ``gloo:send`` opens
+within the operator ``c10d::send``, on the same thread, and closes when the caller has waited for it. So each
+is joined to its own post and its own wait, without counting. A message without a wait within the window
+leaves no range and becomes a gap. A receive may arrive long before its wait and its range still ends at the
+wait: the blocked time is taken from the waits, not from the range.
 """
 
 from bisect import bisect_right
@@ -31,14 +30,14 @@ from zprof.run.ranges import RangeVerb
 
 BY_MESSAGE_ORDER = "gloo_message_order"
 _NO_ARGUMENTS = Arguments()
-#: Operators that post a message, and the argument that names the other side.
+#: Operators that post a message, and their argument with the peer's rank.
 _POSTS: dict[str, int | None] = {"c10d::send": 2, "c10d::recv_": 2, "c10d::recv_any_source_": None}
 
 
 def make_message_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Return a row for each message of gloo, numbered per kind and peer, and what is unknown of them."""
+    """Return a row for each message of gloo, numbered per group, kind and peer, and gaps."""
     executions = find_rows(trace, ("user_annotation", "cpu_op"), MESSAGE_KINDS.__contains__)
     posts = np.array(find_launch_rows(trace, _POSTS.__contains__), dtype=np.int64)
     around = _find_posts(trace, posts, executions)
@@ -54,14 +53,14 @@ def make_message_rows(
 
 
 def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
-    """The row of the operator in which each execution began, or -1."""
+    """Return the row of the operator in which each execution started, or -1."""
     if not len(posts):
         return np.full(len(executions), -1, dtype=np.int64)
     return IntervalIndex(trace, posts).at(trace.thread[executions], trace.start_ns[executions])
 
 
 class _MessageReader:
-    """Makes rows of executions."""
+    """Makes rows of the table from executions."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
         self._trace, self._groups, self._peers = trace, groups, Peers(trace.header)
@@ -69,7 +68,7 @@ class _MessageReader:
         self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
 
     def rows(self, executions: Int64s, around: Int64s) -> list[CollectiveRow]:
-        """Rows by start, without messages that a ``::comm`` range stands for."""
+        """Return rows by start, without messages that a ``::comm`` range stands for."""
         posts = np.where(around >= 0, around, executions)
         units = find_units(self._trace, self._trace.thread[posts], self._trace.start_ns[posts])
         found = [
@@ -117,7 +116,7 @@ class _MessageReader:
 
 
 class _MessageWaits:
-    """Finds the wait of a thread in which a message ended."""
+    """The waits of a trace, to find the one in which a message ended."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans: dict[int, list[RangeSpan]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""Reads somebody's Kineto trace file into columns: any layout, damaged or hostile, in bounded memory."""
+"""Reader of Kineto trace files into columns: any layout, damaged or hostile, in bounded memory."""

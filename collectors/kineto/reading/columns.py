@@ -1,5 +1,5 @@
-"""Build single columns while a trace is read: whole numbers, times in exact nanoseconds, texts by code,
-categories in today's words.
+"""Build single columns while a trace is read: integers, times in exact nanoseconds, texts by code, categories
+by their current names.
 """
 
 import mmap
@@ -18,9 +18,9 @@ _Number = TypeVar("_Number", np.int32, np.int64)
 
 
 class GrowingColumn(Generic[_Number]):
-    """Takes rows at its end.
+    """A column that rows are appended to.
 
-    Its pages go back to the system at once when it is done with, which those of the heap may not.
+    Its memory is mapped, so that it returns to the system at once when freed; the heap's may not.
     """
 
     def __init__(self, kind: type[_Number]) -> None:
@@ -33,7 +33,7 @@ class GrowingColumn(Generic[_Number]):
         return self._used
 
     def append(self, rows: npt.NDArray[_Number]) -> None:
-        """Copies them."""
+        """Append a copy of ``rows``."""
         end = self._used + len(rows)
         if end > len(self._rows):
             self._grow(max(2 * len(self._rows), end))
@@ -41,19 +41,19 @@ class GrowingColumn(Generic[_Number]):
         self._used = end
 
     def _grow(self, rows: int) -> None:
-        """Pages that nobody has written to take no memory, so that doubling costs none."""
+        """Resize the mapping. Pages that were never written take no memory, so doubling costs none."""
         size = rows * np.dtype(self._kind).itemsize
-        self._rows = np.empty(0, dtype=self._kind)  # A view of the pages would hold them in place.
+        self._rows = np.empty(0, dtype=self._kind)  # A mapping with a view on it cannot be resized.
         try:
             self._pages.resize(size)
-        except SystemError:  # Only Linux moves pages.
+        except SystemError:  # Only Linux can resize a mapping.
             larger = _map_pages(size)
             larger[: len(self._pages)] = self._pages[:]
             self._pages = larger
         self._rows = np.frombuffer(self._pages, dtype=self._kind)
 
     def finish(self) -> npt.NDArray[_Number]:
-        """The column; it cannot grow after."""
+        """Return the column, which must not grow afterwards."""
         return self._rows[: self._used]
 
 
@@ -61,18 +61,19 @@ def _map_pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-#: A trace has some thousands of names; these bound what a hostile file can make of it.
+#: A trace has some thousands of names; these limits are for hostile files.
 _MAX_TEXTS, _MAX_LETTERS = 1 << 20, 64 << 20
 UNKEPT_TEXT = "(one of too many names)"
 
 
 class TextCodes(dict[str | None, int]):
-    """The code of each text that has come by; a new one gets the next code.
+    """Maps each text to its code; a new text gets the next code.
 
-    ``texts`` are the texts by code; ``unkept`` counts those beyond the bounds, which share a placeholder.
+    ``texts`` are the texts by code; ``unkept`` counts those beyond the limits, which share a placeholder.
 
     Args:
-        today: Today's word for a text; two that have the same share a code.
+        today: Returns the current name for a text; texts with the same one share a code.
+        most: Largest number of texts.
     """
 
     def __init__(self, today: Callable[[str], str] = str, most: int = _MAX_TEXTS) -> None:
@@ -101,14 +102,14 @@ class TextCodes(dict[str | None, int]):
 
 
 class TextPredicate:
-    """The answers of a predicate by code, asked once for each text."""
+    """Caches the results of a predicate by code; it is called once per text."""
 
     def __init__(self, predicate: Callable[[str], bool]) -> None:
         self._predicate = predicate
         self._answers = np.zeros(0, dtype=np.bool_)
 
     def of(self, texts: list[str], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """A mask of the rows with these codes."""
+        """Return a mask of the rows with these codes."""
         new = texts[len(self._answers) :]
         if new:
             answers = np.fromiter(map(self._predicate, new), np.bool_, len(new))
@@ -116,7 +117,7 @@ class TextPredicate:
         return self._answers[codes]
 
 
-#: Those of 2020 and 2021, and flows, which have no duration but are told apart all the same.
+#: Current names for categories of 2020 and 2021, and for flows, which have no duration.
 _CURRENT_NAMES = {
     "Operator": "cpu_op",
     "Kernel": "kernel",
@@ -132,7 +133,7 @@ _STREAM_IS_THREAD = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_a
 
 
 class Categories:
-    """``texts``: the categories so far."""
+    """Encodes categories and finds streams. ``texts`` are the categories so far."""
 
     def __init__(self) -> None:
         self.texts = TextCodes(lambda category: _CURRENT_NAMES.get(category, category), _MAX_CATEGORIES)
@@ -140,13 +141,13 @@ class Categories:
         self._stream_is_thread = TextPredicate(_STREAM_IS_THREAD.__contains__)
 
     def device_rows(self, codes: npt.NDArray[np.int32]) -> Int64s:
-        """The rows of work on a device, and of waits for one."""
+        """Return the rows of device work and of waits for a device."""
         return np.flatnonzero(self._on_a_stream.of(self.texts.texts, codes))
 
     def streams(self, codes: npt.NDArray[np.int32], rows: Int64s, stated: Int64s, thread: Int64s) -> Int64s:
-        """The stream of each event: ``stated`` of the ``rows`` on a device, else the thread it stands on.
+        """Return the stream of each event: ``stated`` for ``rows``, else the thread for device work.
 
-        What ROCm's arguments of calls have as stream is the address of a handle.
+        ROCm's runtime calls also have a ``stream`` argument, but it is the address of a handle.
         """
         found = np.full(len(codes), ABSENT, dtype=np.int64)
         found[rows] = stated
@@ -154,16 +155,16 @@ class Categories:
         return np.where(falls_back, thread, found)
 
 
-#: No time and no identity is as large; sums of two such fit a column.
+#: Times and ids are smaller, and the sum of two fits into 64 bits.
 NUMBER_LIMIT = 1 << 62
 _MAX_DIGITS = 64
 _STREAM = "stream "
 
 
 def to_int64s(values: Sequence[object]) -> Int64s:
-    """Identities as they stand in the file; what is no number that a column holds is ABSENT.
+    """Return ids as written in the file; ABSENT for values that are no integer of a column.
 
-    Packing takes half the time that numpy takes to convert a list.
+    ``struct.pack`` takes half the time that numpy takes to convert a list.
     """
     try:
         column = np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
@@ -175,7 +176,7 @@ def to_int64s(values: Sequence[object]) -> Int64s:
 
 
 def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
-    """Times as they stand in the file; NaN for those that are none."""
+    """Return times as written in the file, with NaN for None."""
     try:
         return np.frombuffer(struct.pack(f"{len(values)}d", *values), dtype=np.float64)
     except struct.error:
@@ -183,7 +184,7 @@ def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
 
 
 def to_int64(value: object) -> int:
-    """``12``, ``"12"`` and ``1.0`` are numbers; in 2021 ``"stream 7"`` was the thread of stream 7."""
+    """Return ``12``, ``"12"`` or ``1.0`` as an integer, else ABSENT; in 2021 ``"stream 7"`` was a thread."""
     if isinstance(value, str):
         value = _parse_digits(value.removeprefix(_STREAM))
     if isinstance(value, float) and value.is_integer():
@@ -199,10 +200,10 @@ def _parse_digits(text: str) -> int | None:
 
 
 def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:
-    """Doubles of microseconds as nanoseconds; ABSENT for those that are none.
+    """Convert microseconds to nanoseconds; ABSENT for values that are no time.
 
-    Below 2^43 µs this is exact for three decimals, but only if the whole part goes its own way:
-    ``rint(µs * 1000)`` is off by 1 ns for one in 170 of 2^42.
+    Below 2^43 µs this is exact for three decimals, but only because the whole part is converted separately:
+    ``rint(µs * 1000)`` is off by 1 ns for one in 170 near 2^42.
     """
     good = np.abs(microseconds) < NUMBER_LIMIT / 1000
     microseconds = np.where(good, microseconds, 0.0)
@@ -212,7 +213,7 @@ def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:
 
 
 def microseconds_to_ns(digits: bytes) -> int | None:
-    """A JSON number of microseconds as whole nanoseconds, without going through a double."""
+    """Convert a JSON number of microseconds to nanoseconds without a double; None if it is no time."""
     digits = digits.strip(b'"')
     whole, _, fraction = digits.partition(b".")
     if whole.isdigit() and len(whole) < 20 and len(fraction) < 4 and (not fraction or fraction.isdigit()):

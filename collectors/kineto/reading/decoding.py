@@ -25,9 +25,9 @@ from zprof.collectors.kineto.reading.structure import Separators
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedEvents:
-    """Events by kind.  ``number``: of all kinds.  ``phased``: so many of them say their kind.
+    """Events by kind. ``number`` counts all kinds, ``phased`` those that have a ``ph``.
 
-    ``usual``: their spans have not all of their arguments.
+    ``usual``: the arguments of the spans are ``SpanArguments`` only.
     """
 
     number: int
@@ -61,7 +61,7 @@ def _split_by_type(events: Sequence[UsualEvent]) -> DecodedEvents:
 class Piece:
     """Events in a part of a text, which has the brackets of an array around it.
 
-    ``array``: with those.
+    ``array`` is the part with its brackets.
     """
 
     def __init__(self, text: bytearray, start: int, stop: int, separators: Separators) -> None:
@@ -70,24 +70,24 @@ class Piece:
         self.array = memoryview(text)[start - 1 : stop + 1]
 
     def usual(self) -> DecodedEvents | None:
-        """None where there are events of other kinds."""
+        """Decode the events, or return None if some are of unusual kinds."""
         try:
             return _split_by_type(USUAL_EVENTS_DECODER.decode(self.array))
         except msgspec.ValidationError:
             return None
 
     def any(self) -> DecodedEvents:
-        """Of all kinds."""
+        """Decode events of all kinds."""
         return _split_by_kind(EVENTS_DECODER.decode(self.array))
 
     def exact(self) -> DecodedEvents:
-        """With the digits of their times."""
+        """Decode events of all kinds, with the digits of their times."""
         return _split_by_kind(EXACT_EVENTS_DECODER.decode(self.array))
 
     def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
-        """All arguments of a few of the spans of this text.
+        """Return all arguments of a few of the spans of this text.
 
-        Each is looked for by its name, and is the right one where all else that was read of it is the same.
+        Each event is searched by its name, and is the right one if every other field that was read is equal.
         """
         if not decoded.usual:
             return _list_arguments(decoded, rows)
@@ -107,22 +107,22 @@ class Piece:
 
 
 class RepairedPiece:
-    """One event that was mended."""
+    """One event that was repaired."""
 
     def __init__(self, mended: RepairedEvent) -> None:
         self._mended = mended
         self.array = memoryview(mended.text)
 
     def any(self) -> DecodedEvents:
-        """Of all kinds."""
+        """Return the event with times as doubles."""
         return _split_by_kind([self._mended.event()])
 
     def exact(self) -> DecodedEvents:
-        """With the digits of its times."""
+        """Return the event with the digits of its times."""
         return _split_by_kind([self._mended.exact_event()])
 
     def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
-        """All arguments of some of its events."""
+        """Return all arguments of some of its events."""
         return _list_arguments(decoded, rows)
 
 

@@ -1,8 +1,8 @@
-"""Read the outer part of a trace: an object with the events under one of its keys, or a bare list of
-events; parse its header, and say what a file is that is no trace.
+"""Read the outer part of a trace (an object with the events under one of its keys, or a bare list of events),
+parse its header, and identify files that are not traces.
 
-Keys come before and after the events, in any order.  Values of other keys are skipped unread: some
-programs write their whole environment into a trace.
+Keys come before and after the events, in any order. Values of other keys are skipped unread: some programs
+write their whole environment into a trace.
 """
 
 import json
@@ -26,17 +26,19 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]++")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _QUOTE, _OPEN, _CURLY_OPEN, _CURLY_CLOSE, _BACKSLASH = b'"[{}\\'
-#: A list of groups of some ten thousand ranks has some megabytes.
+#: A list of groups with ten thousand ranks or so takes a few megabytes.
 _MAX_VALUE_BYTES = 16 << 20
 
 
 class Document:
-    """``values``: the text of each value asked for.  ``complete``: the text ends where it should.
+    """The outer part of a trace.
+
+    ``values``: the text of each value asked for. ``complete``: the text ends where the document does.
 
     Args:
-        window: At the begin of the text.
+        window: At the start of the text.
         asked: Keys whose values are kept.
-        read_events: Called behind the bracket that opens the events; answers whether it saw them end.
+        read_events: Called after the bracket that opens the events; returns whether it found their end.
     """
 
     def __init__(self, window: Window, asked: Collection[bytes], read_events: Callable[[], bool]) -> None:
@@ -48,10 +50,10 @@ class Document:
         self.complete = False
 
     def read(self) -> None:
-        """Read all of it.
+        """Read the whole document.
 
         Raises:
-            BadInput: it is something else.
+            BadInput: it is not a trace.
         """
         self._pass_byte_order_mark()
         first = self._window.skip(_SPACE)
@@ -103,7 +105,7 @@ class Document:
         return value is not None
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Move behind what matches here, once more than that is in sight."""
+        """Advance past a match, once the window extends beyond it, and return a copy of it."""
         window = self._window
         while True:
             found = pattern.match(window.data, window.start, window.end)
@@ -117,7 +119,7 @@ class Document:
 
 
 def skip_bracketed(window: Window, *, keep: bool) -> bytes | None:
-    """Move behind the list or object that begins here, of any size; its text where it is to be kept."""
+    """Advance past a list or object of any size; return its text if ``keep``, None if it does not end."""
     kept, depth, in_string = bytearray(), 0, False
     while True:
         stop = _end_before_backslashes(window)
@@ -136,7 +138,7 @@ def skip_bracketed(window: Window, *, keep: bool) -> bytes | None:
 
 
 def _end_before_backslashes(window: Window) -> int:
-    """The end of the window, but before backslashes whose meaning hangs on what follows."""
+    """Return the window's end, before trailing backslashes, whose meaning depends on what follows."""
     stop = window.end
     while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
         stop -= 1
@@ -144,7 +146,7 @@ def _end_before_backslashes(window: Window) -> int:
 
 
 def refuse_without_events(document: Document) -> None:
-    """An object without events is no trace.
+    """Check that a document has events.
 
     Raises:
         BadInput: it has none.
@@ -166,7 +168,7 @@ _MAX_LETTERS = 256
 
 
 def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
-    """From the text of each value; what is damaged or of another type counts as absent."""
+    """Parse the header from the text of each value; a damaged value or another type counts as absent."""
     read = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
     base, info, devices, host, shapes = (read[key] for key in HEADER_KEYS)
     info = info if isinstance(info, dict) else {}
@@ -207,7 +209,7 @@ def _read_groups(listed: object) -> Iterator[Group]:
 
 
 def _read_ranks(value: object) -> tuple[int, ...]:
-    """``[1, 0]`` or ``"[1, 0]"``; empty where one of them is no rank."""
+    """Parse ``[1, 0]`` or ``"[1, 0]"``; empty if an entry is not a rank."""
     listed = _parse_value(value.encode(errors="replace")) if isinstance(value, str) else value
     ranks = [_count_or_none(rank) for rank in _list_or_empty(listed)]
     return tuple(sorted({rank for rank in ranks if rank is not None})) if None not in ranks else ()
@@ -223,7 +225,7 @@ def _count_or_none(value: object) -> int | None:
 
 
 def _read_text(value: object) -> str:
-    """Names may be numbers."""
+    """Return a text or an integer as text, cut to a limit."""
     if isinstance(value, int) and not isinstance(value, bool) and int64_or_none(value) is not None:
         return str(value)
     text = value.encode(errors="replace").decode() if isinstance(value, str) else ""
@@ -241,7 +243,7 @@ _EXPORT_HINT = "give what torch.profiler exports with export_chrome_trace"
 
 
 def make_not_a_trace_error(window: Window) -> BadInput:
-    """Judged by how the text goes on where the window stands."""
+    """Return the error for a file that is not a trace, from the text at the window's position."""
     rest = window.data[window.start : window.end]
     if not rest:
         return BadInput("it is empty or cut short", hint=_EXPORT_HINT)
@@ -256,10 +258,10 @@ def make_not_a_trace_error(window: Window) -> BadInput:
 
 @contextmanager
 def name_file_in_errors(path: Path) -> Iterator[None]:
-    """Puts the name of the file into what goes wrong with it.
+    """Add the file's name to errors.
 
     Raises:
-        BadInput: instead of OSError, and of BadInput without the name.
+        BadInput: instead of OSError, and of a BadInput without the name.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Type one event as it is written in the file: only what every row needs, so that the rest costs nothing."""
+"""Declare the types that events are decoded into, with only the fields that zprof reads."""
 
 from typing import Any, Literal
 
@@ -13,10 +13,10 @@ NO_TEXT = msgspec.Raw(b"")
 class FewArguments(
     msgspec.Struct, gc=False, frozen=True, rename=ARGUMENT_KEYS | {"external_id_2021": "external id"}
 ):
-    """What zprof reads of ``args``: four columns, then what is kept of rows that are about collectives.
+    """All that zprof reads of ``args``: the fields of four columns, then those of rows about collectives.
 
-    One decoding for both: to find the few rows of the second kind again would cost more than to read them.
-    Lists, which operators of all kinds have, stay text.
+    Both are decoded at once: to find the few rows of the second kind again would cost more than to read them.
+    Lists, which operators of all kinds have, stay raw text.
     """
 
     stream: RawId = ABSENT
@@ -57,7 +57,7 @@ NO_ARGUMENTS = FewArguments()
 
 
 class Event(msgspec.Struct, gc=False):
-    """With times as doubles."""
+    """An event of any kind, with times as doubles."""
 
     ph: str | None = None
     cat: str | None = None
@@ -70,7 +70,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """With the digits of its times, for files whose times a double is too coarse for."""
+    """An event with the digits of its times, for files whose times exceed the precision of a double."""
 
     ph: str | None = None
     cat: str | None = None
@@ -85,7 +85,10 @@ class ExactEvent(msgspec.Struct, gc=False):
 class SpanArguments(
     msgspec.Struct, gc=False, frozen=True, rename=ARGUMENT_KEYS | {"external_id_2021": "external id"}
 ):
-    """What every row needs, and what tells rows about collectives: the other fields cost as much again."""
+    """The arguments that every row needs, and those that identify collectives.
+
+    The fields of ``FewArguments`` that are missing here would double the cost.
+    """
 
     stream: RawId = ABSENT
     correlation: RawId = ABSENT
@@ -98,8 +101,8 @@ class SpanArguments(
 
 NO_SPAN_ARGUMENTS = SpanArguments()
 
-#: What libkineto calls its activities, and what it called some in 2020 and 2021: a word of a closed set comes
-#: out of the decoder as one object, and is neither made nor hashed for each event.
+#: libkineto's names of activities, with those of 2020 and 2021. A literal is decoded to one shared object,
+#: which is neither created nor hashed per event.
 Category = Literal[
     "cpu_op",
     "user_annotation",
@@ -136,7 +139,7 @@ Category = Literal[
 
 
 class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """An event with a duration; its fields in the order of the file, in which they are found fastest."""
+    """An event with a duration. Fields are in the order of the file, which decodes fastest."""
 
     cat: Category | None = None
     name: str | None = None
@@ -148,7 +151,7 @@ class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class NameEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
-    """Says how a thread is called, or a process."""
+    """The name of a thread or a process."""
 
     name: str | None = None
     tid: RawId = None
@@ -156,33 +159,33 @@ class NameEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
 
 
 class _FlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
-    """Of a flow; of this and the following nothing is read."""
+    """Start of a flow. Nothing is read of this and the following types."""
 
 
 class _FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
-    """A point on the way of a flow."""
+    """A point of a flow."""
 
 
 class _FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
-    """Of a flow."""
+    """End of a flow."""
 
 
 class _Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """A moment."""
+    """An instant event."""
 
 
 class _Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
-    """A value at a moment."""
+    """A counter's value."""
 
 
 UsualEvent = Span | NameEvent | _FlowStart | _FlowStep | _FlowEnd | _Instant | _Counter
 
-#: ``strict=False``: ``"12"`` and ``1.0`` are identities, ``"1.5"`` is a time.
+#: ``strict=False``: ``"12"`` and ``1.0`` are ids, ``"1.5"`` is a time.
 EVENTS_DECODER = msgspec.json.Decoder(list[Event], strict=False)
-#: Refuses events of other kinds, and takes two thirds of the time.
+#: Rejects events of other kinds, and takes two thirds of the time.
 USUAL_EVENTS_DECODER = msgspec.json.Decoder(list[UsualEvent], strict=False)
 EVENT_DECODER = msgspec.json.Decoder(Event, strict=False)
 EXACT_EVENTS_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
 
-#: What decoding raises for text that is not as it should be.
+#: Exceptions that decoding raises for invalid text.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -1,13 +1,12 @@
 """Read a Kineto trace (Chrome trace format, JSON) into columns.
 
-Absolute time is ``baseTimeNanoseconds + 1000 * ts``, with ``ts`` in microseconds and up to three
-decimals, exact to the nanosecond.  ``displayTimeUnit`` says how viewers show times, not how they are
-written.
+Absolute time is ``baseTimeNanoseconds + 1000 * ts``, with ``ts`` in microseconds and up to three decimals,
+exact to the nanosecond. ``displayTimeUnit`` says how viewers show times, not how they are written.
 
-The array of events is read out of a window that moves over the text.  The fast way guesses where the
-last complete event of the window ends and decodes all up to there at once.  What the guess cut
-wrongly, or is not valid JSON, does not decode: then brackets are counted, and halves of halves are
-decoded until the broken events are found.  No event is lost to a wrong guess.
+The array of events is read through a window that moves over the text. The fast path guesses where the last
+complete event of the window ends and decodes everything before it at once. If the guess was wrong, or the
+text is not valid JSON, decoding fails: then brackets are counted, and the events are bisected until the
+broken ones are found. No event is lost to a wrong guess.
 """
 
 import re
@@ -42,7 +41,7 @@ def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Tra
 
     Args:
         path: A regular file, of any name.
-        on_bytes: Told how many bytes of the file have been read so far, some times a second.
+        on_bytes: Called after each block with the number of bytes of the file read so far.
 
     Raises:
         BadInput: it cannot be read, or is not such a trace.
@@ -59,19 +58,19 @@ def read_text(
     """Read the text of a trace, ``block_bytes`` at a time.
 
     Raises:
-        BadInput: it is something else.
+        BadInput: it is not a trace.
     """
     reading = _TraceReading(Window(text, block_bytes))
     reading.document.read()
     return reading.trace(damaged=damaged())
 
 
-#: Each costs a look at the whole window.
+#: Limit on repeated ``traceEvents``: each costs a scan of the whole window.
 _MAX_ARRAYS = 64
 
 
 class _TraceReading:
-    """One file.  Of a key ``traceEvents`` that stands there twice the last counts, as for all of JSON."""
+    """The reading of one file. If ``traceEvents`` occurs twice, the last counts, as in all JSON."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -138,20 +137,22 @@ def _build_trace(rows: EventRows, document: Document, dropped: int, *, cut_short
 
 
 def _mask_empty_texts(texts: TextCodes, codes: npt.NDArray[np.int32]) -> Mask:
-    """Mark the rows whose text is empty or missing."""
     mask: Mask = codes == texts.texts.index("") if "" in texts.texts else np.zeros(len(codes), dtype=np.bool_)
     return mask
 
 
 _BETWEEN = re.compile(rb"[\s,]+")
 _OPEN, _CLOSE, _CURLY_OPEN = b"[]{"
-#: An event that is not closed within as much, though others seem to begin in it, is broken.
+#: An event that does not end within this size is broken; others may start in it.
 _MAX_EVENT_BYTES = 1 << 20
 _Spans = list[tuple[int, int]]
 
 
 class EventArray:
-    """``dropped``: pieces that could not be read.  ``empty``: nothing at all stands in it."""
+    """Reads the array of events.
+
+    ``dropped`` counts the pieces that could not be read; ``empty`` is True for ``[]``.
+    """
 
     def __init__(self, window: Window, rows: EventRows) -> None:
         self._window = window
@@ -161,7 +162,7 @@ class EventArray:
         self.empty = False
 
     def read(self) -> bool:
-        """Read from behind the opening bracket to behind the closing one; False where the text ends first."""
+        """Read from the opening to the closing bracket; return False if the text ends first."""
         window = self._window
         self.empty = window.skip(_BETWEEN) == _CLOSE
         while (byte := window.skip(_BETWEEN)) is not None:
@@ -171,13 +172,13 @@ class EventArray:
             cut = self._separators.last(window.data, window.start, window.end)
             if cut is not None and self._decodes(window.start, cut[0]):
                 window.start = cut[1]
-                window.more()  # One event is left, and hardly all of it.
+                window.more()  # One event is left, probably incomplete.
             elif not self._read_slowly() and not window.more():
                 break
         return False
 
     def _decodes(self, start: int, stop: int) -> bool:
-        """Whether that part of the window is a row of events; brackets are put around it for the time."""
+        """Decode a part of the window as an array, in temporary brackets; return False if it is invalid."""
         data = self._window.data
         around = data[start - 1], data[stop]
         data[start - 1], data[stop] = _OPEN, _CLOSE
@@ -190,7 +191,7 @@ class EventArray:
         return True
 
     def _read_slowly(self) -> bool:
-        """Read the elements that are complete by their brackets; False where none is."""
+        """Read the elements that are complete by their brackets; return False if there are none."""
         window, before = self._window, self._window.start
         found = find_elements(window.data, before, window.end)
         self._separators.learn(window.data, found.spans)
@@ -208,10 +209,10 @@ class EventArray:
         return window.start > before
 
     def _read_by_signs(self, start: int, otherwise: int | None = None) -> int:
-        """Brackets do not match: only the separators tell events apart.
+        """Read events by their separators only, because brackets do not match.
 
         Returns:
-            Where to go on; ``otherwise``, or ``start``, where there are no separators.
+            Where to continue; ``otherwise``, or ``start``, if there are no separators.
         """
         spans, last = self._separators.spans(self._window.data, start, self._window.end)
         if not spans:
@@ -221,7 +222,7 @@ class EventArray:
         return last if closed is None else closed
 
     def _read_spans(self, spans: _Spans, read_one: Callable[[int, int], int | None]) -> int | None:
-        """Decode all at once, or each half, or by ``read_one``; which may say where to go on instead."""
+        """Decode all spans at once, else by halves, else by ``read_one``, which may return where to go on."""
         if not spans or self._decodes(spans[0][0], spans[-1][1]):
             return None
         if len(spans) == 1:
@@ -231,7 +232,7 @@ class EventArray:
         return self._read_spans(spans[middle:], read_one) if stopped is None else stopped
 
     def _read_element(self, start: int, stop: int) -> int | None:
-        """One by its brackets; its begin where it is broken and may have swallowed others."""
+        """Read one bracketed element; return its start if it is broken and may contain others."""
         data = self._window.data
         if data[start] == _CURLY_OPEN and not self._mend(start, stop):
             if self._separators.last(data, start, stop) is not None:
@@ -240,7 +241,7 @@ class EventArray:
         return None
 
     def _read_piece(self, start: int, stop: int) -> int | None:
-        """What lies between two separators; the end of the array where it lies in it."""
+        """Read the text between two separators; return the end of the array if it is in there."""
         if self._mend(start, stop):
             return None
         data = self._window.data

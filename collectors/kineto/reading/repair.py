@@ -1,7 +1,7 @@
-"""Repair one event that is not valid JSON, or not of the usual types.
+"""Repair one event that is not valid JSON, or has fields of unusual types.
 
-Bare ``nan`` and ``Infinity`` become null, bytes that are not UTF-8 the replacement character;
-characters that JSON wants escaped, and escapes that it does not know, stand for themselves.
+Bare ``nan`` and ``Infinity`` become null, bytes that are not UTF-8 the replacement character; unescaped
+control characters, and escapes that JSON does not know, are taken literally.
 """
 
 import json
@@ -28,14 +28,14 @@ _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedEvent:
-    """``changed``: the text itself had to be.  ``text``: as good JSON."""
+    """A repaired event. ``changed``: the text was not valid JSON. ``text``: the event as valid JSON."""
 
     values: dict[str, Any]
     changed: bool
     text: bytes
 
     def event(self) -> Event:
-        """Typed."""
+        """Return the event with times as doubles."""
         values = self.values
         return Event(
             ph=_text_or_none(values.get("ph")),
@@ -49,7 +49,7 @@ class RepairedEvent:
         )
 
     def exact_event(self) -> ExactEvent:
-        """Typed, with the digits of its times."""
+        """Return the event with the digits of its times."""
         event = self.event()
         return ExactEvent(
             ph=event.ph,
@@ -64,7 +64,7 @@ class RepairedEvent:
 
 
 def repair_event(text: bytes) -> RepairedEvent | None:
-    """None where it cannot be read."""
+    """Return the event repaired, or None if it cannot be read."""
     if len(text) > _MAX_BYTES:
         return None
     try:
@@ -86,7 +86,7 @@ def _make_repaired(values: Any, text: bytes, *, changed: bool) -> RepairedEvent 
 
 
 class _Digits(str):
-    """A number with a fraction or an exponent, as it stands in the file."""
+    """A number with a fraction or an exponent, as written in the file."""
 
     __slots__ = ()
 

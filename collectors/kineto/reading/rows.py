@@ -1,4 +1,4 @@
-"""Grow the columns of a trace, some hundred events at a time, and keep the other arguments of the few
+"""Append events to the columns of a trace, some hundred at a time, and keep the other arguments of the few
 rows that need them: collectives, and waits for devices.
 """
 
@@ -34,7 +34,7 @@ from zprof.collectors.kineto.reading.events import (
 from zprof.collectors.kineto.trace import ABSENT, Arguments, Int64s, Mask
 from zprof.model.errors import BadInput
 
-#: From here on (in µs) a double does not hold three decimals.  Between 2023 and April 2024 traces have such.
+#: From this time on (µs) a double cannot hold three decimals; traces of 2023 to April 2024 have such times.
 _COARSE_US = float(1 << 43)
 _FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d+\.')
 _MANY = 64
@@ -47,9 +47,10 @@ _FewArguments = SpanArguments | FewArguments
 
 
 class EventRows:
-    """``events``: objects read, of any kind.  ``phased``: those that say which kind.
+    """Columns of a trace while it is read.
 
-    ``timeless``: with a duration, but not at a place in time.
+    ``events`` counts objects of any kind, ``phased`` those with a ``ph``, ``timeless`` those with a duration
+    but no valid time.
     """
 
     def __init__(self) -> None:
@@ -62,10 +63,10 @@ class EventRows:
         self._exact, self._usual = False, True
 
     def add(self, piece: Piece | RepairedPiece) -> None:
-        """All events of a piece, or nothing.
+        """Add all events of a piece, or none.
 
         Raises:
-            NOT_DECODED: something in it is not as it should be.
+            DECODE_ERRORS: a part of it is invalid.
         """
         decoded = piece.exact() if self._exact else self._decode(piece)
         times = None if self._exact else self._from_doubles(decoded.spans, piece.array)
@@ -80,7 +81,7 @@ class EventRows:
         self._note_threads(decoded.named)
 
     def _decode(self, piece: Piece | RepairedPiece) -> DecodedEvents:
-        """Cheaply, until the file has an event of an unusual kind."""
+        """Decode the cheap way, until the file has an event of an unusual kind."""
         if isinstance(piece, RepairedPiece):
             return piece.any()
         decoded = piece.usual() if self._usual else None
@@ -91,7 +92,10 @@ class EventRows:
 
     @staticmethod
     def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> tuple[Int64s, Int64s] | None:
-        """Begin and duration; None where doubles are too coarse: of many with fractions some show it."""
+        """Return starts and durations, or None if doubles are too coarse for them.
+
+        If some of many times have fractions, a few still show it in doubles; for fewer, the text is searched.
+        """
         start = to_doubles([event.ts for event in spans])
         duration = to_doubles([event.dur for event in spans])
         coarse = (np.abs(start) >= _COARSE_US) | (np.abs(duration) >= _COARSE_US)
@@ -186,10 +190,10 @@ def _times_from_digits(numbers: Sequence[Any]) -> Int64s:
 
 
 def _mask_placed(start: Int64s, duration: Int64s) -> Mask:
-    """Mark those that have a place in time; the profiler itself writes no time below 0.
+    """Mark the events that have a valid time. The profiler itself writes no time below 0.
 
-    Work whose times the device never reported is written as ``ts: 0, dur: 0``: it is no work of no length
-    at the begin of the trace.
+    Work whose times the device never reported is written as ``ts: 0, dur: 0``: it is not work of no length at
+    the start of the trace.
     """
     found: Mask = (start >= 0) & (duration >= 0) & ((start != 0) | (duration != 0))
     return found
@@ -197,9 +201,9 @@ def _mask_placed(start: Int64s, duration: Int64s) -> Mask:
 
 _KEPT_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
 _KEPT_CATEGORY = "cuda_sync"
-#: What a hostile file can make of them; decoded, a list takes twenty times its text.
+#: Limits for hostile files: a decoded list takes twenty times the memory of its text.
 _MAX_VALUE_BYTES, _MAX_BYTES = 64 << 10, 64 << 20
-#: A rank in a list, and in the name of its group.
+#: Memory of one rank, in a list and in the name of its group.
 _RANK_BYTES, _MAX_RANKS = 32, 1 << 16
 _NOT_KEPT = "external_id_2021"
 _FIELDS = FewArguments.__struct_fields__
@@ -207,7 +211,7 @@ _TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
 
 class KeptArguments:
-    """``rows``: the arguments by row.  ``unkept``: rows some of whose arguments were beyond the bounds."""
+    """``rows``: the kept arguments by row. ``unkept`` counts rows whose arguments exceeded the limits."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Arguments] = {}
@@ -221,7 +225,7 @@ class KeptArguments:
     def mask(
         self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[Any], device: Int64s
     ) -> Mask:
-        """The rows that need them; names and categories as texts and codes, and rows of device work."""
+        """Return a mask of the rows to keep; ``device`` are the rows of device work."""
         found = self._names.of(*names) | self._categories.of(*categories)
         for row in device.tolist():
             if few[row].collective is not None or few[row].group is not None:
@@ -229,7 +233,7 @@ class KeptArguments:
         return found
 
     def keep(self, row: int, few: FewArguments) -> None:
-        """Keep what a row has."""
+        """Keep the arguments of a row, unless they exceed the limits."""
         stated = {
             name: value
             for name, value in zip(_FIELDS, msgspec.structs.astuple(few), strict=True)
@@ -247,14 +251,14 @@ class KeptArguments:
         self.rows[row] = Arguments(**{name: self._kept(value) for name, value in stated.items()})
 
     def _bytes_of_stride(self, few: FewArguments) -> int:
-        """What a few numbers become, once for each group: the list of its ranks."""
+        """Return the memory of the list of ranks that a stride expands to, once per group."""
         size = few.group_size
         if few.global_rank_stride is None or not isinstance(size, int) or size <= 0:
             return 0
         return 0 if _make_group_key(few) in self._strided else _RANK_BYTES * min(size, _MAX_RANKS)
 
     def _kept(self, value: Any) -> Any:
-        """A plain value, each text once, or a decoded list; None for everything else."""
+        """Return a number, an interned text or a decoded list; None for everything else."""
         if isinstance(value, str):
             return self._repeated.setdefault(value, value)
         if isinstance(value, msgspec.Raw):
@@ -263,7 +267,7 @@ class KeptArguments:
 
 
 def _make_group_key(few: FewArguments) -> tuple[int | str | None, ...]:
-    """Its names, and the numbers that its ranks are made of."""
+    """Return a group's names, with the numbers that define its ranks."""
     values = (few.group, few.group_id, few.group_description, few.first_global_rank, few.global_rank_stride)
     return tuple(each if isinstance(each, int | str) else None for each in (*values, few.group_size))
 

@@ -1,10 +1,9 @@
-"""Find where events start and end in the JSON text: brackets outside strings, without looking at each
-byte in Python, and the separator between events.
+"""Find where events start and end in the JSON text: by brackets outside strings, vectorized, and by the
+separator between events.
 
-A separator is learned from the layout of the first events: ``},`` + newline + indent + ``{`` cannot
-occur within a string, and inside an event the indent is another.  In a file without newlines the first
-key of an event belongs to it: ``}, {"ph"``.  A wrong guess is harmless: what it cuts off is not valid
-JSON.
+The separator is learned from the layout of the first events: ``},`` + newline + indent + ``{`` cannot occur
+within a string, and the indent inside an event differs. In a file without newlines, the first key of an event
+is part of it: ``}, {"ph"``. A wrong guess is harmless: what it cuts off is not valid JSON.
 """
 
 import re
@@ -14,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
-#: ``[`` and ``{`` differ from each other in this bit only, and so do ``]`` and ``}``.
+#: ``[`` and ``{`` differ in this bit only, and so do ``]`` and ``}``.
 _CURLY = 0x20
 _OPEN, _CLOSE = 0x7B, 0x7D
-#: What is looked at takes some ten times its size for the time.
+#: Text searched at a time; temporary arrays take about ten times its size.
 _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brackets:
-    """``depth``: after each bracket, from 0 at the begin of the text.  ``in_string``: it ends in one."""
+    """Brackets of a text. ``depth`` is the depth after each. ``in_string``: the text ends in a string."""
 
     position: npt.NDArray[np.int64]
     depth: npt.NDArray[np.int64]
@@ -32,7 +31,7 @@ class Brackets:
 
 
 def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = False) -> Brackets:
-    """All brackets of ``text[start:stop]`` outside strings, by position from the begin of ``text``."""
+    """Return the brackets of ``text[start:stop]`` outside strings, by position in ``text``."""
     letters = np.frombuffer(text, dtype=np.uint8)
     found, escaped = [np.zeros(0, dtype=np.int64)], False
     for begin in range(start, stop, _PIECE_BYTES):
@@ -51,14 +50,14 @@ def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """The complete bracketed elements of an array, as (start, stop), and where the array ends, if it does."""
+    """The complete bracketed elements of an array, as (start, stop), and the array's end, or None."""
 
     spans: list[tuple[int, int]]
     closed: int | None
 
 
 def find_elements(text: bytearray, start: int, stop: int) -> Elements:
-    """Those of ``text[start:stop]``, which begins between two elements of an array."""
+    """Return the elements of ``text[start:stop]``, which starts between two elements of an array."""
     found = find_brackets(text, start, stop)
     below = np.flatnonzero(found.depth < 0)
     closed = int(below[0]) if len(below) else len(found.depth)
@@ -72,7 +71,7 @@ def find_elements(text: bytearray, start: int, stop: int) -> Elements:
 
 
 def _find_quotes(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.int64], bool]:
-    """Where strings begin and end, and whether the letter behind is escaped, as the first one may be."""
+    """Return the unescaped quotes, and whether the next character is escaped, as the first one may be."""
     quotes = np.flatnonzero(letters == _QUOTE)
     slashes = np.flatnonzero(letters == _BACKSLASH)
     if escaped and len(quotes) and quotes[0] == 0:
@@ -82,7 +81,7 @@ def _find_quotes(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDA
     first = slashes[np.diff(slashes, prepend=-2) > 1]
     last = slashes[np.diff(slashes, append=len(letters) + 2) > 1]
     if escaped and first[0] == 0:
-        first[0] = 1  # escaped itself, it escapes nothing
+        first[0] = 1  # an escaped backslash escapes nothing
     behind = (last + 1)[(last - first) % 2 == 0]
     return np.setdiff1d(quotes, behind, assume_unique=True), bool(len(behind) and behind[-1] == len(letters))
 
@@ -92,14 +91,14 @@ _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
 
 
 class Separators:
-    """Knows nothing until it has ``learn``ed."""
+    """The separator between events, unknown until ``learn`` has seen two of them."""
 
     def __init__(self) -> None:
         self._sign = b""
         self._skip = 0
 
     def learn(self, text: bytearray, spans: list[tuple[int, int]]) -> None:
-        """Take the gap between the first two elements as the sign."""
+        """Learn the separator from the gap between the first two elements."""
         if len(spans) < 2:
             return
         stop, start = spans[0][1], spans[1][0]
@@ -111,12 +110,12 @@ class Separators:
         self._sign, self._skip = b"}" + gap + begin, 1 + len(gap)
 
     def last(self, text: bytearray, start: int, stop: int) -> tuple[int, int] | None:
-        """The end of the last event but one, and the begin of the last, which may not be complete."""
+        """Return the end of the last event but one, and the start of the last, which may be incomplete."""
         found = text.rfind(self._sign, start, stop) if self._sign else -1
         return (found + 1, found + self._skip) if found >= 0 else None
 
     def around(self, text: bytearray, start: int, place: int, stop: int) -> tuple[int, int]:
-        """Begin and end of the event at ``place`` between two separators, or the ends."""
+        """Return start and end of the event at ``place``, between two separators or the limits."""
         before, behind = (
             (text.rfind(self._sign, start, place), text.find(self._sign, place, stop))
             if self._sign
@@ -125,7 +124,7 @@ class Separators:
         return before + self._skip if before >= 0 else start, behind + 1 if behind >= 0 else stop
 
     def spans(self, text: bytearray, start: int, stop: int) -> tuple[list[tuple[int, int]], int]:
-        """All between separators, as (start, stop), and the begin of what follows the last."""
+        """Return the spans between separators, as (start, stop), and the start of what follows the last."""
         spans: list[tuple[int, int]] = []
         while self._sign and (found := text.find(self._sign, start, stop)) >= 0:
             spans.append((start, found + 1))

@@ -1,9 +1,8 @@
-"""Unpack the text of a trace file (plain, gzip or zstd, told apart by content), and hold the part of it
-that is in memory: one buffer, used again and again.
+"""Decompress the text of a trace file (plain, gzip or zstd, detected by content), and hold a part of it in
+one reused buffer.
 
-A compressed file that ends early or is damaged gives what there is, to the last byte before the
-damage.  What follows the last member of a gzip file (padding of a tape or a download) is left out, as
-gzip does.
+A compressed file that is truncated or damaged is read up to the last byte before the damage. What follows the
+last member of a gzip file (padding of a tape or a download) is ignored, as gzip does.
 """
 
 import os
@@ -21,12 +20,12 @@ from isal.igzip_lib import IsalError
 from zprof.model.errors import BadInput
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-#: Of the three packers; the type of isal's is not known to type checkers.
+#: Errors of the three decompressors; isal's type is unknown to type checkers.
 _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError)  # type: ignore[assignment]
-#: Read and unpacked at a time where a file is damaged.
+#: Bytes read and decompressed at a time if a file is damaged.
 _SMALL_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
-#: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
+#: Real traces compress by 10 to 60; a few kilobytes that expand to gigabytes are no trace.
 _MIN_LIMIT_BYTES, _MAX_EXPANSION = 256 << 20, 128
 
 
@@ -35,14 +34,14 @@ class _Unpacked(Protocol):
 
 
 class TraceText:
-    """Unpacks into a buffer of the caller.
+    """Decompresses a file into a buffer of the caller.
 
-    ``packed``: it is compressed; ``damaged``: not all of it could be unpacked; ``trailing_bytes``: after the
-    last gzip member, left out.
+    ``packed``: it is compressed. ``damaged``: a part could not be decompressed. ``trailing_bytes``: bytes
+    after the last gzip member, ignored.
 
     Args:
-        file: Open at its begin.
-        on_bytes: Told how many bytes of the file have been read so far.
+        file: Open at its start.
+        on_bytes: Called with the number of bytes of the file read so far.
     """
 
     def __init__(self, file: BufferedReader, on_bytes: Callable[[int], None] | None = None) -> None:
@@ -56,7 +55,7 @@ class TraceText:
         self._unpacked = _open_unpacked(file, self._magic)
 
     def readinto(self, target: memoryview) -> int:
-        """Fill the begin of ``target``; 0 at the end of the text.
+        """Fill the start of ``target`` and return the number of bytes; 0 at the end of the text.
 
         Raises:
             BadInput: far more text than a trace of this size has.
@@ -75,7 +74,7 @@ class TraceText:
         return size
 
     def _go_on_slowly(self, target: memoryview) -> int:
-        """The fast readers lose what they have unpacked of the block with the damage."""
+        """Go on in small pieces: the fast readers lose what they have decompressed of the damaged block."""
         if self._magic.startswith(_GZIP):
             self.trailing_bytes = _count_trailing_bytes(self._file)
         self.damaged = not self.trailing_bytes
@@ -94,7 +93,7 @@ class TraceText:
 
 
 class _Pieces:
-    """Pieces of any size, read into a buffer."""
+    """Reads pieces of any size into a buffer."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -125,7 +124,7 @@ def _open_zstd(file: BufferedReader) -> Any:
 
 
 class _LentFile:
-    """A file that pyarrow, which closes what it is done with, leaves open."""
+    """A file that stays open: pyarrow closes the files that it has read."""
 
     closed = False
 
@@ -133,11 +132,11 @@ class _LentFile:
         self.read = file.read
 
     def close(self) -> None:
-        """Not ours to close."""
+        """Do nothing."""
 
 
 def _count_trailing_bytes(file: BufferedReader) -> int:
-    """How many bytes follow the last gzip member and are none; 0 where a member itself is damaged."""
+    """Return the number of bytes after the last gzip member; 0 if a member itself is damaged."""
     file.seek(0)
     packed, unpacked_bytes = file.read(_CHUNK_BYTES), 0
     while packed.startswith(_GZIP):
@@ -161,7 +160,7 @@ def _compute_max_bytes(file: BufferedReader) -> int:
 
 
 def _iter_gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
-    """All members, up to the damage; what follows the last member is none."""
+    """Yield the text of all members up to the damage, without what follows the last member."""
     packed = file.read(_SMALL_BYTES)
     while packed.startswith(_GZIP[:1]):
         member = zlib.decompressobj(wbits=31)
@@ -178,7 +177,7 @@ def _iter_gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _iter_bytes(member: Any, packed: bytes) -> Iterator[bytes]:
-    """One byte after the other, up to the damage."""
+    """Yield one byte at a time, up to the damage."""
     with suppress(zlib.error):
         for _ in range(_SMALL_BYTES):
             yield member.decompress(packed, 1)
@@ -195,7 +194,7 @@ def _iter_zstd_pieces(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """All but the first ``size`` bytes."""
+    """Return the pieces without the first ``size`` bytes."""
     for piece in pieces:
         if len(piece) > size:
             return chain((piece[size:],), pieces)
@@ -204,21 +203,21 @@ def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 _BLOCK_BYTES = 512 << 10
-#: One event, or one value of the header, may be this large.
+#: Largest size of one event or one value of the header.
 _MAX_BYTES = 64 << 20
 
 
 class TextSource(Protocol):
-    """Gives a text piece by piece."""
+    """A text that is read piece by piece."""
 
     def readinto(self, target: memoryview, /) -> int:
-        """Fill the begin of ``target``; 0 at the end of the text."""
+        """Fill the start of ``target`` and return the number of bytes; 0 at the end of the text."""
 
 
 class Window:
-    """``data[start:end]`` is what has been read and not used yet; users move ``start``.
+    """``data[start:end]`` is the text that has been read and not used yet; users advance ``start``.
 
-    There is always a byte before ``start`` and one behind ``end``, in which a user may write.
+    There is always one byte before ``start`` and one after ``end`` that a user may overwrite.
     """
 
     def __init__(self, text: TextSource, block_bytes: int = _BLOCK_BYTES) -> None:
@@ -229,13 +228,13 @@ class Window:
         self.ended = False
 
     def more(self) -> bool:
-        """Read on; at least as much again as is unused, so that looking at it anew costs no more than 2x.
+        """Read at least as many bytes as are unused, so that scanning them again costs at most twice.
 
         Returns:
             False at the end of the text.
 
         Raises:
-            BadInput: the unused part has grown beyond any event.
+            BadInput: the unused part is larger than any event.
         """
         if self.ended:
             return False
@@ -251,7 +250,7 @@ class Window:
         return self.end - self.start > before
 
     def _make_room(self, size: int) -> None:
-        """Move the unused part to the front; into a larger buffer where it does not fit."""
+        """Move the unused part to the front, into a larger buffer if it does not fit."""
         unused = self.data[self.start : self.end]
         if size + 2 > len(self.data):
             self.data = bytearray(2 * size + 2)
@@ -259,7 +258,7 @@ class Window:
         self.start, self.end = 1, 1 + len(unused)
 
     def skip(self, filler: re.Pattern[bytes]) -> int | None:
-        """Move to the first byte that ``filler`` does not match and return it; None at the end."""
+        """Advance to the first byte that ``filler`` does not match and return it; None at the end."""
         while True:
             found = filler.match(self.data, self.start, self.end)
             self.start = found.end() if found else self.start

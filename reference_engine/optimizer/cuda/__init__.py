@@ -1,6 +1,7 @@
 """AdamW in one CUDA kernel, compiled on the user's machine by NVRTC: no CUDA toolkit, no C++ compiler.
 
-Importing this folder needs neither a GPU nor the extra ``zprof[cuda]``; ``unavailable`` says what is missing.
+Importing this package needs neither a GPU nor the extra ``zprof[cuda]``; ``unavailable`` says what is
+missing.
 """
 
 from zprof.reference_engine.optimizer.cuda.compilation import KernelError, unavailable

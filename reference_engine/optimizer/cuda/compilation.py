@@ -1,12 +1,12 @@
-"""Compile adamw.cu with NVRTC for the GPU at hand, keep the machine code in the user's cache, and say why
-the kernel cannot be used where it cannot.
+"""Compile adamw.cu with NVRTC for the local GPU, cache the machine code, and explain an unavailable kernel.
 
 Division and square root in single precision are the hardware's approximations (2 ulp): the source says why.
 Subnormal numbers are kept, since 16-bit gradients and second moments reach them.
 
-A file is one line, ``zprof-cubin/1 KEY SHA256-OF-THE-REST``, and then the machine code.  KEY is the SHA-256
-of source, options, architecture and NVRTC version, and names the file.  A file that is not ours, not whole or
-not of its key is compiled again.
+A cache file is one line, ``zprof-cubin/1 KEY SHA256-OF-THE-REST``, followed by the machine code.  KEY is the
+SHA-256 of source, options, architecture and NVRTC version; the first 32 digits name the file.  The kernel is
+compiled again if the file is not a regular file owned by this user, is writable by others, is incomplete, or
+has another key.
 """
 
 import hashlib
@@ -31,19 +31,19 @@ OPTIONS: Final[dict[str, Any]] = {
 
 
 class KernelError(RuntimeError):
-    """The kernel cannot be compiled, loaded or launched: one line says what and why."""
+    """Compiling, loading or launching the kernel failed; the one-line message says which and why."""
 
 
 def read_source() -> str:
-    """The text of ``adamw.cu``."""
+    """Return the text of ``adamw.cu``."""
     return resources.files(__package__).joinpath(SOURCE_NAME).read_text(encoding="utf-8")
 
 
 def get_nvrtc_version() -> tuple[int, int]:
-    """Of the NVRTC that compiles here.
+    """Return the (major, minor) version of the NVRTC that compiles here.
 
     Raises:
-        KernelError: there is none.
+        KernelError: NVRTC cannot be loaded.
     """
     try:
         from cuda.bindings import nvrtc
@@ -57,7 +57,7 @@ def get_nvrtc_version() -> tuple[int, int]:
 
 
 def compile_cubin(text: str, arch: str) -> bytes:
-    """Machine code for ``arch`` (``sm_90``) of a CUDA source text.
+    """Compile a CUDA source text to machine code for ``arch`` (``sm_90``).
 
     Raises:
         KernelError: with the first error of NVRTC's log.
@@ -67,21 +67,21 @@ def compile_cubin(text: str, arch: str) -> bytes:
     try:
         program = Program(text, "c++", ProgramOptions(name=SOURCE_NAME, arch=arch, **OPTIONS))
         return bytes(program.compile("cubin").code)
-    except Exception as error:  # cuda.core's own types, which importing this file must not need
+    except Exception as error:  # cuda.core's own types; importing this module must not need them
         raise KernelError(
             f"{SOURCE_NAME} cannot be compiled for {arch}: {first_error(str(error))}"
         ) from error
 
 
 def first_error(log: str) -> str:
-    """The first line of NVRTC's log that speaks of an error; else its first line."""
+    """Return the first line of NVRTC's log that mentions an error, else its first line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "error :" in line]
     return (errors or lines or ["NVRTC gives no reason"])[0]
 
 
 def first_line(error: BaseException) -> str:
-    """Of an exception's text; its type where it has none."""
+    """Return the first line of an exception's text, or its type if it has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -89,9 +89,9 @@ CACHE_MAGIC: Final = "zprof-cubin/1"
 
 
 def get_cache_folder() -> Path | None:
-    """``$XDG_CACHE_HOME/zprof/cuda`` (by default under ``~/.cache``); None where there is no home."""
+    """Return ``$XDG_CACHE_HOME/zprof/cuda`` (default: ``~/.cache``), or None without a home directory."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(root):  # the XDG specification: a relative path is to be ignored
+    if os.path.isabs(root):  # the XDG specification says to ignore relative paths
         return Path(root) / "zprof" / "cuda"
     try:
         return Path.home() / ".cache" / "zprof" / "cuda"
@@ -100,7 +100,9 @@ def get_cache_folder() -> Path | None:
 
 
 def load_cubin(arch: str, folder: Path | None) -> bytes:
-    """Machine code of ``adamw.cu`` for ``arch``, from ``folder`` or from NVRTC; None: do not keep it.
+    """Return the machine code of ``adamw.cu`` for ``arch``, from ``folder`` or from NVRTC.
+
+    With ``folder`` None the code is not cached.
 
     Raises:
         KernelError: it has to be compiled and cannot be.
@@ -113,13 +115,13 @@ def load_cubin(arch: str, folder: Path | None) -> bytes:
 
 
 def compute_cache_key(text: str, arch: str, nvrtc: tuple[int, int]) -> str:
-    """What the machine code depends on, in one hash."""
+    """Return a hash of everything that the machine code depends on."""
     parts = (text, arch, repr(nvrtc), repr(sorted(OPTIONS.items())))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load_or_compile(path: Path, key: str, compile_it: Callable[[], bytes]) -> bytes:
-    """What ``path`` holds under ``key``; else what ``compile_it`` returns, kept there if it can be."""
+    """Return what ``path`` holds under ``key``, else what ``compile_it`` returns, cached if possible."""
     found = _read_cached(path, key)
     if found is not None:
         return found
@@ -133,7 +135,7 @@ def _read_cached(path: Path, key: str) -> bytes | None:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-                return None  # others may write it
+                return None  # writable by others
             head, _, code = file.read().partition(b"\n")
     except OSError:
         return None
@@ -164,7 +166,7 @@ INSTALL_CUDA_12 = "pip install 'zprof[cuda12]'"
 
 
 def unavailable() -> str | None:
-    """Why the kernel cannot be used here, with the remedy, in one line; None: it can."""
+    """Return why the kernel cannot be used here, with the remedy, in one line; None if it can."""
     if torch.version.hip is not None:
         return "torch is built for ROCm; the kernel is for CUDA"
     if not torch.cuda.is_available():
@@ -182,7 +184,7 @@ def unavailable() -> str | None:
 
 
 def _check_driver(driver: Any, compiler: tuple[int, int]) -> str | None:
-    """Machine code of one CUDA major version runs on that version's drivers and on later ones."""
+    """Return why the driver is too old for machine code of NVRTC's CUDA major version, or None."""
     result, version = driver.cuDriverGetVersion()
     if int(result) != 0:
         return f"the driver does not say its version: {result.name}"

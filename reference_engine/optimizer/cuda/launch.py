@@ -1,7 +1,7 @@
-"""Launch the engine's CUDA kernels: AdamW at 28 bytes per parameter (16-bit gradients and parameters), and
-the sum of squares for the norm.
+"""Launch the engine's CUDA kernels: AdamW, and the sum of squares for the norm.
 
-One launch takes all shards of a call that have the same types; nothing waits for the GPU.
+AdamW moves 28 bytes per parameter with 16-bit gradients and parameters.  One launch covers all shards of a
+call that have the same types; nothing waits for the GPU.
 """
 
 from bisect import bisect_right
@@ -20,30 +20,30 @@ from zprof.reference_engine.optimizer.cuda.compilation import (
     load_cubin,
 )
 
-#: Of a block, for every kernel: what ``THREADS`` says in the source.
+#: Threads per block of every kernel; must equal ``THREADS`` in the source.
 THREADS = 256
 
 
 class Runtime(Protocol):
-    """Runs kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double.
+    """Run kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double.
 
-    ``threads``  of a block
+    ``threads``  threads per block
     """
 
     threads: int
 
     def stream(self) -> int:
-        """Return what identifies torch's current stream."""
+        """Return the handle of torch's current stream."""
 
     def resident_blocks(self, kernel: str) -> int:
-        """Blocks that run at the same time."""
+        """Return how many blocks can be resident on the device at the same time."""
 
     def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
-        """Asynchronous; after what torch's current stream was given before."""
+        """Launch asynchronously, after the work that is already on torch's current stream."""
 
 
 class CudaRuntime:
-    """See :class:`Runtime`.
+    """Run kernels on a CUDA device; see :class:`Runtime`.
 
     Raises:
         KernelError: the kernels cannot be compiled or loaded for the device.
@@ -52,7 +52,7 @@ class CudaRuntime:
     threads = THREADS
 
     def __init__(self, device: torch.device) -> None:
-        """Compile, or find in the cache, for ``device``."""
+        """Compile the kernels for ``device``, or load them from the cache."""
         from cuda.core import Device, ObjectCode
 
         self._device = device
@@ -69,18 +69,18 @@ class CudaRuntime:
                 raise KernelError(f"the kernel cannot be loaded on {device}: {first_line(error)}") from error
 
     def stream(self) -> int:
-        """Return what identifies torch's current stream."""
+        """Return the handle of torch's current stream."""
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def resident_blocks(self, kernel: str) -> int:
-        """Blocks that run at the same time: so many are one wave, and each does its start-up work once."""
+        """Return how many blocks can be resident: one wave, in which each block starts up once."""
         with torch.cuda.device(self._device):
             self._cuda_device.set_current()
             occupancy = self._kernel(kernel).occupancy
             return int(occupancy.max_active_blocks_per_multiprocessor(THREADS, 0)) * self._processors
 
     def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
-        """Asynchronous; after what torch's current stream was given before."""
+        """Launch asynchronously, after the work that is already on torch's current stream."""
         from cuda.core import LaunchConfig, launch
 
         with torch.cuda.device(self._device):
@@ -100,24 +100,24 @@ class CudaRuntime:
 
 
 class TorchStream:
-    """A stream of torch, in the protocol by which CUDA libraries hand streams to each other."""
+    """A torch stream in the protocol by which CUDA libraries exchange streams."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        """Borrowed: torch keeps it alive."""
+        """Borrow the stream; torch keeps it alive."""
         self._stream = stream
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol, and the ``cudaStream_t``."""
+        """Return the version of the protocol and the ``cudaStream_t``."""
         return 0, self._stream.cuda_stream
 
 
-#: Elements that a thread takes at a time: what ``PACKS`` and ``PACK`` say in the source.
+#: Elements that a thread takes at a time; must equal ``PACKS`` x ``PACK`` in the source.
 THREAD_ELEMENTS = 2 * 4
 #: Squares that a thread adds in fp32: the error of their sum is at most 2^-17 of it.  A constant, so that the
 #: order of the sum is the same on every GPU.
 MAX_SQUARES = 128
-#: Tiles whose squares a block adds: each is ``THREAD_ELEMENTS`` squares of a thread and, in an array's first,
-#: one of those that no pack covers.
+#: Tiles whose squares a block adds: each is ``THREAD_ELEMENTS`` squares per thread, plus one in an array's
+#: first tile for an element that no pack covers.
 MAX_SUM_TILES = MAX_SQUARES // (THREAD_ELEMENTS + 1)
 #: Tables that are kept.  An optimizer needs one for each list of shards that it updates together, and one for
 #: the norm.
@@ -127,13 +127,13 @@ _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 _STATE_TYPES = {torch.float32: "float32"}
 _LOW_TYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
-#: Pointers of an array, and its length, as the source's ``Shard`` and ``GradientPart`` have them.
+#: Pointers of an array and its length, in the order of the source's ``Shard`` and ``GradientPart``.
 _Row = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What one launch is to work on, in device memory: rows, and the row in which each block begins."""
+    """Work list of one launch in device memory: rows, and the row in which each block starts."""
 
     rows: tuple[_Row, ...]
     stream: int
@@ -143,16 +143,15 @@ class _Table:
 
     @property
     def arguments(self) -> tuple[int, int, int]:
-        """Return the kernel's first ones: rows, the row of each block, and how many tiles there are."""
+        """The kernel's first arguments: rows, first row of each block, number of tiles."""
         start = self.memory.data_ptr()
         return start, start + (self.memory.numel() - self.blocks) * self.memory.element_size(), self.tiles
 
 
 class CudaAdamW:
-    """See :class:`~zprof.reference_engine.optimizer.adamw.Update`.
+    """The engine's CUDA AdamW; see :class:`~zprof.reference_engine.optimizer.adamw.Update`.
 
-    Keeps a table for each list of shards, 80 bytes a shard and 8 a block, and makes it again when the list
-    changes.
+    Keeps a table per list of shards (80 bytes per shard, 8 per block) and rebuilds it when the list changes.
 
     Raises:
         KernelError: the kernels cannot be compiled or loaded for the device.
@@ -161,7 +160,7 @@ class CudaAdamW:
     joins_units = True
 
     def __init__(self, device: torch.device, runtime: Runtime | None = None) -> None:
-        """``runtime`` stands in for the GPU; None: ``device`` itself."""
+        """Use ``runtime`` instead of the GPU in tests; None runs on ``device``."""
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
@@ -170,10 +169,10 @@ class CudaAdamW:
         self._tables: dict[tuple[str, int], _Table] = {}
 
     def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Add the squares of all gradients; one float64 element, inf or nan where an element is.
+        """Return the sum of the squares of all gradients as one float64 element, inf or nan if an element is.
 
-        A thread adds at most ``MAX_SQUARES`` in fp32, what follows is float64, in an order that depends on
-        lengths and alignments only.
+        A thread adds at most ``MAX_SQUARES`` in fp32.  The rest is float64, in an order that depends only on
+        lengths and alignments.
         """
         rows: dict[str, list[_Row]] = {}
         for gradient in gradients:
@@ -183,7 +182,8 @@ class CudaAdamW:
                 rows.setdefault(kernel, []).append((gradient.data_ptr(), gradient.numel()))
         if not rows:
             return torch.zeros((), dtype=torch.float64, device=self._device)
-        # Gradients are often in other memory in the next step: one table for each type, whatever it lists.
+        # Gradients often move to other memory in the next step: keep one table per type, regardless of its
+        # rows.
         tables = {kernel: self._table((kernel, 0), of_type) for kernel, of_type in rows.items()}
         blocks = sum(table.blocks for table in tables.values())
         partials = torch.empty(blocks, dtype=torch.float64, device=self._device)
@@ -198,7 +198,7 @@ class CudaAdamW:
     def adamw(
         self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
     ) -> None:
-        """Update shards in place.  No ``control`` means divisor 1 and no skipping."""
+        """Update shards in place.  Without ``control`` the divisor is 1 and nothing is skipped."""
         if control is not None:
             self._check_scalar(control.divisor, "divisor")
             self._check_scalar(control.found_inf, "found_inf")
@@ -208,7 +208,7 @@ class CudaAdamW:
             if shard.weights.numel() > 0:
                 rows.setdefault(kernel, []).append(_make_row(shard))
         for kernel, of_types in rows.items():
-            # Weights stay where they are, so that the first ones tell one list of an optimizer from another.
+            # Weights never move, so the first pointer identifies one list of shards of an optimizer.
             table = self._table((kernel, of_types[0][0]), of_types, self._resident_blocks(kernel))
             self._runtime.launch(
                 kernel,
@@ -224,7 +224,7 @@ class CudaAdamW:
             )
 
     def _table(self, key: tuple[str, int], rows: Sequence[_Row], max_blocks: int | None = None) -> _Table:
-        """Return the table of ``rows``, made again if it was of others; no ``max_blocks``: as for a sum."""
+        """Return the table of ``rows``, rebuilt if it held others; ``max_blocks`` None sizes it for a sum."""
         listed, stream = tuple(rows), self._runtime.stream()
         found = self._tables.get(key)
         if found is None or found.rows != listed or found.stream != stream:
@@ -240,8 +240,8 @@ class CudaAdamW:
         blocks = -(-tiles // MAX_SUM_TILES) if max_blocks is None else min(tiles, max_blocks)
         starts = (bisect_right(ends, tiles * block // blocks) for block in range(blocks))
         placed = ((*row, first, end) for row, first, end in zip(rows, firsts, ends, strict=True))
-        # Pinned, so that the copy does not wait; torch keeps the memory for the next table of its size,
-        # and does not reuse it before the copy is done.  Only the first allocation may wait for the GPU.
+        # Pinned, so that the copy does not wait.  torch keeps the memory for the next table of its size and
+        # does not reuse it before the copy is done.  Only the first allocation may wait for the GPU.
         pin = self._device.type == "cuda"
         values = torch.tensor([*chain.from_iterable(placed), *starts], dtype=torch.int64, pin_memory=pin)
         memory = values.to(self._device, non_blocking=True)
@@ -263,7 +263,7 @@ class CudaAdamW:
         return f"adamw_{_get_type_name(shard.gradient, _TYPES, 'gradient')}_{low}"
 
     def _check(self, tensor: torch.Tensor, name: str, elements: int) -> None:
-        """The kernel sees bare pointers: anything else than this would read or write beyond them."""
+        """Raise unless the tensor fits: the kernel gets bare pointers and would read or write beyond them."""
         if tensor.device != self._device or tensor.numel() != elements or not tensor.is_contiguous():
             found = f"{tensor.numel()} elements on {tensor.device}, strides {tensor.stride()}"
             raise ValueError(f"{name} is {found}; it must be {elements} contiguous ones on {self._device}")

@@ -82,7 +82,7 @@ def test_a_hang_is_a_row_and_leaves_no_process(tmp_path: Path) -> None:
 
 def test_checks_beyond_the_budget_are_not_made(tmp_path: Path) -> None:
     seen: list[int] = []
-    checks = [Check(name="late", module="nowhere", limit_s=1)]
+    checks = [Check(name="late", module="nowhere", function="measure", limit_s=1)]
     rows = gpu.rows_of(checks, tmp_path, reason=None, budget_s=0, seen=lambda rows: seen.append(len(rows)))
     assert [(row.status, row.reason) for row in rows] == [(Status.NOT_MEASURED, "no time left in the budget")]
     assert seen == [1]

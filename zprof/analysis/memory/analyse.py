@@ -1,4 +1,4 @@
-"""The memory side of the report: analyse every rank, combine the results, and compare the ranks."""
+"""Make the memory side of the report: analyse every rank, combine the results, and compare the ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
-#: Ranks whose timelines a report shows: the largest and the smallest peak among them.
+#: Maximum number of ranks whose timelines a report shows; the largest and the smallest peak are included.
 _MAX_TIMELINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysis:
-    """What could be said of memory, and what could not."""
+    """Memory side of the report, and the gaps in it."""
 
     memory: Memory
     gaps: tuple[Gap, ...]
@@ -38,7 +38,7 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
 
 
 def _analyse_rank(run: Run, rank: int) -> RankMemoryResult:
-    """A snapshot has an allocator's history and no row of a hook."""
+    """Analyse one rank; a snapshot has an allocator's history and no rows from hooks."""
     if run.has_table(rank, "block") and not run.has_table(rank, "alloc"):
         return analyse_snapshot_rank(run, rank)
     return analyse_recorded_rank(run, rank)
@@ -53,7 +53,7 @@ def _only_time_gap() -> Gap:
 
 
 def combine_ranks(facts: TrainingFacts, answers: Sequence[RankMemoryResult]) -> MemoryAnalysis:
-    """What the ranks say as one report: their leaves, the laws, and the difference between them."""
+    """Combine the results of the ranks: their leaves, the formula checks, and the spread between ranks."""
     ranks = tuple(memory for answer in answers for memory in answer.per_rank)
     states = tuple(measured for answer in answers for measured in answer.states)
     gaps = [*(gap for answer in answers for gap in answer.gaps), *find_formula_gaps(facts, states)]
@@ -80,7 +80,7 @@ def combine_ranks(facts: TrainingFacts, answers: Sequence[RankMemoryResult]) -> 
 def _choose_timelines(
     ranks: Sequence[RankMemory], timelines: Sequence[MemoryTimeline]
 ) -> tuple[MemoryTimeline, ...]:
-    """The largest ranks and the smallest, in the order of the ranks."""
+    """Return the timelines of the largest ranks and the smallest, in rank order."""
     by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
     if len(by_size) > _MAX_TIMELINES:
         by_size = [*by_size[: _MAX_TIMELINES - 1], by_size[-1]]
@@ -99,7 +99,10 @@ UNTAGGED_NAME = "untagged"
 
 
 def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:
-    """None for less than two ranks.  The deltas sum to the difference; the first of equal ranks counts."""
+    """Return the difference between the largest and the smallest rank; None for fewer than two ranks.
+
+    The deltas sum to the difference. Of ranks with equal peaks the first is used.
+    """
     if len(ranks) < 2:
         return None
     largest = max(ranks, key=lambda rank: (rank.peak_bytes, -rank.rank))

@@ -1,8 +1,8 @@
-"""The features that tenant rules use: where a block was made, and how its life lies in a step's passes.
+"""Compute the features that tenant rules use: a block's origin, and its life relative to a step's passes.
 
 A pass is a run of allocations of one kind: forward, backward or optimizer. Only the order of allocations
-counts, no time constants. A block whose end the history does not show is compared with the same block of
-the step before.
+counts; there are no time constants. A block whose end is not in the history is compared with the same block
+of the previous step.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """One entry a pass, in the order of time: its kind, and the times of its first and last allocation."""
+    """One entry per pass in time order: its kind, and the times of its first and last allocation."""
 
     kind: Int
     first_ns: Int
     last_ns: Int
 
     def next_of(self, kind: int, index: Int) -> Int:
-        """When the first pass of a kind after each of these passes begins; FOREVER where none does."""
+        """Return the start of the first pass of a kind after each of these passes, or FOREVER."""
         begins = np.append(self.first_ns, FOREVER)
         own = np.flatnonzero(self.kind == kind)
         at = np.searchsorted(own, index, side="right")
@@ -44,7 +44,7 @@ class Passes:
 
 
 def find_passes(blocks: HeldBlocks, origin: Int) -> tuple[Passes, Int]:
-    """(passes, pass of each block); -1 for a block that tells no pass or was there before."""
+    """Return the passes and the pass of each block; -1 for a block that indicates no pass or is older."""
     kind = _pass_kinds(blocks, origin)
     rows = np.flatnonzero(kind != NONE)
     kinds = kind[rows]
@@ -68,7 +68,7 @@ def _pass_kinds(blocks: HeldBlocks, origin: Int) -> Int:
     table = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)
     kind = table[origin]
     kind[blocks.before] = NONE
-    # Without a forward pass before it, an allocation without a frame is only that.
+    # Without a forward pass before it, an allocation without a frame does not indicate a backward.
     forward = np.flatnonzero(kind == FORWARD)
     first = int(forward[0]) if len(forward) else len(kind)
     kind[:first][kind[:first] == BACKWARD] = NONE
@@ -76,7 +76,7 @@ def _pass_kinds(blocks: HeldBlocks, origin: Int) -> Int:
 
 
 def find_next_other(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
-    """When the first block after each that tells a pass and is none of ``rows`` is made; else FOREVER."""
+    """Return when the next block that indicates a pass and is not in ``rows`` is allocated; else FOREVER."""
     others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
     following: Int = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
     return following
@@ -86,13 +86,13 @@ def find_next_other(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
 class Features:
     """Columns over the blocks; every rule is a mask over them.
 
-    made_in: the kind of pass that the block tells of (NONE: it tells nothing, or was there before).
-    under_way: index of the pass that was under way at its birth, -1 before the first.
-    stays: it was still live when the history ended.  in_open_pass: the history ends in that pass, so that
-    the end of what stays is unknown.  outlives_pass: it was live after that pass's last allocation.
-    sees_*: it was live when the next pass of that kind began.  optimizer_is_next: an optimizer pass comes
-    before the next forward pass.  dies_in_backward: it ends in the backward pass that follows.
-    outlives_recompute: it was live when the run of recomputed operators that made it was over.
+    made_in: the kind of pass that the block indicates (NONE: it indicates none, or is older than the
+    history). under_way: index of the pass that was running when it was allocated, -1 before the first. stays:
+    it was still live when the history ended. in_open_pass: the history ends in that pass, so that the end of
+    a block that stays is unknown. outlives_pass: it was live after that pass's last allocation. sees_*: it
+    was live when the next pass of that kind started. optimizer_is_next: an optimizer pass comes before the
+    next forward pass. dies_in_backward: it ends in the backward pass that follows. outlives_recompute: it was
+    live after the run of recomputed operators that allocated it.
     """
 
     origin: Int
@@ -112,12 +112,12 @@ class Features:
     outlives_recompute: Bool
 
     def made_by(self, *origins: Origin) -> Bool:
-        """Blocks of these origins."""
+        """Mark the blocks of these origins."""
         return np.isin(self.origin, [int(origin) for origin in origins])
 
 
 def compute_features(blocks: HeldBlocks, origin: Int) -> Features:
-    """Look at every block once."""
+    """Compute the features of every block."""
     passes, member = find_passes(blocks, origin)
     under_way = np.searchsorted(passes.first_ns, blocks.begin_ns, side="right") - 1
     under_way = np.where(blocks.before, -1, np.where(member >= 0, member, under_way))
@@ -149,13 +149,13 @@ def _next_pass_begin(passes: Passes, kind: int, at: Int) -> Int:
 
 
 def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
-    """Whether a life goes on at a time that there is."""
+    """Return whether each life extends past a time that exists."""
     reached: Bool = (time_ns != FOREVER) & (end_ns > time_ns)
     return reached
 
 
 def _find_backward_end(passes: Passes, at: Int) -> Int:
-    """When the backward pass that follows each pass is over: the next pass begins; FOREVER while it runs."""
+    """Return when the backward pass after each pass ends, which is the start of the next; else FOREVER."""
     if not len(passes.kind):
         return np.full(len(at), FOREVER, dtype=np.int64)
     own = np.append(np.flatnonzero(passes.kind == BACKWARD), len(passes.kind))
@@ -172,7 +172,7 @@ def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> B
 
 
 def find_previous_blocks(blocks: HeldBlocks, seen: Features) -> Int:
-    """Row of the block of the step before, for each block of the open pass; -1 for all others."""
+    """Return the previous step's row of the same block, for blocks of the open pass; else -1."""
     twin = np.full(len(blocks), -1, dtype=np.int64)
     last = len(seen.passes.kind) - 1
     alike = np.flatnonzero(seen.passes.kind[:-1] == seen.passes.kind[-1:]) if last > 0 else np.zeros(0)
@@ -186,7 +186,7 @@ def find_previous_blocks(blocks: HeldBlocks, seen: Features) -> Int:
 
 
 def _make_keys(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
-    """(size, stack, how many of them came before) of each row, in the order of birth."""
+    """Return (size, stack, number of equal ones before) of each row, in allocation order."""
     counts: dict[tuple[int, int], int] = {}
     keys: list[tuple[int, int, int]] = []
     sizes, stacks = blocks.requested_bytes[rows].tolist(), blocks.stack[rows].tolist()

@@ -1,7 +1,7 @@
-"""What the peak consists of: by kind and basis, by phase, by module, and the largest allocations.
+"""Break down the peak: by kind and basis, by phase, by module, and the largest allocations.
 
-A block counts for the module that allocated it and for every module around that one. Per nesting level the
-begins and ends are sorted by (module, time) once; a running sum within each module gives its peak.
+A block counts for the module that allocated it and for all enclosing modules. Per nesting level, the starts
+and ends are sorted by (module, time) once; a running sum within each module gives its peak.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,18 +17,18 @@ from zprof.analysis.memory.tables import UNTAGGED, Int
 from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import Allocation, Basis, MemoryPart, ModulePeak, PhasePeak
 
-#: Largest allocations that a report shows of each rank.
+#: Number of largest allocations that a report shows per rank.
 MAX_ALLOCATIONS = 10
-#: Kinds that a report shows; the smallest beyond it are one kind of their tenant.
+#: Number of kinds that a report shows; the smallest ones beyond it are merged per tenant.
 MAX_PARTS = 64
 _REST = "other"
 
-#: The frames of some storages, by their generation.
+#: Returns the frames of storages by their generation.
 ReadStacks = Callable[[frozenset[int]], Mapping[int, tuple[str, ...]]]
 
 
 def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
-    """The live bytes by tenant and kind, largest first; they sum to what is live."""
+    """Return the live bytes by tenant and kind, largest first; they sum to all live bytes."""
     rows = find_alive_segments(lives.segments, time_ns)
     frame = pd.DataFrame(
         {
@@ -50,19 +50,19 @@ def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
 
 
 def recorded_basis(tenant: int) -> Basis:
-    """In a live recording a hook or the operator itself names the tenant, or nobody does."""
+    """Return TAGGED if a hook or the operator names the tenant, else UNKNOWN."""
     return Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED
 
 
 def split_by_basis(peak_bytes: int, untagged_bytes: int) -> Mapping[Basis, int]:
-    """What the tenants of a live recording rest on; sums to the peak."""
+    """Return the bytes of a live recording by the basis of their tenant; they sum to the peak."""
     return {Basis.TAGGED: peak_bytes - untagged_bytes, Basis.RULE: 0, Basis.UNKNOWN: untagged_bytes}
 
 
 def find_largest_allocations(
     rank: int, lives: RankLives, time_ns: int, stacks: ReadStacks
 ) -> tuple[Allocation, ...]:
-    """The largest live allocations at an instant, largest first."""
+    """Return the largest live allocations at an instant, largest first."""
     rows = find_alive_segments(lives.segments, time_ns)
     rows = rows[np.argsort(-lives.segments.bytes[rows], kind="stable")][:MAX_ALLOCATIONS]
     speakers = [_representative_generation(lives, int(block)) for block in lives.segments.block[rows]]
@@ -89,7 +89,7 @@ def _make_allocation(rank: int, lives: RankLives, row: int, stack: tuple[str, ..
 
 
 def _representative_generation(lives: RankLives, block: int) -> int | None:
-    """Generation of the storage that speaks for a block: the first that an operator made, else the first."""
+    """Return the generation of a block's main storage: the first made by an operator, else the first."""
     rows: Int = np.flatnonzero(lives.blocks.owner == block).astype(np.int64)
     if not len(rows):
         return None
@@ -98,7 +98,7 @@ def _representative_generation(lives: RankLives, block: int) -> int | None:
 
 
 def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
-    """One entry a phase that lasted, in the order in which they first began; their maximum is the peak."""
+    """Return one entry per phase with a duration, in order of first start; their maximum is the peak."""
     begins, names = _list_phase_stretches(lives.timeline)
     times, live, stretch = _list_points(lives, begins)
     peaks = []
@@ -111,7 +111,7 @@ def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
 
 
 def _list_phase_stretches(window: Timeline) -> tuple[Int, list[str]]:
-    """(begin, phase) of each stretch of the window that has a length; it lasts until the next begins."""
+    """Return (start, phase) of each stretch of the window with a length; each lasts until the next."""
     marked = [(t, name) for t, name in window.phases if window.begin_ns < t < window.end_ns]
     all_marks = [(window.begin_ns, window.phase_at(window.begin_ns)), *marked]
     ends = [*(t for t, _ in marked), window.end_ns]
@@ -120,7 +120,7 @@ def _list_phase_stretches(window: Timeline) -> tuple[Int, list[str]]:
 
 
 def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
-    """(time, live bytes, stretch) of each stretch's begin and of each event in the window."""
+    """Return (time, live bytes, stretch) of each stretch's start and of each event in the window."""
     times, live = lives.times_ns, lives.live_bytes
     first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
@@ -150,7 +150,7 @@ def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> Ph
     )
 
 
-#: Modules that a report shows of each rank: those with the largest peaks.
+#: Number of modules that a report shows per rank: those with the largest peaks.
 MAX_MODULES = 50
 #: Deeper names count for the module at this level.
 _MAX_DEPTH = 32
@@ -159,21 +159,22 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """All modules and those around them.  ``levels[d]`` is the one at depth d around each name, or -1."""
+    """All modules and their enclosing modules; ``levels[d]`` is the one at depth d of each name, or -1."""
 
     names: list[str]
     levels: list[Int]
 
 
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
-    """The modules with the largest peaks, largest first; none where no block has a module's name."""
+    """Return the modules with the largest peaks, largest first; empty if no block has a module name."""
     rows = _find_module_blocks(lives)
     codes, names = _factorize_names(lives.blocks.module[rows])
     if not len(names):
         return ()
     begin, end, size = (column[rows] for column in _life_columns(lives))
     tree = _build_tree(names)
-    order = np.argsort(np.concatenate([end, begin]), kind="stable")  # at one time frees come first
+    # frees come first among events at the same time
+    order = np.argsort(np.concatenate([end, begin]), kind="stable")
     changes = np.concatenate([-size, size])[order]
     block = np.concatenate([np.arange(len(rows))] * 2)[order]
     at_peak = np.where((begin <= peak_ns) & (end > peak_ns), size, 0)
@@ -188,7 +189,7 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
 
 
 def _find_module_blocks(lives: RankLives) -> Int:
-    """Blocks that a module allocated within the window."""
+    """Return the blocks that a module allocated within the window."""
     blocks, window = lives.blocks, lives.timeline
     inside = (blocks.begin_ns > window.begin_ns) & (blocks.begin_ns <= window.end_ns)
     rows: Int = np.flatnonzero(inside & (blocks.end_ns > blocks.begin_ns)).astype(np.int64)
@@ -218,19 +219,20 @@ def _build_tree(names: list[str]) -> _Tree:
 
 
 def _list_enclosing(name: str) -> list[str]:
-    """The root, then each module around ``name``, then itself."""
+    """Return the root, then each module around ``name``, then ``name`` itself."""
     parts = name.split(".")[:_MAX_DEPTH] if name else []
     return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
 
 
 def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
-    """Set each module's peak from the changes of its live bytes, which are in the order of time."""
+    """Set each module's peak from the changes of its live bytes, which are in time order."""
     order = np.argsort(module, kind="stable")
     order = order[int(np.searchsorted(module[order], 0)) :]
     groups = module[order]
     if not len(groups):
         return
-    running = np.cumsum(changes[order], dtype=np.int64)  # what began also ends, so each group ends at 0
+    # each allocation is also freed, so each group ends at 0
+    running = np.cumsum(changes[order], dtype=np.int64)
     first = np.flatnonzero(np.diff(groups, prepend=_NOBODY))
     peaks[groups[first]] = np.maximum.reduceat(running, first)
 

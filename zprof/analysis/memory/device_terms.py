@@ -1,10 +1,10 @@
-"""All memory of one device at one moment: the allocator's terms, and what lies outside of the allocator.
+"""Compute the memory of one device at one moment: the allocator's terms, and memory outside of it.
 
     process = reserved + collectives + context        device_used = process + other_processes
 
-Of an NVML sample only differences are used, because it is rarely taken at the moment itself. collectives:
+Only differences of an NVML sample are used, because it is rarely taken at the exact moment. collectives:
 growth of process - reserved over the first collective of each group; overlapping groups are counted once.
-NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be told from other processes.
+NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be separated from other processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,10 @@ _AGAIN = "record again; if it stays, please report it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideTerms:
-    """Terms beside the allocator; None is unknown, and ``gaps`` say why.
+    """Terms outside of the allocator; None is unknown, and ``gaps`` say why.
 
-    ``beside_bytes``: what the process has beside its allocator, collectives and context together.
+    ``beside_bytes``: memory of the process outside of its allocator, that is collectives and context
+    together.
     """
 
     beside_bytes: int | None = None
@@ -60,7 +61,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _RankDevice:
-    """Whose samples these are, for gaps."""
+    """Rank and device of the samples, for gaps."""
 
     rank: int
     device: str
@@ -77,7 +78,7 @@ class _RankDevice:
 def compute_outside_terms(
     device_table: pd.DataFrame | None, rank: int, device: str, time_ns: int
 ) -> OutsideTerms:
-    """The terms near a moment.  ``device_table``: the rank's table ``device``, or None."""
+    """Return the terms near a moment; ``device_table`` is the rank's table ``device``, or None."""
     samples, place = _read_samples(device_table, device), _RankDevice(rank, device)
     if not samples:
         gap = place.gap(_OUTSIDE, "no sample of the device was taken", "record with NVML at hand")
@@ -127,7 +128,7 @@ def _to_numbers(column: "pd.Series[int]") -> list[int | None]:
 def _split_collectives(
     samples: Sequence[_Sample], beside: int, place: _RankDevice, time_ns: int
 ) -> tuple[int | None, int | None, list[Gap]]:
-    """(collectives, context): what the process has beside its allocator, in two."""
+    """Return (collectives, context, gaps): memory of the process outside of its allocator, split in two."""
     grown = 0
     for before, after in _merge_brackets(
         _bracket_groups([each for each in samples if each.time_ns <= time_ns])
@@ -146,7 +147,7 @@ def _split_collectives(
 
 
 def _bracket_groups(samples: Sequence[_Sample]) -> list[tuple[_Sample, _Sample]]:
-    """The first sample before and the first after each group's first collective."""
+    """Return the first samples before and after each group's first collective."""
     firsts: dict[tuple[str, str], _Sample] = {}
     for sample in samples:
         if sample.group is not None:
@@ -157,7 +158,7 @@ def _bracket_groups(samples: Sequence[_Sample]) -> list[tuple[_Sample, _Sample]]
 
 
 def _merge_brackets(brackets: Sequence[tuple[_Sample, _Sample]]) -> list[tuple[_Sample, _Sample]]:
-    """One pair for all brackets that overlap."""
+    """Merge brackets that overlap into one pair each."""
     joined: list[tuple[_Sample, _Sample]] = []
     for before, after in sorted(brackets, key=lambda bracket: bracket[0].time_ns):
         if joined and before.time_ns < joined[-1][1].time_ns:
@@ -173,7 +174,7 @@ ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMoment:
-    """A rank's device at a named instant."""
+    """Device of a rank at a named instant."""
 
     rank: int
     device: str
@@ -184,9 +185,10 @@ class DeviceMoment:
 def make_device_memory(
     moment: DeviceMoment, history: History, tenants: Mapping[Tenant, int], outside: OutsideTerms
 ) -> tuple[DeviceMemory, list[Gap]]:
-    """The leaf; where the history contradicts itself, its free terms are unknown and a gap says how much.
+    """Return the device's terms at a moment, with the gaps of contradictions in the history.
 
-    Reserved memory is unknown, too, where it is less than the blocks in it.
+    If the history contradicts itself, the free terms are unknown. Reserved memory is also unknown if it is
+    less than the blocks in it.
     """
     terms = compute_terms(history, moment.time_ns)
     reserved = terms.reserved_bytes if len(history.stretches) and not _missing_segment_bytes(terms) else None
@@ -207,7 +209,7 @@ def make_device_memory(
 
 
 def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory:
-    """The leaf with what stands around the allocator."""
+    """Return the terms completed with those outside of the allocator."""
     beside, others, process = outside.beside_bytes, outside.other_processes_bytes, outside.process_bytes
     if leaf.reserved_bytes is not None and beside is not None:
         process = leaf.reserved_bytes + beside
@@ -224,7 +226,7 @@ def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory
 
 
 def _missing_segment_bytes(terms: AllocatorTerms) -> int:
-    """By how much the blocks that are held are more than all segments; nothing where they can lie in them."""
+    """Return by how much the held blocks exceed all segments; 0 if they fit."""
     held = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
     return max(0, held - terms.reserved_bytes)
 

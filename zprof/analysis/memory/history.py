@@ -1,12 +1,12 @@
-"""The history of a CUDA allocator: blocks and segments of a device, its memory at an instant, its peaks.
+"""Read the history of a CUDA allocator: blocks and segments of a device, its terms at an instant, its peaks.
 
 A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused after that. At
 an instant
 
     reserved = live + rounding + awaiting free + split + free segments + private pools
 
-Each free byte is counted where it lies. If blocks overlap or lie outside of all segments the free terms are
-unknown, and ``contradiction_bytes`` says by how much the history contradicts itself.
+Each free byte is counted by its location. If blocks overlap or lie outside of all segments, the free terms
+are unknown, and ``contradiction_bytes`` says by how much the history contradicts itself.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
 from zprof.model.errors import BadInput
 
-#: No device has more; a larger size in a table is damage, and sums of such could not be held.
+#: No device has more. A larger size in a table means that it is damaged, and sums of such sizes could
+#: overflow.
 _MAX_BYTES = 1 << 46
 _COMMON_POOL = "0,0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlocks:
-    """Lives of blocks.  ``stack`` is -1 where no frame was kept; ``tag`` indexes ``tags``, -1 for none.
+    """Lifetimes of blocks; ``stack`` is -1 if no frame was kept; ``tag`` indexes ``tags``, -1 for none.
 
-    ``understated_bytes``: requests above the size that the table gives to their blocks.
+    ``understated_bytes``: requested bytes beyond the size that the table gives for their blocks.
     """
 
     address: Int
@@ -49,7 +50,7 @@ class HeldBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSegments:
-    """Memory that the allocator held.  ``kin`` is equal where two neighbours can be one segment."""
+    """Memory that the allocator held; ``kin`` is equal if two neighbours can belong to one segment."""
 
     address: Int
     bytes: Int
@@ -65,7 +66,7 @@ class HeldSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One device's history; ``begin_ns`` is from when it is true."""
+    """History of one device; ``begin_ns`` is the time from which it is complete."""
 
     device: str
     blocks: HeldBlocks
@@ -75,10 +76,10 @@ class History:
 
 
 def read_history(block: pd.DataFrame, segment: pd.DataFrame, device: str) -> History | None:
-    """The history of one device, or None where there is none.
+    """Return the history of one device, or None if there is none.
 
     Raises:
-        BadInput: a size or a time in it is impossible.
+        BadInput: it contains an impossible size or time.
     """
     block, segment = (frame[frame["device"].astype(str) == device] for frame in (block, segment))
     if block.empty and segment.empty:
@@ -100,7 +101,7 @@ def read_history(block: pd.DataFrame, segment: pd.DataFrame, device: str) -> His
 
 
 def list_history_devices(block: pd.DataFrame) -> list[str]:
-    """Devices of a history, the one with the most bytes asked for first."""
+    """Return the devices of a history, sorted by requested bytes, largest first."""
     totals = block.groupby(block["device"].astype(str))["requested_bytes"].sum()
     return sorted(totals.index, key=lambda device: (-int(totals[device]), device))
 
@@ -146,7 +147,7 @@ def _read_segments(frame: pd.DataFrame) -> HeldSegments:
 
 
 def encode_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
-    """(code of each row, texts by code); -1 where there is no text."""
+    """Return the code of each row, and the texts by code; -1 for a row without text."""
     if not isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype("category")
     codes = np.asarray(column.cat.codes.to_numpy(), dtype=np.int64)
@@ -171,7 +172,7 @@ def _to_ints(column: "pd.Series[Any]", absent: int | None = None) -> Int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorTerms:
-    """The identity at one instant; the free terms are None where the history contradicts itself."""
+    """Terms of reserved memory at one instant; the free terms are None if the history contradicts itself."""
 
     live_bytes: int
     rounding_bytes: int
@@ -185,7 +186,7 @@ class AllocatorTerms:
 
 @dataclass(frozen=True, slots=True)
 class _Regions:
-    """Segments at an instant, by address; neighbouring pieces of an expandable segment are one."""
+    """Segments at an instant, by address; adjacent pieces of an expandable segment are merged."""
 
     address: Int
     bytes: Int
@@ -194,7 +195,7 @@ class _Regions:
 
 
 def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
-    """The identity at an instant."""
+    """Return the terms of reserved memory at an instant."""
     blocks = history.blocks
     held = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
     live = held[blocks.freed_ns[held] > time_ns]
@@ -220,7 +221,7 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
 
 
 def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
-    """Rows of the blocks that are live at an instant."""
+    """Return the rows of the blocks that are live at an instant."""
     live = (blocks.begin_ns <= time_ns) & (blocks.freed_ns > time_ns)
     return np.flatnonzero(live).astype(np.int64)
 
@@ -243,7 +244,7 @@ def _merge_segments(stretches: HeldSegments, time_ns: int) -> _Regions:
 
 
 def _overlap_bytes(address: Int, size: Int) -> int:
-    """Bytes that lie in what begins before them."""
+    """Return the bytes that overlap with a range starting at a lower address."""
     order = np.argsort(address, kind="stable")
     address, end = address[order], (address + size)[order]
     reached = np.maximum.accumulate(end)[:-1]
@@ -251,7 +252,7 @@ def _overlap_bytes(address: Int, size: Int) -> int:
 
 
 def _used_bytes(blocks: HeldBlocks, held: Int, regions: _Regions) -> tuple[Int, int]:
-    """(bytes of blocks in each region, bytes of blocks that lie in none)."""
+    """Return (bytes of blocks in each region, bytes of blocks outside all regions)."""
     used = np.zeros(len(regions.address), dtype=np.int64)
     address, size = blocks.address[held], blocks.block_bytes[held]
     at = np.searchsorted(regions.address, address, side="right") - 1
@@ -265,12 +266,12 @@ def _sum_rows(sizes: Int, rows: Int) -> int:
     return int(sizes[rows].sum())
 
 
-#: The history counts microseconds, the profiler nanoseconds, each by its own reading of the clock.
+#: The history has microsecond and the profiler nanosecond resolution, each with its own clock reading.
 _MAX_APART_NS = 20_000
 
 
 def find_allocated_peak(history: History) -> tuple[int, int]:
-    """(time, bytes) of the most live bytes, counted as they were asked for; the first of equals."""
+    """Return (time, bytes) of the maximum of live bytes by requested size; the first of equals."""
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     if not len(times):
@@ -280,7 +281,7 @@ def find_allocated_peak(history: History) -> tuple[int, int]:
 
 
 def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | None:
-    """When within [begin, end] the allocator held the most; None where it held nothing."""
+    """Return when within [begin, end] the allocator held the most; None if it held nothing."""
     stretches, blocks = history.stretches, history.blocks
     times, reserved = compute_live_curve(stretches.begin_ns, stretches.end_ns, stretches.bytes)
     live_times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
@@ -295,7 +296,7 @@ def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | No
 
 
 def find_peak_near(history: History, time_ns: int) -> int:
-    """The moment of most live bytes close to a time that another clock read."""
+    """Return the time of most live bytes close to a time from another clock."""
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     first, last = np.searchsorted(times, [time_ns - _MAX_APART_NS, time_ns + _MAX_APART_NS])
@@ -303,14 +304,14 @@ def find_peak_near(history: History, time_ns: int) -> int:
 
 
 def merge_times(first: Int, second: Int) -> Int:
-    """Two sorted lists of times as one; ``np.union1d`` hashes them, and takes twenty times as long."""
+    """Return the union of two sorted lists of times; ``np.union1d`` hashes them, which is 20 times slower."""
     merged = np.sort(np.concatenate([first, second]), kind="stable")
     distinct: Int = merged[np.append(True, merged[1:] != merged[:-1])[: len(merged)]]
     return distinct
 
 
 def sample_curve(times: Int, values: Int, instants: Int) -> Int:
-    """A curve's value at each instant; 0 before its first point."""
+    """Return the value of a curve at each instant; 0 before its first point."""
     at = np.searchsorted(times, instants, side="right") - 1
     found: Int = np.where(at >= 0, values[np.maximum(at, 0)], 0) if len(values) else np.zeros_like(instants)
     return found

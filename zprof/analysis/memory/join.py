@@ -1,11 +1,11 @@
 """Join the allocator's blocks with the storages that hooks saw: by address, then by time.
 
 A storage noted at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
-the note is taken after the operator returns, and by another reading of the clock than the allocator's.
+the note is taken after the operator returns, with a different clock reading than the allocator's.
 
-On a CPU the free of a block can leave no event (it ran on a thread that the profiler does not know). Such a
-block ends when its storage dies or its address is reused, whichever is first; what then still stays open is
-an upper bound.
+On a CPU the free of a block may leave no event (it ran on a thread that the profiler does not know). Such a
+block ends when its storage dies or its address is reused, whichever is first; if neither happens, it remains
+as an upper bound.
 """
 
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class AddressIndex:
         self._sorted: Int = keys[self._order]
 
     def last_until(self, address: Int, time_ns: Int) -> Int:
-        """Row of the last allocation at each address that began at or before each time; -1 for none."""
+        """Return the last allocation at each address that started at or before each time; -1 for none."""
         keys = self._keys(address, time_ns)
         return self._row(np.searchsorted(self._sorted, keys, side="right") - 1, keys)
 
     def first_after(self, address: Int, time_ns: Int) -> Int:
-        """Row of the first allocation at each address that began after each time; -1 for none."""
+        """Return the first allocation at each address that started after each time; -1 for none."""
         keys = self._keys(address, time_ns)
         return self._row(np.searchsorted(self._sorted, keys, side="right"), keys)
 
@@ -63,10 +63,10 @@ _TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Every block of memory that is known to have been live in the window, each counted once.
+    """All blocks of memory known to have been live in the window, each counted once.
 
-    ``tenant`` and ``sub`` are what it is where no role claims it.  ``tracked``: an operator of the window
-    returned it.  ``open``: its end is unknown.  ``owner`` is the block of each storage row.
+    ``tenant`` and ``sub`` apply if no role claims the block. ``tracked``: an operator of the window returned
+    it. ``open``: its end is unknown. ``owner`` is the block of each storage row.
     """
 
     address: Int
@@ -97,7 +97,7 @@ class _StorageBlocks:
 
 
 def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
-    """One block for each allocation, and one for each storage whose allocation was not seen."""
+    """Return one block per allocation, and one for each storage whose allocation was not seen."""
     index = AddressIndex(allocations.address, allocations.begin_ns)
     owner = _find_owners(storages, allocations, index)
     ends, unknown = _find_ends(allocations, storages, owner, index)
@@ -128,9 +128,10 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
 
 
 def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
-    """Row of the allocation behind each storage; -1 where none is.
+    """Return the row of the allocation behind each storage; -1 if there is none.
 
-    The one that was live at the note's time comes first, then one that began or ended just beside it.
+    The allocation that was live at the time of the note takes precedence over one that started shortly after
+    or ended shortly before it.
     """
     live = index.last_until(storages.address, storages.begin_ns)
     live = np.where(_noted_in_life(storages, allocations, live, 0), live, -1)
@@ -141,7 +142,7 @@ def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> In
 
 
 def _noted_in_life(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
-    """Whether each storage was noted before its candidate's end, or at most ``late_ns`` after it."""
+    """Return whether each storage was noted by the end of its candidate, or at most ``late_ns`` after it."""
     end = _take_rows(allocations.end_ns, row)
     limit = np.where(end == FOREVER, FOREVER, end + late_ns)
     inside: Bool = (row >= 0) & (storages.begin_ns <= limit)
@@ -149,7 +150,7 @@ def _noted_in_life(storages: Lives, allocations: Lives, row: Int, late_ns: int) 
 
 
 def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:
-    """End of each allocation, and whether it stays unknown."""
+    """Return the end of each allocation, and whether it remains unknown."""
     joined = owner >= 0
     death = np.full(len(allocations), -1, dtype=np.int64)
     np.maximum.at(death, owner[joined], storages.end_ns[joined])
@@ -164,9 +165,9 @@ def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIn
 def _make_storage_blocks(
     storages: Lives, owner: Int, index: AddressIndex, window_begin_ns: int, offset: int
 ) -> _StorageBlocks:
-    """Blocks for the storages without an allocation; fills their ``owner``.
+    """Return blocks for the storages without an allocation, and fill in their ``owner``.
 
-    A storage that no operator of the window made was there before it.  Two of them at one address at one
+    A storage that no operator of the window made existed before it. Two such storages at the same address and
     time are one block under two storage objects.
     """
     lone = _StorageBlocks([], [], [], [])
@@ -194,14 +195,14 @@ def _make_storage_blocks(
 
 
 def _find_storage_block_ends(lone: _StorageBlocks, index: AddressIndex, allocations: Lives) -> Int:
-    """Death of the storage, or the address handed out again."""
+    """Return the end of each block: the death of its storage, or the reuse of its address."""
     reuse = index.first_after(_to_ints(lone.address), _to_ints(lone.begin_ns))
     reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
     return np.minimum(_to_ints(lone.end_ns), reused_ns)
 
 
 def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
-    """The storage row that speaks for each block: the first that an operator made, else the first; or -1."""
+    """Return the storage row of each block: the first made by an operator, else the first, else -1."""
     chosen = np.full(total, -1, dtype=np.int64)
     for rows in (np.flatnonzero(~known)[::-1], np.flatnonzero(known)[::-1]):
         chosen[owner[rows]] = rows
@@ -211,7 +212,7 @@ def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
 def _name_unclaimed(
     tracked: Bool, storage: Int, storages: Lives, allocations: Lives
 ) -> tuple[Int, npt.NDArray[np.object_]]:
-    """What a block is where no role claims it: by the operator that allocated it."""
+    """Return tenant and sub of blocks that no role claims, by the operator that allocated them."""
     total, count = len(tracked), len(allocations)
     tenant = np.full(total, UNTAGGED, dtype=np.int64)
     sub = np.full(total, "", dtype=object)
@@ -233,7 +234,7 @@ def _pick_rows(column: npt.NDArray[np.object_], rows: Int) -> npt.NDArray[np.obj
 
 
 def _take_rows(column: Int, rows: Int) -> Int:
-    """``column[rows]`` that tolerates -1 in an empty column; what stands there then is not used."""
+    """Return ``column[rows]``, tolerating -1 in an empty column; values for -1 must not be used."""
     return column[rows] if len(column) else np.zeros(len(rows), dtype=np.int64)
 
 

@@ -1,7 +1,7 @@
-"""Live bytes of one rank over time, who holds them at an instant, and the peak.
+"""Compute live bytes of one rank over time, their owners at an instant, and the peak.
 
-A block is live in [begin, end): at the time of an event, what ends there is gone and what begins there is
-counted.
+A block is live in [begin, end): at the time of an event, blocks that end there are gone and blocks that start
+there are counted.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ BUFFER_SUB = "buffer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Who held how many bytes at the highest point of the window."""
+    """Tenants at the highest point of the window."""
 
     time_ns: int
     bytes: int
@@ -44,7 +44,7 @@ class Peak:
 class RankLives:
     """All blocks of one rank and device with their owners over time.
 
-    ``live_bytes`` is what is live from each of ``times_ns`` on.
+    ``live_bytes`` are the live bytes from each of ``times_ns`` on.
     """
 
     blocks: Blocks
@@ -56,7 +56,7 @@ class RankLives:
     has_allocator_events: bool
 
     def peak(self) -> Peak:
-        """The highest point of live bytes within the window."""
+        """Return the highest point of live bytes within the window."""
         blocks, window = self.blocks, self.timeline
         time_ns, size = find_peak(self.times_ns, self.live_bytes, window.begin_ns, window.end_ns)
         tenants, untagged = self.held_at(time_ns)
@@ -71,15 +71,15 @@ class RankLives:
         )
 
     def held_at(self, time_ns: int) -> tuple[Mapping[Tenant, int], int]:
-        """Bytes of each tenant at an instant, and those that nobody claims."""
+        """Return the bytes of each tenant at an instant, and the untagged bytes."""
         held = sum_by_tenant(self.segments, time_ns)
         return {tenant: int(held[code]) for tenant, code in TENANT_CODES.items()}, int(held[UNTAGGED])
 
     def states(self) -> Mapping[Tenant, int] | None:
-        """Parameters and optimizer state at the last step's end, gradients when its optimizer began.
+        """Return parameters and optimizer state at the last step's end, gradients when its optimizer starts.
 
-        By the end of a step a program may have freed its gradients; when the optimizer begins, they are
-        complete.  Module buffers are no model state and are left out.  None where no step ended.
+        A program may have freed its gradients by the end of a step; when the optimizer starts, they are
+        complete. Module buffers are not model state and are left out. None if no step ended.
         """
         return {
             tenant: int(self.segments.bytes[self.state_rows(tenant, moment)].sum())
@@ -87,7 +87,7 @@ class RankLives:
         } or None
 
     def state_moments(self) -> Mapping[Tenant, int]:
-        """When each model state is complete; empty where no step ended."""
+        """Return when each model state is complete; empty if no step ended."""
         if not self.timeline.step_ends:
             return {}
         end_ns = self.timeline.step_ends[-1]
@@ -99,7 +99,7 @@ class RankLives:
         }
 
     def state_rows(self, tenant: Tenant, time_ns: int, *, buffers: bool = False) -> Int:
-        """Segments that a tenant holds at an instant: without module buffers, or these alone."""
+        """Return the segments that a tenant holds at an instant: without module buffers, or only these."""
         rows = find_alive_segments(self.segments, time_ns)
         buffer = self.segments.sub[rows] == BUFFER_SUB
         mine: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
@@ -107,7 +107,7 @@ class RankLives:
 
 
 def list_devices(alloc: pd.DataFrame) -> list[str]:
-    """Devices that hold memory: accelerators first, the fullest of them first."""
+    """Return the devices that hold memory: accelerators first, sorted by total bytes, largest first."""
     totals = alloc.groupby(alloc["device"].astype(str))["bytes"].sum()
     return sorted(totals.index, key=lambda device: (device == "cpu", -int(totals[device]), device))
 
@@ -120,7 +120,7 @@ def read_rank_lives(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline,
 
 
 def build_rank_lives(storages: Lives, allocations: Lives, claims: Claims, timeline: Timeline) -> RankLives:
-    """Join the allocator's blocks with the storages, then give each instant of each block its tenant."""
+    """Join the allocator's blocks with the storages, then assign a tenant to each block at each instant."""
     blocks = join_storages(storages, allocations, timeline.begin_ns)
     claimed = blocks.owner[np.isin(storages.generation, claims.generation)]
     blocks = name_retained_activations(blocks, claimed, timeline.phases)
@@ -137,7 +137,7 @@ def build_rank_lives(storages: Lives, allocations: Lives, claims: Claims, timeli
 
 
 def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int, Int]:
-    """(times of events, live bytes from each on)."""
+    """Return the times of events, and the live bytes from each of them on."""
     freed = end_ns != FOREVER
     time_ns = np.concatenate([begin_ns, end_ns[freed]])
     change = np.concatenate([size_bytes, -size_bytes[freed]])
@@ -148,7 +148,7 @@ def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int
 
 
 def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """(time, bytes) of the first highest point within a window; what was live at its begin counts."""
+    """Return (time, bytes) of the first maximum within a window; bytes live at its start count."""
     first = int(np.searchsorted(times, begin_ns, side="right"))
     last = int(np.searchsorted(times, end_ns, side="right"))
     best_ns, best = begin_ns, int(live[first - 1]) if first else 0
@@ -160,7 +160,7 @@ def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, i
 
 
 def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
-    """Bytes by tenant code at an instant; the last entry is what nobody claims."""
+    """Return the bytes by tenant code at an instant; the last entry is untagged."""
     alive = (segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)
     held = np.zeros(UNTAGGED + 1, dtype=np.int64)
     np.add.at(held, segments.tenant[alive], segments.bytes[alive])
@@ -168,6 +168,6 @@ def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
 
 
 def find_alive_segments(segments: Segments, time_ns: int) -> Int:
-    """Rows of the segments that are live at an instant."""
+    """Return the rows of the segments that are live at an instant."""
     rows: Int = np.flatnonzero((segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)).astype(np.int64)
     return rows

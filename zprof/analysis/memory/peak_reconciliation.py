@@ -1,8 +1,8 @@
 """Reconcile a rank's peak with the allocator's counters: missing frees, memory that no hook saw, bounds.
 
-The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``): then it tells
-nothing of the window. If it grew between the last sample before the window and the last one within it, the
-process reached its peak in the window, and the counter is exact.
+The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``); then it tells nothing
+about the window. If it grew between the last sample before the window and the last one within it, the process
+reached its peak in the window, and the counter is exact.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ class CounterPeak:
 
 
 def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> tuple[AllocatorCounters, ...]:
-    """One entry for each device whose allocator counts; what is counted is counted over ``steps``."""
+    """Return one entry per device with allocator counters; retries and OOMs count over ``steps``."""
     samples = samples.sort_values("time_ns", kind="stable")
     counted = samples[samples[list(_COUNTERS)].notna().any(axis=1)]
     devices = sorted(set(counted["device"].astype(str)))
@@ -38,7 +38,7 @@ def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> t
 
 
 def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> CounterPeak | None:
-    """The allocator's own peak at the window's end; None where no sample tells, or somebody set it back."""
+    """Return the allocator's own peak at the window's end; None if no sample has it or it was reset."""
     peaks = samples[(samples["device"] == device) & samples["peak_allocated_bytes"].notna()]
     peaks = peaks.sort_values("time_ns", kind="stable")
     before = peaks[peaks["time_ns"] < window.begin_ns]["peak_allocated_bytes"]
@@ -64,16 +64,16 @@ def _device_counters(rank: int, device: str, rows: pd.DataFrame, steps: Collecti
 
 
 def _max_sample(column: "pd.Series[int]") -> int | None:
-    """The most that any sample says: a program may set the counter of a peak back."""
+    """Return the maximum over all samples, because a program may reset the counter of a peak."""
     known = column.dropna()
     return None if known.empty or int(known.max()) < 0 else int(known.max())
 
 
 def _count_growth(column: "pd.Series[int]") -> int | None:
-    """Last minus first.
+    """Return last minus first.
 
-    None where somebody set the counter back in between, and where one sample alone counts something: that
-    may lie before the recording.
+    None if the counter was reset in between, or if a single sample is not 0: its counts may precede the
+    recording.
     """
     known = column.dropna()
     if known.empty or _was_reset(known) or (len(known) == 1 and int(known.iloc[0]) != 0):
@@ -85,7 +85,7 @@ def _was_reset(column: "pd.Series[int]") -> bool:
     return bool((column.diff().dropna() < 0).any())
 
 
-#: The analysis must agree with the allocator's counter to this share.
+#: The analysis must agree with the allocator's counter to within this share.
 TOLERANCE = 0.01
 LIGHT_MODE = "light"
 NOT_SEEN_BY_HOOKS = "no hook saw it"
@@ -96,7 +96,7 @@ _HOOKS = "light mode: the tensor storages that hooks saw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakReconciliation:
-    """``unseen_bytes`` are those of the peak that the allocator counted and no hook saw."""
+    """Bounds and gaps of a peak; ``unseen_bytes`` is what the allocator counted and no hook saw."""
 
     method: str
     upper_bound: bool
@@ -108,7 +108,10 @@ class PeakReconciliation:
 def reconcile_peak(
     rank: int, peak: Peak, mode: str, has_events: bool, counter: CounterPeak | None
 ) -> PeakReconciliation:
-    """``mode`` is that of the recording (light or full); ``counter`` None where no allocator counts."""
+    """Return the bounds and gaps of a rank's peak.
+
+    ``mode`` is that of the recording (light or full); ``counter`` is None if there is no allocator counter.
+    """
     if mode == LIGHT_MODE:
         return _reconcile_light(rank, peak, counter)
     gaps = [*_open_end_gaps(rank, peak), *([] if has_events else [_no_events_gap(rank)])]
@@ -123,7 +126,7 @@ def reconcile_peak(
 
 
 def _reconcile_light(rank: int, peak: Peak, counter: CounterPeak | None) -> PeakReconciliation:
-    """The counter is the truth where it tells; what no hook saw is nobody's."""
+    """Reconcile a light recording: a counter that covers the window is exact, unseen bytes are untagged."""
     if counter is None or not counter.in_window:
         return PeakReconciliation(
             method=f"{_HOOKS}: a lower bound",
@@ -195,7 +198,7 @@ def _open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
 
 
 def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
-    """From a hundredth of the peak on it is worth a look at what it is."""
+    """Report untagged bytes from a hundredth of the peak on."""
     if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
         return []
     return [

@@ -1,4 +1,4 @@
-"""What the analysis of one rank's memory returns: its parts of ``zprof.model.memory``, and its gaps."""
+"""Define the result of analysing one rank's memory: its parts of ``zprof.model.memory``, and its gaps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from zprof.model.memory import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemoryResult:
-    """The leaves of one rank, from a live recording or from a snapshot.
+    """Leaves of one rank, from a live recording or from a snapshot.
 
-    ``per_rank`` has at most one entry: the rank's own device.  ``states`` and ``timelines`` too: the laws
-    and which ranks a report shows are decided when all ranks are there.
+    ``per_rank``, ``states`` and ``timelines`` have at most one entry, for the rank's own device. The formula
+    checks and the choice of timelines to show are made once all ranks are available.
     """
 
     per_rank: tuple[RankMemory, ...] = ()
@@ -38,10 +38,10 @@ class RankMemoryResult:
 
 
 def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult:
-    """A rank of which nothing is known, and why."""
+    """Return the result of a rank of which nothing is known, with the reason."""
     return RankMemoryResult(gaps=(Gap(what=MEMORY, rank=rank, reason=reason, remedy=remedy),))
 
 
 def collect_gaps(answers: Sequence[RankMemoryResult]) -> tuple[Gap, ...]:
-    """All gaps, in the order of the ranks."""
+    """Return all gaps, in rank order."""
     return tuple(gap for answer in answers for gap in answer.gaps)

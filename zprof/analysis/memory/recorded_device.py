@@ -1,6 +1,6 @@
-"""A recorded GPU at its allocated and reserved peaks, from the allocator's history or counters, and NVML.
+"""Describe a recorded GPU at its allocated and reserved peaks, from allocator history or counters, and NVML.
 
-Without a history the counters at step boundaries stand in: requested, allocated - requested, active -
+Without a history, the counters at step boundaries are used: requested, allocated - requested, active -
 allocated, inactive split, reserved - active - split (``torch.cuda.memory_stats``). A boundary counts as the
 reserved peak only if reserved memory was as high as it ever was.
 """
@@ -41,7 +41,7 @@ _COUNTERS = ["requested_bytes", "allocated_bytes", "active_bytes", "split_bytes"
 
 
 def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any] | None":
-    """The boundary at which the allocator held as much as it ever did; of several, the one with most live."""
+    """Return the step boundary with reserved memory at its all-time peak; of several, that with most live."""
     rows = samples[samples["device"].astype(str) == device]
     rows = rows[rows[[*_COUNTERS, "peak_reserved_bytes"]].notna().all(axis=1)]
     if rows.empty:
@@ -53,7 +53,7 @@ def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any
 def make_device_memory_from_counters(
     rank: int, device: str, row: "pd.Series[Any]", tenants: dict[Tenant, int], outside: OutsideTerms
 ) -> DeviceMemory | None:
-    """The leaf of that boundary; None where its counters contradict each other."""
+    """Return the device's terms at that boundary; None if its counters contradict each other."""
     live, allocated, active, split, reserved = (int(row[column]) for column in _COUNTERS)
     rounding, awaiting, free = allocated - live, active - allocated, reserved - active - split
     if min(live, rounding, awaiting, split, free) < 0:
@@ -74,10 +74,10 @@ def make_device_memory_from_counters(
 
 
 def reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> int | None:
-    """Reserved bytes at a moment between two boundaries that agree about it; else None.
+    """Return the reserved bytes at a moment between two boundaries that agree about it; else None.
 
-    They agree where both read the same, no allocation had to be retried in between (that gives cached
-    memory back), and it never was higher.
+    They agree if both have the same value, no allocation was retried in between (a retry frees cached
+    memory), and the value was never higher.
     """
     rows = samples[(samples["device"].astype(str) == device) & samples["reserved_bytes"].notna()]
     rows = rows.sort_values("time_ns", kind="stable")
@@ -96,19 +96,19 @@ def _are_equal(left: Any, right: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOwners:
-    """What was live at an instant: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
+    """Live memory at an instant: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
 
     address: Int
     bytes: Int
     tenant: Int
 
 
-#: What was live at an instant.
+#: Returns the live memory at an instant.
 OwnersAt = Callable[[int], LiveOwners]
 
 
 def make_owners_lookup(lives: RankLives) -> OwnersAt:
-    """The owners that hooks found."""
+    """Return a function that gives the owners that hooks found."""
 
     def at(time_ns: int) -> LiveOwners:
         rows = find_alive_segments(lives.segments, time_ns)
@@ -122,7 +122,7 @@ def make_owners_lookup(lives: RankLives) -> OwnersAt:
 
 
 def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
-    """Tenant of each of a history's live blocks: that of what lies at its address; else UNTAGGED."""
+    """Return the tenant of each live block of a history, by what is at its address; else UNTAGGED."""
     order = np.argsort(owners.address, kind="stable")
     known = owners.address[order]
     found = np.full(len(rows), UNTAGGED, dtype=np.int64)
@@ -140,8 +140,11 @@ _TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDevice:
-    """``reserved_unused_bytes``: reserved at the allocated peak and not live in the recording;
-    ``non_pytorch_bytes``: what the process has beside its allocator."""
+    """Device of a rank at its peaks.
+
+    ``reserved_unused_bytes``: reserved at the allocated peak and not live in the recording.
+    ``non_pytorch_bytes``: memory of the process outside of its allocator.
+    """
 
     devices: tuple[DeviceMemory, ...] = ()
     reserved_unused_bytes: int | None = None
@@ -152,14 +155,14 @@ class RecordedDevice:
 def analyse_recorded_device(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt
 ) -> RecordedDevice:
-    """The leaves of one device of a rank; nothing for the host, which reserves no memory.
+    """Return the leaves of one device of a rank; empty for the host, which reserves no memory.
 
     Args:
         run: The recording.
         rank: One of its ranks.
-        device: As its tables name it, ``cuda:0``.
+        device: Its name in the tables, such as ``cuda:0``.
         peak_time_ns: When the recording's live bytes were highest.
-        tenants: What the recording has live at an instant, see :func:`owners_of`.
+        tenants: Returns the live memory of the recording at an instant, see :func:`make_owners_lookup`.
 
     Raises:
         BadInput: a table is damaged.
@@ -187,7 +190,7 @@ def analyse_recorded_device(
 
 
 def sum_by_tenant_code(tenant: Int, sizes: Int) -> dict[Tenant, int]:
-    """Bytes of each tenant; those of nobody are left out."""
+    """Return the bytes of each tenant; untagged bytes are left out."""
     return {owner: int(sizes[tenant == code].sum()) for owner, code in TENANT_CODES.items()}
 
 
@@ -213,7 +216,7 @@ def _describe_from_history(
 
 
 def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwners) -> list[Gap]:
-    """The recording counts whole blocks, the history knows both."""
+    """Report live bytes that differ between recording (whole blocks) and history (with rounding)."""
     blocks, recorded = leaf.live_bytes + (leaf.rounding_bytes or 0), int(owners.bytes.sum())
     if abs(blocks - recorded) <= _TOLERANCE * max(blocks, recorded):
         return []
@@ -248,7 +251,7 @@ def _describe_from_counters(
 def _make_bare_leaf(
     rank: int, device: str, owners: LiveOwners, reserved: int | None, outside: OutsideTerms
 ) -> DeviceMemory:
-    """The allocated peak where only its live bytes are known: whole blocks, with their rounding."""
+    """Return the allocated peak if only its live bytes are known: whole blocks, including rounding."""
     leaf = DeviceMemory(
         rank=rank,
         device=device,

@@ -1,4 +1,4 @@
-"""The memory of one rank from a live recording: its own device, the host beside it, and the init window."""
+"""Analyse the memory of one rank from a live recording: its own device, the host, and the init window."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from zprof.run.reader import Run
 
 RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
 _HOST, _META = "cpu", "meta"
-#: Accelerators of one process that are looked at, the busiest first.
+#: Maximum number of accelerators analysed per process, the fullest first.
 _MAX_DEVICES = 16
 
 
@@ -49,7 +49,7 @@ class _Device:
 
 
 def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
-    """All leaves of one rank.
+    """Return all leaves of one rank.
 
     Raises:
         BadInput: a table is damaged.
@@ -98,13 +98,13 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
 
 
 def _list_recorded_steps(run: Run, rank: int) -> list[int]:
-    """Steps of the rank's windows; its counters were sampled in all others too."""
+    """Return the steps of the rank's windows; its counters were also sampled in all other steps."""
     manifest = run.rank_manifests[rank]
     return [*manifest.memory_steps, *manifest.time_steps]
 
 
 def _select_allocator_rows(alloc: pd.DataFrame) -> pd.DataFrame:
-    """Rows of memory that an allocator of torch gave out; tensors on ``meta`` have none."""
+    """Return the rows of memory that an allocator of torch provided; tensors on ``meta`` have none."""
     kept = alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
     return alloc[kept]
 
@@ -118,7 +118,7 @@ def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -
 
 
 def _choose_own_device(devices: list[_Device]) -> tuple[_Device, list[_Device], list[_Device]]:
-    """The rank's own device (its fullest accelerator, else the host), the host beside it, the others."""
+    """Return the rank's own device (its fullest accelerator, else the host), the host, and the others."""
     accelerators = [device for device in devices if device.name != _HOST]
     own = max(accelerators or devices, key=lambda device: device.peak.bytes)
     host = [device for device in devices if device.name == _HOST and device is not own]
@@ -157,7 +157,7 @@ def _make_rank_memory(run: Run, rank: int, device: _Device, truth: PeakReconcili
 
 
 def _unused_reserved_bytes(reserved_beside_bytes: int | None, truth: PeakReconciliation) -> int | None:
-    """Reserved and not live, of what is reserved beside the blocks that were seen."""
+    """Return the bytes that are reserved and not live, without those that no hook saw."""
     if reserved_beside_bytes is None or truth.lower_bound:
         return None
     unused = reserved_beside_bytes - truth.unseen_bytes
@@ -165,7 +165,7 @@ def _unused_reserved_bytes(reserved_beside_bytes: int | None, truth: PeakReconci
 
 
 def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankMemory, ...]:
-    """The peak from the start of the program to its first step; none where that was not watched."""
+    """Return the peak from the start of the program to its first step; empty if it was not recorded."""
     timeline = read_timeline(mark, INIT)
     if timeline is None or not all(run.has_table(rank, name) for name in ("init_alloc", "init_role")):
         return ()

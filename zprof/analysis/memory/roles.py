@@ -1,8 +1,8 @@
 """Resolve one tenant for each block at each instant: the strongest claim that holds then (``PRECEDENCE``).
 
 Roles are resolved after the run, because a live counter mislabels the peak: a gradient is only known as one
-when its hook fires, long after its bytes were allocated. A backdated claim holds from the block's birth,
-any other from its own time on. Blocks whose claims all hold for their whole life, the common case, are
+when its hook fires, long after its bytes were allocated. A backdated claim holds from the allocation of the
+block, any other from its own time on. Blocks whose claims all hold for their whole life, the common case, are
 resolved without a loop.
 """
 
@@ -44,7 +44,7 @@ class _ClaimInterval:
 
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
-    """Cut every block's life into segments.  ``generation``: that of each storage row in ``blocks.owner``."""
+    """Cut every block's life into segments; ``generation``: of each storage row in ``blocks.owner``."""
     whole = split_single_owner_blocks(blocks, _sort_claims(claims), generation)
     holds = _make_claim_intervals(blocks, whole.others, generation)
     rows = [(block, *piece) for block, held in holds.items() for piece in _split_life(blocks, block, held)]
@@ -68,9 +68,9 @@ def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments
 
 
 def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_ClaimInterval]]:
-    """Claims, in the order of time, as intervals by block; one that is taken back ends there.
+    """Return claims, sorted by time, as intervals by block; a claim that is withdrawn ends there.
 
-    A storage gives up what it claimed itself; another one of the same block keeps its own claim.
+    A storage withdraws only its own claims; another storage of the same block keeps its claim.
     """
     block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
     holds: dict[int, list[_ClaimInterval]] = {}
@@ -94,19 +94,19 @@ def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> di
 
 
 def _sort_claims(claims: Claims) -> Claims:
-    """Rows by time.  At one time what ends goes first; names decide about the rest, not the rows' order."""
+    """Sort claims by time; at equal times endings come first, then subs decide, not the row order."""
     subs = claims.sub.astype(str)
     rows = np.lexsort((subs, claims.gained, claims.time_ns))
     return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
 
 
 def _split_life(blocks: Blocks, block: int, holds: list[_ClaimInterval]) -> list[tuple[int, int, int, str]]:
-    """(begin, end, tenant, sub) of a block's life, without holes or overlaps."""
+    """Return (begin, end, tenant, sub) pieces of a block's life, without holes or overlaps."""
     born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
     if end <= born:
         return []
     cuts = sorted({born, end, *(hold.begin_ns for hold in holds), *(hold.end_ns for hold in holds)})
-    # Of the claims that have begun the strongest is on top; of equals the earliest, which names the sub.
+    # The strongest of the started claims is on top; of equal ones the earliest, which gives the sub.
     waiting = deque(sorted(enumerate(holds), key=lambda claim: claim[1].begin_ns))
     begun: list[tuple[int, int]] = []
     pieces: list[tuple[int, int, int, str]] = []
@@ -124,11 +124,11 @@ def _split_life(blocks: Blocks, block: int, holds: list[_ClaimInterval]) -> list
 
 
 def name_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[int, str]]) -> Blocks:
-    """Name what a phase left behind for the backward, though autograd never saved it.
+    """Name tracked blocks that a phase kept for the backward although autograd never saved them.
 
-    Born in the forward, unclaimed, and alive when the backward begins: an activation that a custom function
-    keeps for itself (``retained``).  Born in a recompute and alive when that ends: ``recomputed``.
-    ``claimed`` holds the blocks that some role claims.
+    Allocated in the forward, unclaimed, and live when the backward starts: an activation that a custom
+    function keeps itself (``retained``). Allocated in a recompute and live when that ends: ``recomputed``.
+    ``claimed`` lists the blocks that some role claims.
     """
     tenant, sub = blocks.tenant.copy(), blocks.sub.copy()
     free = blocks.tracked.copy()
@@ -146,14 +146,14 @@ def name_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[i
 
 
 def _find_backward_begins(phases: list[tuple[int, str]], before: str) -> Int:
-    """Times at which a backward begins right after phase ``before``."""
+    """Return the times at which a backward starts right after phase ``before``."""
     pairs = itertools.pairwise(phases)
     times = [t for (_, left), (t, right) in pairs if left == before and right == Phase.BACKWARD.value]
     return np.array(times, dtype=np.int64)
 
 
 def tenant_name(code: int) -> str:
-    """A code's name; ``untagged`` for what no role claims."""
+    """Return the name of a tenant code; ``untagged`` if no role claims the bytes."""
     return "untagged" if code == UNTAGGED else list(TENANT_CODES)[code].value
 
 
@@ -171,7 +171,7 @@ class SingleOwnerBlocks:
 
 
 def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
-    """Split the claims.  ``generation``: that of each storage row in ``blocks.owner``."""
+    """Split the claims; ``generation`` is that of each storage row in ``blocks.owner``."""
     claims = _sort_claims_by_time(claims)
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
     cut = np.zeros(len(blocks), dtype=bool)
@@ -206,7 +206,7 @@ def _take_claims(claims: Claims, rows: Int | Bool) -> Claims:
 
 
 def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
-    """The block that each claim is on; -1 where no storage of that generation is known."""
+    """Return the block that each claim is on; -1 if no storage of that generation is known."""
     order = np.argsort(generation, kind="stable")
     row = np.searchsorted(generation[order], claimed, side="right") - 1
     storage = _take_rows(order, row)
@@ -216,5 +216,5 @@ def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
 
 
 def _take_rows(column: npt.NDArray[_Item], rows: Int) -> npt.NDArray[_Item]:
-    """``column[rows]`` that tolerates -1 in an empty column; what stands there then is not used."""
+    """Return ``column[rows]``, tolerating -1 in an empty column; values for -1 must not be used."""
     return column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)

@@ -1,6 +1,6 @@
-"""The memory of one rank from an allocator history alone: an imported snapshot, without any hooks.
+"""Analyse the memory of one rank from an allocator history alone: an imported snapshot, without any hooks.
 
-Live bytes count as requested: what a freed block took of its segment is not in a snapshot. Tenants come
+Live bytes count as requested, because a snapshot does not hold the block sizes of freed blocks. Tenants come
 from the program's tags, else from rules on stacks and lifetimes (``tenant_rules``); every entry says which.
 """
 
@@ -41,7 +41,7 @@ from zprof.run.reader import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDevice:
-    """``rows`` are the blocks that are live at the peak."""
+    """One device of a snapshot; ``rows`` are the blocks that are live at the peak."""
 
     rank: int
     history: History
@@ -56,7 +56,7 @@ class SnapshotDevice:
 def read_snapshot_device(
     rank: int, history: History, stacks: Stacks, mark: pd.DataFrame | None
 ) -> SnapshotDevice:
-    """Name the blocks, find the peak."""
+    """Name the tenants of all blocks, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
     empty = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
     return SnapshotDevice(
@@ -72,7 +72,7 @@ def read_snapshot_device(
 
 
 def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
-    """The leaves of one rank: its fullest device.
+    """Return the leaves of one rank: its fullest device.
 
     Raises:
         BadInput: a table is damaged.
@@ -129,7 +129,7 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
 
 
 def _describe_method(device: SnapshotDevice) -> str:
-    """How much of the peak rests on what."""
+    """Describe what share of the peak is based on tags and rules."""
     sizes, names = device.history.blocks.requested_bytes, device.names
     basis = names.basis_bytes(device.rows, sizes)
     sure = names.confidence_bytes(device.rows, sizes)
@@ -143,7 +143,7 @@ def _describe_method(device: SnapshotDevice) -> str:
 
 
 def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
-    """The peak by tenant, kind and basis, largest first; the smallest beyond a number are left together."""
+    """Return the peak by tenant, kind and basis, largest first; the smallest beyond a limit are merged."""
     names, sizes = device.names, device.history.blocks.requested_bytes
     held: dict[tuple[str, str, Basis], int] = {}
     keys = np.stack([names.tenant, names.sub, np.minimum(names.rule, 0)], axis=1)[device.rows]
@@ -162,7 +162,7 @@ def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
 
 
 def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
-    """Group what is live at the peak by tenant and stack; the groups that hold most."""
+    """Group what is live at the peak by tenant and stack, and return the largest groups."""
     blocks, names, rows = device.history.blocks, device.names, device.rows
     if not len(rows):
         return ()
@@ -214,7 +214,7 @@ _EARLIER = "call torch.cuda.memory._record_memory_history before the model is bu
 
 
 def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
-    """All but those of the identity."""
+    """Return all gaps, except those of the terms of reserved memory."""
     blocks, peak_bytes = device.history.blocks, device.peak_bytes
     gaps = [
         _device_gap(
@@ -243,7 +243,7 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
 
 
 def _unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
-    """Bytes of the peak without an owner, by why."""
+    """Return the bytes of the peak without an owner, by reason."""
     blocks, names = device.history.blocks, device.names
     rows = device.rows[names.rule[device.rows] == -1]
     before = blocks.before[rows]
@@ -255,7 +255,7 @@ def _unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
 
 
 def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
-    """A device that the report leaves out."""
+    """Report a device that the report leaves out."""
     reason = (
         f"the snapshot has several devices; the report shows the fullest, {own.history.device}; the peak of "
         f"{other.history.device} is {format_bytes(other.peak_bytes)}"

@@ -1,9 +1,8 @@
-"""Where in a training step an allocation was made, from its call stack.
+"""Find where in a training step an allocation was made, from its call stack.
 
-A frame is recognised by its file (a path inside of a package) and its function. The innermost recognised
-frame decides, because an allocation belongs to what runs, not to what called it. Paths and functions are
-those of torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes; they come from untrusted files and are only
-compared.
+A frame is recognized by its file (a path inside of a package) and its function. The innermost recognized
+frame decides, because an allocation belongs to what runs, not to its caller. Paths and functions are those of
+torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes; they come from untrusted files and are only compared.
 """
 
 import itertools
@@ -22,7 +21,7 @@ from zprof.analysis.memory.tables import Bool, Int
 class Origin(IntEnum):
     """Where in a training step an allocation was made.
 
-    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are told by a function's name alone.
+    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone.
     """
 
     OTHER = 0
@@ -45,38 +44,38 @@ class Origin(IntEnum):
     WORKSPACE = 17
 
 
-#: The template arguments of a C++ name come behind what it is called.
+#: The template arguments of a C++ name follow the part that matters.
 _MAX_NAME = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """``file`` with forward slashes, ``function`` without its class."""
+    """A stack frame: ``file`` with forward slashes, ``function`` without its class."""
 
     file: str
     function: str
 
 
 def make_frame(file: str, function: str) -> Frame:
-    """A frame as the recorder wrote it."""
+    """Return a frame, normalized from what the recorder wrote."""
     name = function if "::" in function else function.rsplit(".", 1)[-1]
     return Frame("/" + file.replace("\\", "/").lstrip("/"), name)
 
 
 def find_frame_origin(frame: Frame) -> Origin:
-    """The first of the tellers that knows the frame; OTHER where none does."""
+    """Return the origin of the first recognizer that matches the frame; OTHER if none does."""
     return next((origin for origin, knows in _RECOGNISERS if knows(frame)), Origin.OTHER)
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether a frame is one of Python; those of C++ have no such file."""
+    """Return whether a frame is a Python frame; C++ frames have no such file."""
     return frame.file.endswith(".py") or frame.file.startswith("/<")
 
 
 def is_plumbing(frame: Frame) -> bool:
     """Return whether a frame is plumbing: allocator, unwinder, profiler, dispatcher, interpreter.
 
-    Of C++ the operators stay, the backward nodes, workspaces, NCCL, and what is of no library known here.
+    Of C++ frames, operators, backward nodes, workspaces, NCCL and functions of unknown libraries are kept.
     """
     if is_python(frame):
         return frame.file.endswith(_PLUMBING_FILES)
@@ -86,7 +85,7 @@ def is_plumbing(frame: Frame) -> bool:
     return name in ("", "?", "??") or _PLUMBING.match(name) is not None
 
 
-#: What C++ frames of torch say: an operator as called, a node of the backward pass.
+#: C++ frames of torch: an operator as called, a node of the backward pass.
 _OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
 _PLUMBING = re.compile(
     r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
@@ -99,7 +98,7 @@ _PLUMBING_FILES = (
     "/torch/_ops.py",
     "/torch/profiler/profiler.py",
 )
-#: cuBLAS, hipBLAS and cuDNN take scratch of torch's allocator: once a thread and stream, or for one call.
+#: cuBLAS, hipBLAS and cuDNN take scratch from torch's allocator, once per thread and stream or for one call.
 _WORKSPACE = re.compile(
     r"cublas|hipblas|rocblas|BlasHandle|Blas(?:Lt)?Workspace|at::cuda::blas::"
     r"|(?:cudnn|miopen)\w*workspace|\bWorkspace::Workspace|run_conv_plan|generate_and_filter_plans",
@@ -199,7 +198,7 @@ def _is_constructor(frame: Frame) -> bool:
 
 
 def _is_workspace(frame: Frame) -> bool:
-    """Only C++ tells: a function of Python may be called anything."""
+    """Return whether a C++ frame is a library workspace; a Python function may have any name."""
     return not is_python(frame) and _WORKSPACE.search(frame.function[:_MAX_NAME]) is not None
 
 
@@ -263,7 +262,7 @@ class Stacks:
         self._origins: Int = self._classify()
 
     def origins(self, stacks: Int) -> Int:
-        """Origin of each block's stack; BARE where no frame was kept."""
+        """Return the origin of each block's stack; BARE if no frame was kept."""
         found = np.full(len(stacks), int(Origin.BARE), dtype=np.int64)
         if len(self._known):
             at = np.minimum(np.searchsorted(self._known, stacks), len(self._known) - 1)
@@ -272,7 +271,7 @@ class Stacks:
         return found
 
     def shown(self, stack: int) -> tuple[str, ...]:
-        """Return the innermost frames of a stack as text, without those that are nobody's code."""
+        """Return the innermost frames of a stack as text, without plumbing."""
         first = int(np.searchsorted(self._number, stack, side="left"))
         last = int(np.searchsorted(self._number, stack, side="right"))
         found: list[str] = []
@@ -286,7 +285,7 @@ class Stacks:
         return tuple(found)
 
     def _classify(self) -> Int:
-        """Each different frame is looked at once, then each stack."""
+        """Return the origin of each stack; each distinct frame is classified once."""
         pair = self._file * max(len(self._functions), 1) + self._function
         pairs, which = np.unique(pair, return_inverse=True)
         frames = [
@@ -310,7 +309,7 @@ class Stacks:
 
 
 def _format_frame(file: str, line: int, function: str) -> str:
-    """One frame as text; of C++ the name says all, and its arguments nothing."""
+    """Return one frame as text; a C++ frame is shown without its arguments."""
     if is_python(make_frame(file, function)):
         return f"{file}:{line} {function}"
     name = function.replace("(anonymous namespace)::", "").partition("(")[0]
@@ -318,7 +317,7 @@ def _format_frame(file: str, line: int, function: str) -> str:
 
 
 def _find_stack_origin(told: Int, python: Bool) -> Origin:
-    """The origin of a stack from what its frames tell, innermost first."""
+    """Return the origin of a stack from the origins of its frames, innermost first."""
     telling = [Origin(code) for code in told.tolist() if code != Origin.OTHER]
     if not telling:
         return Origin.OTHER if python.any() else Origin.BARE

@@ -1,7 +1,7 @@
 """Measure each rank's model states, check them against the ZeRO formula, and explain differences.
 
-A cause is named only if it gives the measured bytes to within 1 %. If two fit, both are named; if none
-does, the difference stays "not explained".
+A cause is named only if it gives the measured bytes to within 1 %. If two fit, both are named; if none does,
+the difference stays "not explained".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ NOT_EXPLAINED = "not explained"
 PADDING = "padding of shards to equal size"
 COUNTERS = "4-byte step counters of the optimizer"
 _TOLERANCE = 0.01
-#: (bytes an element by the law, bytes an element that are there): what that is.
+#: Explanation by (bytes per element in the formula, bytes per element measured).
 _SIZES: dict[Tenant, dict[tuple[int, int], str]] = {
     Tenant.PARAMETERS: {
         (2, 4): "parameters are kept in fp32, the law counts 2 bytes an element",
@@ -52,12 +52,12 @@ _COPY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """One state of one rank: law, what is stated on top of it, and what was measured.
+    """One state of one rank: formula, stated additions to it, and measured bytes.
 
-    ``ranks`` share the states, ``sharded`` says whether the law divides this one among them.
-    ``buffer_bytes`` are those of the model's buffers, ``rounding_bytes`` what the allocator's blocks are
-    larger than the tensors in them.  ``excess_elements``: whole elements above the law that another sharded
-    state of the rank shows too; None where there is no such number.
+    ``ranks`` share the states; ``sharded``: the formula divides this state among them. ``buffer_bytes``: the
+    model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the tensors in them.
+    ``excess_elements``: whole elements above the formula that another state of the rank shows too; None if
+    there is no such number.
     """
 
     tenant: Tenant
@@ -74,12 +74,12 @@ class StateDifference:
 
     @property
     def unexplained_bytes(self) -> int:
-        """What neither the law, nor padding, nor the step counters give."""
+        """Bytes that neither the formula, nor padding, nor the step counters explain."""
         return self.measured_bytes - self.law_bytes - self.padding_bytes - self.scalar_bytes
 
 
 def explain_difference(difference: StateDifference) -> str:
-    """The cause; empty where the measured bytes are those of the law."""
+    """Return the cause; empty if the measured bytes are those of the formula."""
     if difference.unexplained_bytes == 0:
         stated = ((difference.padding_bytes, PADDING), (difference.scalar_bytes, COUNTERS))
         return " and ".join(name for size, name in stated if size)
@@ -90,7 +90,7 @@ def explain_difference(difference: StateDifference) -> str:
 
 
 def _causes_by_bytes(state: StateDifference) -> Iterator[str]:
-    """Causes that give the very bytes of the difference."""
+    """Yield causes that give exactly the bytes of the difference."""
     rest = state.unexplained_bytes
     if state.measured_bytes == 0:
         yield (
@@ -107,7 +107,7 @@ def _causes_by_bytes(state: StateDifference) -> Iterator[str]:
 
 
 def _causes_by_ratio(state: StateDifference) -> Iterator[str]:
-    """Causes that multiply the law."""
+    """Yield causes that multiply the formula."""
     base = state.law_bytes + state.padding_bytes
     times = (state.measured_bytes - state.scalar_bytes) / base if base else 0.0
     if state.ranks > 1 and state.sharded and _is_near(times, state.ranks):
@@ -130,17 +130,17 @@ def _is_near(value: float, expected: float) -> bool:
 
 
 _STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
-#: Of the law; more above it is something else than padding.
+#: Relative to the formula; a larger excess is not padding.
 _MAX_PADDING_RATIO = 0.1
 _UNEVEN = "shards of unequal size: all ranks together hold the law"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStates:
-    """Model states of one rank, each when it is complete, and what helps to explain them.
+    """Model states of one rank, each when it is complete, and data that helps to explain them.
 
-    ``counter_bytes`` are those of optimizer state in tensors of one number; ``buffer_bytes`` the model's
-    buffers, which are in no state; ``rounding_bytes`` what the allocator added to the tensors' own bytes.
+    ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which belong
+    to no state. ``rounding_bytes``: what the allocator added to the tensors' own bytes.
     """
 
     rank: int
@@ -151,7 +151,7 @@ class MeasuredStates:
 
 
 def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[FormulaCheck, ...]:
-    """One check a rank and state whose law is known, in the order of the ranks."""
+    """Return one check per rank and state whose formula is known, in rank order."""
     laws = compute_tenant_formulas(facts)
     checks = [
         _make_check(difference, states.rank)
@@ -166,7 +166,7 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
 
 
 def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[Gap, ...]:
-    """The states that no law could be given for, and which fact is missing."""
+    """Return the states for which the formula could not be computed, with the missing fact."""
     laws = compute_tenant_formulas(facts)
     missing = [tenant for tenant in _STATES if tenant not in laws]
     if not measured or not missing:
@@ -223,14 +223,14 @@ def _compare_state(tenant: Tenant, law: TenantFormula, states: MeasuredStates) -
 
 
 def _find_excess_elements(state: StateDifference) -> int | None:
-    """Whole elements above the law, where they are few enough to be padding."""
+    """Return the whole elements above the formula, if they are few enough to be padding."""
     rest = state.unexplained_bytes
     few = 0 < rest <= _MAX_PADDING_RATIO * state.law_bytes
     return rest // state.element_bytes if few and rest % state.element_bytes == 0 else None
 
 
 def _confirm_excess(excess: Mapping[Tenant, int | None], tenant: Tenant) -> int | None:
-    """The excess of one state, where another one shows as many elements: padding is the same in all."""
+    """Return the excess of one state if another state has the same: padding is equal in all."""
     mine = excess[tenant]
     others = [size for other, size in excess.items() if other is not tenant]
     return mine if mine in others else None
@@ -252,9 +252,9 @@ def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
 def _find_uneven_shards(
     laws: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck]
 ) -> dict[int, FormulaCheck]:
-    """Return the checks, by place, of sharded states that are uneven and together hold the formula.
+    """Return the checks, by place, of sharded states that are uneven and together match the formula.
 
-    A rank's share is rounded up to a byte, so that the shares are up to a byte a rank above the whole.
+    A rank's share is rounded up to a byte, so the shares may exceed the whole by up to a byte per rank.
     """
     found = {}
     for tenant, law in laws.items():
@@ -267,9 +267,9 @@ def _find_uneven_shards(
 
 
 def _with_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
-    """The check with the step counters that this rank itself holds.
+    """Return the check with the step counters that this rank itself holds.
 
-    The stated number is that of one rank; where whole parameters are dealt out, each has its own.
+    The stated number is that of one rank; if whole parameters are distributed, each rank has its own number.
     """
     if check.tenant is not Tenant.OPTIMIZER_STATE or not counter_bytes:
         return check
@@ -277,12 +277,12 @@ def _with_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
     return replace(check, scalar_bytes=counter_bytes, unexplained_bytes=rest)
 
 
-#: A tensor of one number has at most this many bytes.
+#: Maximum bytes of a scalar tensor.
 _ONE_NUMBER_BYTES = 8
 
 
 def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
-    """One entry; none where no step ended."""
+    """Return one entry; empty if no step ended."""
     moments, sizes = lives.state_moments(), lives.states()
     if sizes is None:
         return ()
@@ -303,7 +303,7 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
 
 
 def _largest_tensor_bytes(lives: RankLives) -> Int:
-    """Bytes of the largest tensor storage in each block; 0 where none was seen."""
+    """Return the bytes of the largest tensor storage in each block; 0 if none was seen."""
     held = np.zeros(len(lives.blocks), dtype=np.int64)
     np.maximum.at(held, lives.blocks.owner, lives.storages.bytes)
     return held
@@ -315,6 +315,6 @@ def _step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
 
 
 def _rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
-    """What the allocator's blocks are larger than their tensors: a GPU's step counter takes 512 bytes."""
+    """Return the excess of blocks over their tensors: on a GPU a step counter takes 512 bytes."""
     size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
     return int((block - size)[(size > 0) & (size < block)].sum())

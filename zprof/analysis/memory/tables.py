@@ -1,4 +1,4 @@
-"""The memory tables of a rank, checked, and ``alloc`` and ``role`` as numpy columns with codes for names.
+"""Read the memory tables of a rank, checked, and ``alloc`` and ``role`` as numpy columns with name codes.
 
 Impossible values are refused before a sum can overflow.
 """
@@ -20,21 +20,22 @@ from zprof.run.manifest import rank_folder
 from zprof.run.reader import Run
 from zprof.run.schema import TABLES
 
-#: Times and sums of sizes stay below this, so that their differences and sums are int64 too.
+#: Times and sums of sizes stay below this, so that their differences and sums also fit in int64.
 _LIMIT = 1 << 61
 _AGAIN = "copy the run again, or record it again"
 _TIMES = ("time_ns", "allocated_ns", "freed_ns", "released_ns", "mapped_ns", "unmapped_ns")
 _SIZES = ("bytes", "requested_bytes", "block_bytes")
-#: Frames of a stack, and characters of a frame, that a report shows.
+#: Frames per stack, and characters per frame, that a report shows.
 MAX_FRAMES = 64
 MAX_FRAME_LENGTH = 400
 
 
 def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
-    """One table of a rank.
+    """Return one table of a rank.
 
     Raises:
-        BadInput: damaged, or with a null where none can be, a negative or impossibly large number.
+        BadInput: damaged, with a null in a non-nullable column, or with a negative or impossibly large
+        number.
     """
     frame = run.frame(rank, name)
     where = str(rank_folder(run.path, rank) / f"{name}.parquet")
@@ -53,7 +54,7 @@ def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
 def read_stacks(
     run: Run, rank: int, alloc: pd.DataFrame, generations: frozenset[int]
 ) -> Mapping[int, tuple[str, ...]]:
-    """Frames, innermost first, of the storages of these generations; those without a stack are left out."""
+    """Return the frames, innermost first, of storages by generation; those without a stack are left out."""
     if not generations or not run.has_table(rank, "stack"):
         return {}
     rows = alloc[
@@ -87,7 +88,7 @@ def _are_sizes_possible(column: "pd.Series[int]") -> bool:
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-#: The end of what was never freed.
+#: End of a block that was never freed.
 FOREVER = np.iinfo(np.int64).max
 #: Code of bytes that no role claims; the codes below it are positions in ``PRECEDENCE``.
 UNTAGGED = len(PRECEDENCE)
@@ -96,7 +97,7 @@ TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """Rows of ``alloc`` of one kind.  ``end_ns`` is FOREVER where no free or death was seen."""
+    """Rows of ``alloc`` of one kind; ``end_ns`` is FOREVER if no free or death was seen."""
 
     generation: Int
     address: Int
@@ -127,7 +128,7 @@ class Claims:
 
 
 def read_lives(alloc: pd.DataFrame, source: str, device: str) -> Lives:
-    """The rows of one source (``storage`` or ``profiler``) on one device, in the order of time."""
+    """Return the rows of one source (``storage`` or ``profiler``) on one device, sorted by time."""
     rows = alloc[(alloc["source"] == source) & (alloc["device"] == device) & (alloc["bytes"] > 0)]
     rows = rows.sort_values("allocated_ns", kind="stable")
     operator = _to_objects(rows["operator"])
@@ -147,7 +148,7 @@ def read_lives(alloc: pd.DataFrame, source: str, device: str) -> Lives:
 
 
 def read_claims(role: pd.DataFrame) -> Claims:
-    """The claims of the six tenants; names that this version does not know are left out."""
+    """Return the claims of the six tenants; names unknown to this version are left out."""
     rows = role[role["tenant"].isin([tenant.value for tenant in PRECEDENCE])]
     codes = rows["tenant"].astype(str).map({tenant.value: code for tenant, code in TENANT_CODES.items()})
     return Claims(

@@ -1,9 +1,9 @@
 """Name the tenant of every block in a history: by the program's tag, else by the first rule that applies.
 
-To add a rule: write a function that returns a mask over the blocks, and add it to ``RULES`` with its tenant
-and confidence. HIGH: the stack names the owner, or the life in the step leaves no other. MEDIUM: the usual
-reading, with a known exception. LOW: the best guess, because the history ends too early. Tags are written
-with ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
+To add a rule: write a function that returns a mask over the blocks, and add it to ``TENANT_RULES`` with its
+tenant and confidence. HIGH: the stack names the owner, or the lifetime within the step leaves no other.
+MEDIUM: the usual case, with a known exception. LOW: the best guess, because the history ends too early. Tags
+are written with ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import PRECEDENCE, Tenant
 
-#: What cuBLAS gets of torch as workspace, once for each thread and stream, and keeps:
+#: Size of the workspace that torch gives cuBLAS, once per thread and stream, and keeps:
 #: ``CUBLAS_WORKSPACE_CONFIG`` :4096:2:16:8, and 32 MiB on Hopper (``CUDABlas.cpp``).
 _WORKSPACE_BYTES = 8_519_680
 _HOPPER_WORKSPACE_BYTES = 32 << 20
@@ -33,7 +33,7 @@ _HOPPER_WORKSPACE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class TenantRule:
-    """``applies`` gives the blocks that belong to ``tenant``, as ``sub``."""
+    """A rule; ``applies`` returns the mask of blocks that belong to ``tenant``, as ``sub``."""
 
     name: str
     tenant: Tenant
@@ -52,7 +52,7 @@ def _workspace(seen: Features) -> Bool:
 
 
 def _stated_workspace(seen: Features) -> Bool:
-    """Go by the stack: cuBLAS is called on the thread of the backward too, and keeps one for each thread."""
+    """Use the stack: cuBLAS is also called on the backward thread, and keeps a workspace per thread."""
     return seen.made_by(Origin.WORKSPACE)
 
 
@@ -131,7 +131,7 @@ def _gradient(seen: Features) -> Bool:
 
 
 def _gradient_without_optimizer(seen: Features) -> Bool:
-    """A fused optimizer allocates nothing, so its pass is not seen: what outlives the backward."""
+    """Mark what outlives the backward: a fused optimizer allocates nothing, so its pass is not seen."""
     ended = ~seen.in_open_pass | ~seen.stays
     return _made_in_backward(seen) & ~seen.optimizer_is_next & seen.outlives_pass & ended
 
@@ -205,7 +205,7 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("forward_temporary", _TEMPORARY, "op_workspace", _HIGH, _forward_temporary),
 )
 
-#: Where the history ends within a pass: tried after the same block of the step before has been asked.
+#: For histories that end within a pass; tried after the rule of the same block in the previous step.
 LAST_RESORT_RULES: tuple[TenantRule, ...] = (
     TenantRule("forward_at_the_end", _ACTIVATIONS, "saved", _LOW, _saved_in_running_forward),
 )
@@ -214,14 +214,14 @@ LAST_RESORT_RULES: tuple[TenantRule, ...] = (
 def find_first_rule(
     rules: tuple[TenantRule, ...], seen: Features
 ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Index of the first rule that applies to each block; -1 where none does."""
+    """Return the index of the first rule that applies to each block; -1 if none does."""
     found = np.full(len(seen.origin), -1, dtype=np.int64)
     for index, rule in reversed(list(enumerate(rules))):
         found[rule.applies(seen)] = index
     return found
 
 
-#: Claims by number: the rules, then those of last resort, then each rule as its twin's (one step before).
+#: Rules by number: the normal ones, then those of last resort.
 _ALL_RULES: tuple[TenantRule, ...] = (*TENANT_RULES, *LAST_RESORT_RULES)
 _BY_TAG = -2
 _NO_RULE = -1
@@ -229,10 +229,10 @@ _NO_RULE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTenants:
-    """``tenant`` is a position in PRECEDENCE or UNTAGGED; ``sub`` indexes ``subs``.
+    """Tenants of blocks; ``tenant`` is a position in PRECEDENCE or UNTAGGED; ``sub`` indexes ``subs``.
 
-    ``rule`` is the number of the rule, -1 where none applied, -2 where the program's tag says it.
-    ``by_twin``: the rule was found for the same block of the step before.
+    ``rule`` is the number of the rule, -1 if none applied, -2 if the program's tag decided. ``by_twin``: the
+    rule was found for the same block of the previous step.
     """
 
     tenant: Int
@@ -242,12 +242,12 @@ class BlockTenants:
     by_twin: Int
 
     def basis_of(self, row: int) -> Basis:
-        """What one block's tenant rests on."""
+        """Return the basis of one block's tenant."""
         rule = int(self.rule[row])
         return Basis.TAGGED if rule == _BY_TAG else Basis.UNKNOWN if rule == _NO_RULE else Basis.RULE
 
     def basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
-        """Bytes of some blocks by what their tenants rest on."""
+        """Return the bytes of some blocks by the basis of their tenants."""
         rule, size = self.rule[rows], sizes[rows]
         return {
             Basis.TAGGED: int(size[rule == _BY_TAG].sum()),
@@ -256,7 +256,7 @@ class BlockTenants:
         }
 
     def confidence_bytes(self, rows: Int, sizes: Int) -> dict[Confidence, int]:
-        """Bytes of some blocks that rules name, by how sure those are."""
+        """Return the bytes that rules name, by confidence; a rule of a twin counts one level lower."""
         held = dict.fromkeys(Confidence, 0)
         for number, rule in enumerate(_ALL_RULES):
             mine = rows[self.rule[rows] == number]
@@ -266,13 +266,13 @@ class BlockTenants:
         return held
 
     def tenant_name(self, row: int) -> str:
-        """A block's tenant; ``untagged`` where nobody claims it."""
+        """Return the tenant of a block; ``untagged`` if it has none."""
         code = int(self.tenant[row])
         return "untagged" if code == UNTAGGED else PRECEDENCE[code].value
 
 
 def name_tenants(blocks: HeldBlocks, origin: Int) -> BlockTenants:
-    """Name every block.  ``origin``: that of each block's stack."""
+    """Name the tenant of every block; ``origin`` is that of each block's stack."""
     seen = compute_features(blocks, origin)
     rule, by_twin = _apply_rules(blocks, seen)
     subs: dict[str, int] = {"": 0}
@@ -289,7 +289,7 @@ def name_tenants(blocks: HeldBlocks, origin: Int) -> BlockTenants:
 
 
 def _apply_rules(blocks: HeldBlocks, seen: Features) -> tuple[Int, Int]:
-    """(number of each block's rule, whether it is its twin's)."""
+    """Return the number of each block's rule, and whether it is that of its twin in the previous step."""
     rule = find_first_rule(TENANT_RULES, seen)
     open_rows = np.flatnonzero((rule == _NO_RULE) & seen.in_open_pass & seen.stays)
     twin = find_previous_blocks(blocks, seen)[open_rows] if len(open_rows) else open_rows
@@ -308,7 +308,7 @@ def _lower_confidence(confidence: Confidence) -> Confidence:
 
 
 def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:
-    """(bytes of each tenant, bytes of nobody)."""
+    """Return the bytes of each tenant, and the untagged bytes."""
     held = np.zeros(UNTAGGED + 1, dtype=np.int64)
     np.add.at(held, tenant, sizes)
     return {owner: int(held[code]) for owner, code in TENANT_CODES.items()}, int(held[UNTAGGED])
@@ -319,7 +319,7 @@ _MAX_SUB = 40
 
 
 def parse_tag(text: str) -> tuple[Tenant, str] | None:
-    """The tenant and sub that a tag names, or None."""
+    """Return the tenant and sub that a tag names, or None."""
     if not text.startswith(TAG_PREFIX):
         return None
     tenant, _, sub = text[len(TAG_PREFIX) :].partition("/")

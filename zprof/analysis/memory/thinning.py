@@ -1,7 +1,7 @@
-"""Live bytes by tenant over a window, reduced to a few points, each the highest of its stretch.
+"""Thin live bytes by tenant over a window to a few points, each the highest of its stretch.
 
-The window is cut into stretches of equal length. A stretch's point is its first highest one, or its begin
-when nothing in it is higher; so the peak of the window is always a point.
+The window is cut into stretches of equal length. A stretch's point is its first highest one, or its start if
+nothing in it is higher; so the peak of the window is always a point.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _Word = TypeVar("_Word", int, str)
 
 
 def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_POINTS) -> MemoryTimeline:
-    """At most ``points`` points; at each the columns sum to the live bytes."""
+    """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
     window = lives.timeline
     begins = cut_stretches(window, points)
     times = _find_highest_points(lives, begins)
@@ -42,14 +42,14 @@ def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_P
 
 
 def cut_stretches(window: Timeline, points: int) -> Int:
-    """Begin of each stretch; the last one ends with the window and holds its last instant."""
+    """Return the start of each stretch; the last one ends with the window and includes its last instant."""
     length = window.end_ns - window.begin_ns
     count = max(1, min(points, length))
     return np.array([window.begin_ns + length * index // count for index in range(count)], dtype=np.int64)
 
 
 def tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
-    """Bytes of one tenant at each of some times."""
+    """Return the bytes of one tenant at each of some times."""
     mine = segments.tenant == tenant
     ended = mine & (segments.end_ns != FOREVER)
     return _sum_until(segments.begin_ns[mine], segments.bytes[mine], times_ns) - _sum_until(
@@ -58,7 +58,7 @@ def tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
 
 
 def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
-    """Sum of what happened at or before each time."""
+    """Return the sum over events at or before each time."""
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
     found: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
@@ -66,7 +66,7 @@ def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
 
 
 def _find_highest_points(lives: RankLives, begins: Int) -> Int:
-    """Time of the first highest point of each stretch."""
+    """Return the time of the first highest point of each stretch."""
     times, live = lives.times_ns, lives.live_bytes
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
     edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)
@@ -82,7 +82,7 @@ def _find_highest_points(lives: RankLives, begins: Int) -> Int:
 def _last_marks(
     marks: Sequence[tuple[int, _Word]], begins: Int, window: Timeline
 ) -> tuple[tuple[int, _Word], ...]:
-    """One mark a stretch at most, the last of it: the one that goes on; no word twice in a row."""
+    """Return at most one mark per stretch, its last, which stays in effect; no word twice in a row."""
     at = np.array([time_ns for time_ns, _ in marks], dtype=np.int64)
     stretch = np.searchsorted(begins, at, side="right")
     last = np.flatnonzero(np.diff(stretch, append=-1))
@@ -96,7 +96,7 @@ def _last_marks(
 def thin_history(
     rank: int, history: History, names: BlockTenants, points: int = MAX_POINTS
 ) -> MemoryTimeline:
-    """At most ``points`` points; at each the columns sum to the live bytes."""
+    """Return at most ``points`` points of a history; at each, the columns sum to the live bytes."""
     blocks = history.blocks
     segments = Segments(
         block=np.arange(len(blocks), dtype=np.int64),
@@ -119,7 +119,7 @@ def thin_history(
 
 
 def _find_highest_history_points(history: History, points: int) -> Int:
-    """Time of the first highest point of each stretch: its begin, or an event in it."""
+    """Return the time of the first highest point of each stretch: its start, or an event in it."""
     blocks, length = history.blocks, history.end_ns - history.begin_ns
     count = max(1, min(points, length))
     begins = np.array([history.begin_ns + length * i // count for i in range(count)], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The steps and phases of a memory window: from the marks of a recording, or from a snapshot's annotations.
+"""Read the steps and phases of a memory window: from a recording's marks, or a snapshot's annotations.
 
-Known annotations are ``ProfilerStep#7``, ``Optimizer.step#AdamW.step`` (torch writes both), and ranges
-named exactly like a phase (``backward``, also ``## backward ##``). Other names are ignored.
+Known annotations are ``ProfilerStep#7``, ``Optimizer.step#AdamW.step`` (torch writes both), and ranges named
+exactly like a phase (``backward``, also ``## backward ##``). Other names are ignored.
 """
 
 import bisect
@@ -12,16 +12,16 @@ import pandas as pd
 from zprof.model.training import Phase
 
 MEMORY = "memory"
-#: The window from the program's start to its first step; what is no phase there is called the same.
+#: The window from the program's start to its first step; time outside of any phase has the same name there.
 INIT = "init"
 _PHASES = frozenset(Phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The window and what happened in it; lists in the order of time.
+    """A window with its steps and phases; lists are sorted by time.
 
-    ``unmarked`` is the phase where none was marked yet.
+    ``unmarked`` is the phase before the first mark.
     """
 
     begin_ns: int
@@ -32,25 +32,25 @@ class Timeline:
     unmarked: str = Phase.OTHER.value
 
     def step_at(self, time_ns: int) -> int:
-        """The step that was under way, else the first one of the window; -1 where none was marked."""
+        """Return the step that was running, else the first one of the window; -1 if none was marked."""
         index = bisect.bisect_right(self.steps, time_ns, key=lambda step: step[0]) - 1
         return self.steps[max(index, 0)][1] if self.steps else -1
 
     def phase_at(self, time_ns: int) -> str:
-        """The phase that was under way."""
+        """Return the phase that was running."""
         index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
         return self.phases[index][1] if index >= 0 else self.unmarked
 
     def last_optimizer_ns(self) -> int | None:
-        """When the window's last optimizer phase began; None where none did."""
+        """Return when the window's last optimizer phase started; None if there was none."""
         inside = [t for t, name in self.phases if name == Phase.OPTIMIZER.value and t <= self.end_ns]
         return inside[-1] if inside else None
 
 
 def read_timeline(mark: pd.DataFrame, window: str = MEMORY) -> Timeline | None:
-    """The ``memory`` or ``init`` window of a rank; None where it has none, or it ends before it begins.
+    """Return the ``memory`` or ``init`` window of a rank; None if it has none, or it ends before it starts.
 
-    A phase that this version does not know counts as ``other``.
+    A phase unknown to this version counts as ``other``.
     """
     mark = mark.sort_values("time_ns", kind="stable")
     named = mark[mark["name"] == window]
@@ -81,7 +81,7 @@ _MAX_DIGITS = 15
 
 
 def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
-    """The step that was under way; -1 where no range says it."""
+    """Return the step that was running; -1 if no range says so."""
     known = {name: _parse_step(name) for name in _annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, step in known.items() if step is not None}, time_ns)
     step = None if open_name is None else known[open_name]
@@ -89,7 +89,7 @@ def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
 
 
 def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
-    """The phase that was under way; empty where no range says it."""
+    """Return the phase that was running; empty if no range says so."""
     known = {name: _parse_phase(name) for name in _annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
     return "" if open_name is None else known[open_name]
@@ -100,7 +100,7 @@ def _annotation_names(mark: pd.DataFrame) -> list[str]:
 
 
 def _find_innermost(mark: pd.DataFrame, names: set[str], time_ns: int) -> str | None:
-    """Of the ranges that are open then, the one that began last."""
+    """Return the range that started last among those open at a time."""
     rows = mark[mark["name"].isin(names) & (mark["time_ns"] <= time_ns)]
     begun, ended = (
         rows[rows["kind"] == kind].groupby("name", observed=True)["time_ns"] for kind in (_BEGIN, _END)

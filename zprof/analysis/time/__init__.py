@@ -1,1 +1,1 @@
-"""The time side of the analysis: step ledger, exposure, waits and transfers across ranks."""
+"""Analyse the time side of a run: step ledger, exposure, waits and transfers across ranks."""

@@ -1,8 +1,8 @@
-"""What a rank did when, as the ledger needs it: compute, waits, copies, launches, and its work by name.
+"""Hold what a rank did and when, as the ledger needs it: compute, waits, copies, launches, work by name.
 
 FSDP2 copies shards around collectives (``FSDP::all_gather_copy_in``, ``split_with_sizes_copy``,
-``chunk_cat``). A kernel is such a copy by its name, or because the host launched it within one of these
-ranges.
+``chunk_cat``). A kernel counts as such a copy by its name, or because the host launched it within one of
+these ranges.
 """
 
 import re
@@ -38,11 +38,11 @@ def _empty_mask() -> Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedWork:
-    """Kernels of a device, or operators of a main thread, in the order of their launches.
+    """Kernels of a device, or operators of a main thread, sorted by launch.
 
-    ``times``: launch, start and end of each; ``stream``: where.  ``code``: its place in ``names``.
-    ``copies``: those that copy around collectives; ``memcpy``: those of them that no kernel carries out.
-    ``passes``: when the host began a pass of a wrapped unit, or copied what was gathered for it.
+    ``times``: launch, start and end of each; ``stream``: its stream. ``code``: its index in ``names``.
+    ``copies``: work that copies around collectives; ``memcpy``: the part of it that no kernel carries out.
+    ``passes``: when the host started a pass of a wrapped unit, or copied out what was gathered for it.
     """
 
     names: tuple[str, ...] = ()
@@ -57,21 +57,21 @@ class NamedWork:
         return len(self.code)
 
     def on(self, clock: RankClock) -> "NamedWork":
-        """The same on the common clock."""
+        """Return the same work on the common clock."""
         return replace(self, times=clock.common(self.times), passes=clock.common(self.passes))
 
 
 def collect_named_work(
     view: EventView, compute: Mask, launch_ns: Int64s, ranges: Mask, memcpys: Mask
 ) -> NamedWork:
-    """Name the work of a rank.
+    """Return the work of a rank by name.
 
     Args:
         view: The events.
-        compute: Those of them that compute.
-        launch_ns: When each event was launched; its start where that is not known.
-        ranges: Annotations of the host.
-        memcpys: Copies of the device: those within a copy range are part of it.
+        compute: Mask of the events that compute.
+        launch_ns: Launch time of each event; its start if unknown.
+        ranges: Mask of the host's annotations.
+        memcpys: Mask of the device's copies; only those within a copy range are included.
     """
     found = union(view.spans[view.name_is(ranges, lambda name: _matches(_COPY_RANGE, name))])
     within = _find_within(found, launch_ns)
@@ -97,7 +97,7 @@ def collect_named_work(
 
 
 def find_outermost(view: EventView, rows: Mask) -> Mask:
-    """Of properly nested rows those that lie in no other."""
+    """Mark the rows that lie in no other row; the rows must be properly nested."""
     chosen = np.flatnonzero(rows)
     chosen = chosen[np.lexsort((-view.spans[chosen, 1], view.spans[chosen, 0]))]
     reach = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], view.spans[chosen, 1])))
@@ -132,7 +132,7 @@ def _empty_kernels() -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
-    """What the device says of steps: from its first to its last work for one, a row a stream and step."""
+    """Device ranges of steps, one row per stream and step: from its first to its last work for that step."""
 
     number: Int64s = field(default_factory=_empty_times)
     spans: Intervals = field(default_factory=_empty_spans)
@@ -141,19 +141,19 @@ class DeviceSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a rank did when.  ``coverage`` spans its first to its last event.
+    """Activity of a rank over time. ``coverage`` spans its first to its last event.
 
-    On a CPU: ``waits`` are when the main thread was blocked for a collective; ``anonymous_waits`` those of
-    them, outside all others, that do not say which.
+    On a CPU: ``waits`` is when the main thread was blocked on a collective; ``anonymous_waits`` are waits,
+    outside all others, that do not name their collective.
 
-    On a device: ``work`` is all that it ran, ``nameless`` the communication kernels that no collective
-    stands for.  ``launched`` is launch and end of all work whose call is in the trace; for the rest
-    ``unlaunched`` is when it ran and ``unlaunched_stream`` where, ``steps`` what the device says of steps.
-    ``lost_launches``: when kernels were launched that the trace does not hold, because it ends before them.
-    ``first_call``: the first call of the host into the device's driver, if any.
-    ``awaits_until``, for each interval of ``compute``: it can only have waited for collectives that were
-    launched before this.  ``kernels``: launch, start and end of each compute kernel, in place of an unseen
-    launch the start; ``kernel_stream`` its stream.  ``named``: the same, or on a CPU the operators, by name.
+    On a device: ``work`` is all that it ran, ``nameless`` the communication kernels without a row in the
+    collectives table. ``launched`` is launch and end of all work whose call is in the trace; for other work,
+    ``unlaunched`` is when it ran and ``unlaunched_stream`` its stream. ``steps`` are the device's own ranges
+    of steps. ``lost_launches``: launch times of kernels that are missing because the trace ends before them.
+    ``first_call``: the first call of the host into the device's driver, if any. ``awaits_until``, for each
+    interval of ``compute``: it can only have waited for collectives launched before this time. ``kernels``:
+    launch, start and end of each compute kernel, with the start in place of an unknown launch;
+    ``kernel_stream`` its stream. ``named``: the same by name, or the operators on a CPU.
     """
 
     on_device: bool
@@ -176,7 +176,7 @@ class Activity:
     named: NamedWork = field(default_factory=NamedWork)
 
     def on(self, clock: RankClock) -> "Activity":
-        """The same on the common clock."""
+        """Return the same activity on the common clock."""
         return replace(
             self,
             compute=clock.common(self.compute),

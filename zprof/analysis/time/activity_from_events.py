@@ -1,6 +1,6 @@
-"""Sort the events of a rank into its :class:`Activity`: on a device, or on the CPU.
+"""Sort the events of a rank into its :class:`Activity`, on a device or on the CPU.
 
-Ranges, synchronisation and the profiler's own overhead stand on the rows of streams too, but are no work.
+Ranges, synchronisation and the profiler's own overhead also appear on stream rows, but are not work.
 """
 
 import re
@@ -33,12 +33,12 @@ _GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
 
 
 def has_device_work(events: pa.Table) -> bool:
-    """Whether a device ran anything in this trace."""
+    """Return whether a device ran anything in this trace."""
     return not WORK_CATEGORIES.isdisjoint(list_categories(events))
 
 
 def launches_device_work(events: pa.Table) -> bool:
-    """Whether the host gives work to a device, which then should have run some."""
+    """Return whether the host launches work on a device, which then should have run some."""
     view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
     calls = view.category_is(*CALL_CATEGORIES)
     gives = view.name_is(calls, lambda name: _GIVES_WORK.match(name) is not None)
@@ -46,12 +46,12 @@ def launches_device_work(events: pa.Table) -> bool:
 
 
 def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
-    """Sort the rows of an ``events`` table.
+    """Return the activity of a rank that computes on a device.
 
     Args:
-        events: The table.
-        collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
-            are known among the events by these three.
+        events: Table ``events`` of the rank.
+        collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
+        identified among the events by these three.
     """
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
     roles = assign_device_roles(view, collectives)
@@ -121,7 +121,7 @@ _CATEGORIES = ("cpu_op", "user_annotation")
 
 
 def read_host_activity(events: pa.Table) -> Activity:
-    """Sort the rows of an ``events`` table."""
+    """Return the activity of a rank that computes on its CPU, from an ``events`` table."""
     view = EventView(events, _CATEGORIES)
     roles = assign_host_roles(view)
     named, anonymous = view.spans[roles.named], view.spans[roles.anonymous]

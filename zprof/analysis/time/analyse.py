@@ -1,4 +1,4 @@
-"""Measures the time side of a run: tables in, frozen values out."""
+"""Measure the time side of a run: tables in, frozen values out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,12 +88,12 @@ COLLECTIVE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAnalysis:
-    """What is known of a run's time.
+    """Time side of the analysis of a run.
 
-    ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
-    collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
-    the instants behind the sums.  ``host``, ``kernels``, ``passes`` and ``limiter`` are described where they
-    are made.
+    ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective of these steps; a
+    collective belongs to the step that launched it. Times in both are on the common clock. ``tracks`` has the
+    instants behind the sums. ``host``, ``kernels``, ``passes`` and ``limiter`` are described where they are
+    created.
     """
 
     time: Time
@@ -109,7 +109,7 @@ class TimeAnalysis:
 
 
 def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
-    """Measure the time window of a run: its steps, or all of it as one stretch."""
+    """Measure the time window of a run, step by step or as one stretch."""
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
         return _make_empty(gaps)
@@ -190,10 +190,10 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
 def _find_program_passes(
     collectives: pd.DataFrame, timelines: Sequence[RankTimeline], evidence_of: Callable[[int], PhaseEvidence]
 ) -> pd.DataFrame:
-    """Find the passes of the program's own steps, which a window over several of them holds apart.
+    """Find the passes within the program's own steps, even if the window spans several steps.
 
-    Where nothing marks a step, not even an optimizer, several forwards may be micro-batches or steps: then no
-    micro-batch is known.
+    If nothing marks a step, not even an optimizer, several forwards may be micro-batches or steps: then the
+    micro-batch is unknown.
     """
     step = collectives["step"].to_numpy(np.int64).copy()
     rank = collectives["rank"].to_numpy(np.int64)
@@ -232,7 +232,7 @@ def _unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
 
 
 def _make_alignment(seen: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:
-    """Counts of matched and unmatched collectives are of instances, not of rows."""
+    """Return the alignment; matched and unmatched collectives are counted by instance, not by row."""
     by_rung = collectives[collectives["matched"]].groupby("rung")["instance"].nunique()
     alone = collectives[~collectives["matched"]]
     unmatched = alone.groupby(["group", "method", "sequence"]).ngroups

@@ -1,9 +1,9 @@
-"""When communication blocks a rank, and which collective it is blocked by at each instant.
+"""Determine when communication blocks a rank, and by which collective it is blocked at each instant.
 
-A device is blocked by a collective whenever it does not compute; a CPU rank in the wait spans of its main
-thread. If no waits were recorded, holes between operators longer than 300 µs stand in as an upper bound.
-Several collectives may run at once, so each blocked instant is assigned to exactly one: the running one
-that the thread, or the compute behind the gap, waits for; else the running one that started first.
+A device is blocked by a collective whenever it does not compute; a CPU rank is blocked in the wait spans of
+its main thread. If no waits were recorded, holes between operators longer than 300 µs are used as an upper
+bound. Several collectives may run at once, so each blocked instant is assigned to exactly one: the running
+one that the thread, or the compute after the gap, waits for; else the running one that started first.
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,17 @@ WAIT_SPANS = "wait spans"
 UPPER_BOUND = "aten gap upper bound"
 MIXED = "wait spans, and aten gaps as upper bound where no wait was recorded"
 MIN_HOLE_NS = 300_000
-#: Collectives without a recorded wait that are not worth an upper bound: one in flight at each end.
+#: Up to this many collectives without a recorded wait need no upper bound: one in flight at each end.
 _MAX_SILENT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
-    """``blocked``: when the rank is blocked.  ``unexplained``: blocked, but no known collective ran.
+    """Blocked time of a rank. ``unexplained``: blocked, but no known collective ran.
 
-    A row a collective, in their order: ``running`` is when it can block the rank (empty for one of the host
-    on a rank that computes on a device), ``awaited`` when the rank is known to wait for just this one.
+    ``running`` and ``awaited`` have one row per collective, in their order. ``running`` is when it can block
+    the rank (empty for a host collective on a rank that computes on a device), ``awaited`` when the rank is
+    known to wait for exactly this one.
     """
 
     blocked: Intervals
@@ -45,7 +46,7 @@ class Blocking:
 def find_blocking(
     rank: int, activity: Activity, steps: StepWindows, collectives: pd.DataFrame
 ) -> tuple[Blocking, list[Gap]]:
-    """Blocked time of one rank in its steps."""
+    """Return the blocked time of one rank in its steps, with the gaps of its measurement."""
     if activity.on_device:
         return _find_device_blocking(activity, steps, collectives), []
     inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
@@ -105,12 +106,12 @@ def _read_times(collectives: pd.DataFrame, name: str, missing: int | None) -> In
 
 
 def _begins_known_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which waits begin as that of a collective does."""
+    """Mark the waits that start at the recorded wait start of a collective."""
     return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
 
 
 def _ends_in_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which collectives end in a wait, which goes on until they do."""
+    """Mark the collectives that end inside a wait, which suggests that the wait was for them."""
     merged = union(waits)
     end = collectives["end_ns"].to_numpy(dtype=np.int64)
     index = np.searchsorted(merged[:, 0], end, side="right") - 1
@@ -119,7 +120,7 @@ def _ends_in_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np
 
 
 def _count_in_steps(waits: Intervals, steps: StepWindows) -> int:
-    """Waits that touch a step."""
+    """Count the waits that overlap a step."""
     return len(intersect(waits, steps.spans))
 
 
@@ -162,11 +163,11 @@ class Exposure:
 
 
 def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
-    """Attribute the blocked time of one rank.
+    """Split the blocked time of one rank between its collectives, into wait and transfer.
 
     Args:
-        arrival_ns: Of each collective the last rank's start.
-        blocking: When the rank is blocked, and what for.
+        arrival_ns: Start of the last rank, for each collective.
+        blocking: When the rank is blocked, and by what.
     """
     queued = share_by_first_start(*blocking.running.T)
     unclaimed = subtract(blocking.blocked, blocking.awaited)
@@ -183,7 +184,7 @@ def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
 
 
 def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) -> Exposure:
-    """Cut each claim where the last rank arrives, and keep what is blocked."""
+    """Split each claim at the arrival of the last rank, and keep the blocked part."""
     middle = np.clip(arrival, claims[:, 0], np.maximum(claims[:, 0], claims[:, 1]))
     waiting, moving = intervals(claims[:, 0], middle), intervals(middle, claims[:, 1])
     return Exposure(
@@ -203,15 +204,15 @@ def find_awaited_launches(
     computes: Mask,
     wait_calls: Intervals,
 ) -> Int64s:
-    """Before when a collective was launched for which each interval of compute can have waited.
+    """Return, per compute interval, the time before which an awaited collective must have been launched.
 
     Args:
         compute: Disjoint intervals, sorted.
         starts: Start of each piece of work.
         streams: Its stream.
-        launched: Its launch, ``UNKNOWN_NS`` where that is unknown.
-        computes: Which of the work is compute.
-        wait_calls: Stream and time of each call that lets a stream wait for an event.
+        launched: Its launch, ``UNKNOWN_NS`` if unknown.
+        computes: Mask of the work that is compute.
+        wait_calls: Stream and time of each call that makes a stream wait for an event.
     """
     if not len(wait_calls):
         return np.full(len(compute), AFTER_ALL_NS, dtype=np.int64)
@@ -228,9 +229,10 @@ def find_awaited_launches(
 
 
 def _last_wait_calls(launched: Int64s, calls: Int64s) -> Int64s:
-    """For the work of one stream in its order: the last call between its launch and that of the one before.
+    """Return the last wait call between the launches of each piece of work and its predecessor on the stream.
 
-    Of work whose launch is unknown, or that came with the one before in one call, nothing can be said.
+    Work with an unknown launch, or launched by the same call as its predecessor, gets ``AFTER_ALL_NS``:
+    nothing is known about it.
     """
     before = np.concatenate(([BEFORE_ALL_NS], launched[:-1]))
     index = np.searchsorted(calls, launched, side="right") - 1
@@ -242,17 +244,17 @@ def _last_wait_calls(launched: Int64s, calls: Int64s) -> Int64s:
 def find_awaited_by_compute(
     running: Intervals, launched: Int64s, compute: Intervals, awaits: Int64s
 ) -> Intervals:
-    """For each collective when the compute behind it waits for it: disjoint.
+    """Return, for each collective, when the compute after it waits for it; the intervals are disjoint.
 
-    Each gap in the compute ends with the kernel that waited.  Collectives that are done by then are what
-    it can have waited for, the last one first, and before that starts those that end earlier; one that still
-    runs when the kernel starts did not hold it up.
+    Each gap in the compute ends with the kernel that waited. It can have waited for the collectives that are
+    done by then: the last one first, and before that one's start those that end earlier. A collective that
+    still runs when the kernel starts did not hold it up.
 
     Args:
-        running: When each collective runs; an empty interval where it does not on the device.
+        running: When each collective runs; an empty interval if it does not run on the device.
         launched: When each was launched.
         compute: Disjoint intervals, sorted.
-        awaits: What each of them can have waited for, as :func:`awaits_until` says.
+        awaits: For each of them, the result of :func:`find_awaited_launches`.
     """
     if not len(running) or not len(compute):
         return intervals(running[:, 0], running[:, 0]) if len(running) else EMPTY
@@ -265,13 +267,13 @@ def find_awaited_by_compute(
     return share_by_last_end(start, end, gap_begin, done)
 
 
-#: As a time: before everything, and after everything; both leave room for the offset of a clock.
+#: Times before and after everything, with enough margin to add the offset of a clock.
 BEFORE_ALL_NS = -(1 << 62)
 AFTER_ALL_NS = 1 << 62
 
 
 def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
-    """Each without what those that started earlier still hold."""
+    """Return each interval without the time already held by intervals that started earlier."""
     if not len(start):
         return EMPTY
     end = np.maximum(start, end)
@@ -284,9 +286,9 @@ def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
 
 
 def share_by_last_end(start: Int64s, end: Int64s, not_before: Int64s, chosen: Mask) -> Intervals:
-    """Of the chosen each without what those with a later end hold, and what lies before ``not_before``.
+    """Return each chosen interval without what later-ending ones hold and what precedes ``not_before``.
 
-    Of two that end together the first to start holds all.  Those that are not chosen hold nothing.
+    If two end together, the one that starts first holds all. Intervals that are not chosen hold nothing.
     """
     claims = intervals(start, start)
     rows = np.flatnonzero(chosen)

@@ -1,7 +1,7 @@
 """Group the rows of the table of collectives: by text, by the ranks of a group, by instance.
 
-Sums of a group are means over its own loaded ranks: over all ranks, a group of 2 of 8 would seem to run a
-quarter of its collectives.
+Sums of a group are means over its own loaded ranks; averaged over all ranks, a group of 2 of 8 would appear
+to run a quarter of its collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 class Instances:
-    """Rows by instance.  ``rows``: those that have one, instance by instance; ``number`` its segment."""
+    """Rows grouped by instance; ``rows``: those that have one, in order; ``number``: its index."""
 
     def __init__(self, instance: Int64s) -> None:
         known = np.flatnonzero(instance >= 0)
@@ -34,37 +34,37 @@ class Instances:
 
     @property
     def counts(self) -> Int64s:
-        """Rows of each instance."""
+        """Number of rows of each instance."""
         return np.diff(np.append(self.first, len(self.rows)))
 
     def reduce(self, operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """One value an instance from one a row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
+        """Return one value per instance from one per row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
         if not len(self.first):
             return values[:0]
         reduced: npt.NDArray[_T] = operation.reduceat(values[self.rows], self.first)
         return reduced
 
     def spread(self, values: npt.NDArray[_T], alone: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """One value a row from one an instance; rows without one keep what ``alone`` says."""
+        """Return one value per row from one per instance; rows without an instance get that of ``alone``."""
         out = alone.copy()
         out[self.rows] = values[self.number]
         return out
 
     def largest(self, values: Int64s) -> Int64s:
-        """The row with the largest value of each instance; the later row of two that are equal."""
+        """Return the row with the largest value of each instance; the later row of two that are equal."""
         order = np.lexsort((values[self.rows], self.number))
         last = np.append(self.first[1:], len(self.rows)) - 1 if len(self.first) else self.first
         return self.rows[order[last]]
 
     def median_of_others(self, values: Int64s | Floats) -> Floats:
-        """For each row the median over the other rows of its instance; NaN where there are none."""
+        """Return for each row the median over the other rows of its instance; NaN if there are none."""
         out = np.full(self._size, np.nan)
         mine = values[self.rows].astype(np.float64)
         order = np.lexsort((mine, self.number))
         ordered, count = mine[order], self.counts[self.number]
         first = self.first[self.number]
         place = np.arange(len(order)) - first
-        # of n - 1 others the middle ones stand at these places; those behind me stand one further
+        # indices of the middle ones among the n - 1 others; those after this row are one further
         middles = [(count - 2) // 2, (count - 1) // 2]
         found = [
             ordered[first + np.clip(middle + (middle >= place), 0, np.maximum(count - 1, 0))]
@@ -75,7 +75,7 @@ class Instances:
 
 
 class RowFinder:
-    """Finds the row of a rank in an instance."""
+    """Index for finding the row of a rank in an instance."""
 
     def __init__(self, instance: Int64s, rank: Int64s) -> None:
         self._width = int(rank.max(initial=0)) + 1
@@ -84,7 +84,7 @@ class RowFinder:
         self._keys = key[self._order]
 
     def find(self, instance: Int64s, rank: Int64s) -> Int64s:
-        """Row numbers; -1 where the rank has no row in the instance."""
+        """Return row numbers; -1 if the rank has no row in the instance."""
         possible = (instance >= 0) & (rank >= 0) & (rank < self._width)
         wanted = np.where(possible, instance * self._width + np.where(possible, rank, 0), -1)
         if not len(self._keys):
@@ -95,10 +95,10 @@ class RowFinder:
 
 
 def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
-    """A number for each row, and the text of each number.
+    """Return a number for each row, and the text of each number.
 
-    Rows share the objects of their texts, so these are told apart by identity first, and compared as
-    texts only once each.
+    Rows share the objects of their texts, so they are first distinguished by identity, and each object is
+    compared as text only once.
     """
     texts = column.to_numpy(dtype=object)
     identity = np.fromiter(map(id, texts), np.int64, len(texts))
@@ -111,7 +111,7 @@ def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
 def group_by_texts(
     frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Rows by the texts of some columns; they come with ``columns`` only."""
+    """Yield the rows by the texts of some columns, with only ``columns``."""
     keys = [encode_texts(frame[name]) for name in by]
     number = np.zeros(len(frame), dtype=np.int64)
     for codes, texts in keys:
@@ -123,12 +123,12 @@ def group_by_texts(
         yield tuple(texts[codes[mine[0]]] for codes, texts in keys), kept.iloc[mine]
 
 
-#: A text of more digits is no rank.
+#: A text with more digits is not a rank.
 _MAX_DIGITS = 9
 
 
 def parse_group_ranks(group: str) -> frozenset[int]:
-    """Ranks of a group "0,1" or "0,1#description"; none where they are not known."""
+    """Return the ranks of a group "0,1" or "0,1#description"; empty if they are unknown."""
     words = group.split("#", 1)[0].split(",")
     if not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         return frozenset()
@@ -137,19 +137,19 @@ def parse_group_ranks(group: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSteps:
-    """Steps of the window by loaded rank."""
+    """Number of steps in the window, by loaded rank."""
 
     of_rank: Mapping[int, int]
 
     @property
     def each(self) -> int:
-        """Steps of a rank; of the one with most where they differ, at least 1."""
+        """Steps per rank: the maximum over ranks, at least 1."""
         return max(1, max(self.of_rank.values(), default=1))
 
     def over(self, group: str, rows: pd.DataFrame) -> int:
-        """Steps summed over the loaded ranks of a group, at least 1.
+        """Return the steps summed over the loaded ranks of a group, at least 1.
 
-        Where the group does not say its ranks they are those that have rows.
+        If the group does not list its ranks, those that have rows are used.
         """
         ranks = parse_group_ranks(group) or set(rows["rank"].unique())
         return max(1, sum(self.of_rank.get(int(rank), 0) for rank in ranks))

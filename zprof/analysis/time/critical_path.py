@@ -1,9 +1,9 @@
-"""The critical path: what each step waited on, by rank.
+"""Find the critical path: what each step waited on, by rank.
 
-The walk starts at the rank that ends last, and goes back. If a rank was held up by a collective, the path
-goes over to the rank that arrived last, at that instant; if a collective started when the one before it on
-its stream ended, through that one; else it is the rank's own work. Each piece begins where the previous one
-ends, so they sum to the step.
+The walk starts at the rank that ends last, and goes backward. If a rank was held up by a collective, the path
+switches to the rank that arrived last, at that instant; if a collective started when the previous one on its
+stream ended, it continues through that one; otherwise it is the rank's own work. Each piece starts where the
+previous one ends, so they sum to the step.
 """
 
 from collections import defaultdict
@@ -24,20 +24,20 @@ from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
 from zprof.model.time import CriticalPath, PathKind, PathSegment, PathShare
 
-#: A collective that starts so soon after the one before it on its stream was waiting for that.
+#: A collective that starts this soon after the previous one on its stream was waiting for it.
 _RIGHT_AFTER_NS = 20_000
-#: From the end of a collective to the next thing that a rank does: seen, 30 to 200 µs on CPU ranks.
+#: From the end of a collective to the rank's next activity: 30 to 200 µs measured on CPU ranks.
 _MAX_WAKE_UP_NS = 300_000
-#: Collectives that a rank may have started and not ended: their launches are queued.
+#: Maximum collectives of a rank that have started and not ended: their launches are queued.
 _MAX_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPoints:
-    """Columns of the rows, and by rank the rows by start.
+    """Columns of the collectives, and the rows of each rank sorted by start.
 
-    ``last``: the row of the rank that was waited for, the row itself where nobody is known.  ``queued``: the
-    row of the collective before it on its stream where that is what it waited for, else -1.
+    ``last``: the row of the rank that was waited for, or the row itself if unknown. ``queued``: the row of
+    the previous collective on its stream if it waited for that, else -1.
     """
 
     rank: Int64s
@@ -48,9 +48,9 @@ class SyncPoints:
     rows_of: dict[int, Int64s]
 
     def ended(self, rank: int, since_ns: int, until_ns: int) -> int:
-        """The row of a rank that ended last while it was held up, shortly before it went on; -1 without one.
+        """Return the row of a rank that ended last, shortly before the rank went on; -1 without one.
 
-        One that ended long before that, or still ran, is not what the rank had waited for.
+        A collective that ended long before that, or still ran, is not what the rank waited for.
         """
         rows = self.rows_of.get(rank)
         if rows is None:
@@ -64,7 +64,7 @@ class SyncPoints:
 
 
 def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
-    """From a table of collectives with launch and arrival columns."""
+    """Return the sync points of a table of collectives with launch and arrival columns."""
     rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
     return SyncPoints(
         rank=rank,
@@ -79,7 +79,7 @@ def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
 
 
 def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
-    """Of full meetings the row that starts last; of others that of the rank surely waited for."""
+    """Return the last row to start in full syncs, and in other kinds the row known to be waited for."""
     instance, itself = frame["instance"].to_numpy(np.int64), np.arange(len(frame))
     instances = Instances(instance)
     latest = instances.spread(instances.largest(start), itself)
@@ -91,7 +91,7 @@ def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
 
 
 def _find_queued_behind(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
-    """The collective before it, where neither its launch nor compute came later than the end of that."""
+    """Return the previous collective, if neither launch nor compute was ready later than its end; else -1."""
     before = frame["previous_ns"].to_numpy(np.int64)
     ready = np.maximum(frame["launch_ns"].to_numpy(np.int64), frame["computed_ns"].to_numpy(np.int64))
     ready = np.where(frame["launch_start_ns"].notna(), ready, frame["computed_ns"].to_numpy(np.int64))
@@ -101,7 +101,7 @@ def _find_queued_behind(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
     return np.where(theirs >= 0, theirs, -1)
 
 
-#: Pieces of a path; a step has some for each of its collectives.
+#: Maximum pieces of a path; a step has a few per collective.
 _MAX_PIECES = 20_000
 
 
@@ -118,12 +118,12 @@ class PathPiece:
 def walk_back(
     rank: int, begins: Mapping[int, int], end_ns: int, blocked: Mapping[int, Intervals], meetings: SyncPoints
 ) -> list[PathPiece]:
-    """The path of one step, last piece first.
+    """Return the path of one step, last piece first.
 
     Args:
-        rank: That ends last.
-        begins: Begin of the step on each rank.
-        end_ns: Its end on that rank.
+        rank: The rank that ends last.
+        begins: Start of the step on each rank.
+        end_ns: End of the step on ``rank``.
         blocked: When each rank was held up by collectives.
         meetings: The collectives.
     """
@@ -143,7 +143,7 @@ def walk_back(
 
 
 def _find_last_held_up(blocked: Intervals, now: int) -> tuple[int, int]:
-    """The last stretch, cut at ``now``, in which a rank was held up; an empty one in the far past without."""
+    """Return the last stretch up to ``now`` in which a rank was held up, or an empty one in the far past."""
     place = int(np.searchsorted(blocked[:, 0], now, side="left")) - 1
     if place < 0:
         return BEFORE_ALL_NS, BEFORE_ALL_NS
@@ -153,7 +153,7 @@ def _find_last_held_up(blocked: Intervals, now: int) -> tuple[int, int]:
 def _walk_through_collective(
     meetings: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
 ) -> tuple[int, int]:
-    """Back through a collective, and those it was queued behind, to a rank that came last and when."""
+    """Follow a collective, and those it queued behind, back; return the rank that arrived last, and when."""
     while True:
         last = int(meetings.last[row])
         rank = int(meetings.rank[row])
@@ -171,13 +171,13 @@ _MAX_SEGMENTS = 8
 def find_critical_path(
     frame: pd.DataFrame, work: Mapping[int, RankWork], steps: Mapping[int, StepWindows], calls: ReadCalls
 ) -> CriticalPath | None:
-    """The path through all steps that every rank has; None without one.
+    """Return the path through all steps that every rank has; None if there are none.
 
     Args:
         frame: Collectives of all ranks with their launches, on the common clock.
-        work: What each of the ranks did.
+        work: Work of each rank.
         steps: Steps of each rank.
-        calls: What the host of a rank did; asked for ranks on the path alone.
+        calls: Returns the host calls of a rank; called only for ranks on the path.
     """
     windows = _find_common_steps(steps)
     if not windows:
@@ -198,7 +198,7 @@ def find_critical_path(
 
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
-    """By step the begin and end of each rank, where all ranks have it."""
+    """Return the start and end on each rank, by step, for steps that all ranks have."""
     found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     for rank, windows in steps.items():
         for number, begin, end in zip(
@@ -209,7 +209,7 @@ def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, 
 
 
 class _PieceClassifier:
-    """Says how much of a stretch of a rank's own time was what; reads the host's calls once a rank."""
+    """Split a piece of a rank's own time by kind; the host's calls are read once per rank."""
 
     def __init__(self, work: Mapping[int, RankWork], calls: ReadCalls) -> None:
         self._work = work
@@ -217,7 +217,7 @@ class _PieceClassifier:
         self._sets: dict[int, Sequence[tuple[PathKind, Intervals]]] = {}
 
     def of(self, piece: PathPiece) -> dict[PathKind, int]:
-        """They sum to the piece; what is nothing else is the host's."""
+        """Return the time by kind; it sums to the piece, and the remainder is the host's."""
         whole = piece.end_ns - piece.begin_ns
         if piece.moving:
             return {PathKind.TRANSFER: whole}
@@ -248,7 +248,7 @@ class _PieceClassifier:
 def _make_segment(
     step: int, piece: PathPiece, kinds: _PieceClassifier, sums: dict[tuple[int, PathKind], int], begin_ns: int
 ) -> PathSegment:
-    """The piece by what most of it was; all of it is added to the sums."""
+    """Return the piece with its dominant kind, and add all of its kinds to the sums."""
     parts = kinds.of(piece)
     for kind, length in parts.items():
         sums[piece.rank, kind] += length

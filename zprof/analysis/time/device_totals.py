@@ -1,4 +1,4 @@
-"""What the device of each rank did in all of its trace, by the rank's own clock: no steps, no other ranks."""
+"""Measure what the device of each rank did over its whole trace, on its own clock and without steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from zprof.run.reader import Run
 class DeviceTotals:
     """Lengths of unions, from the start of the first kernel or copy to the end of the last.
 
-    compute + communication + memory count what runs at once in each of them; idle is the span without all
-    three.  ``overlapped_ns`` is the communication under compute.
+    Compute, communication and memory may overlap, so they need not sum; idle is the span without all three.
+    ``overlapped_ns`` is the communication hidden by compute.
     """
 
     rank: int
@@ -28,14 +28,14 @@ class DeviceTotals:
 
     @property
     def overlap_ratio(self) -> float | None:
-        """None where nothing communicates."""
+        """Share of the communication hidden by compute; None if there is none."""
         return self.overlapped_ns / self.communication_ns if self.communication_ns else None
 
 
 def measure_device_totals(
     run: Run, ranks: Sequence[int] | None = None
 ) -> tuple[list[DeviceTotals], list[Gap]]:
-    """Totals of the ranks whose trace has work of a device, and gaps for the others."""
+    """Return totals of the ranks whose trace has device work, and gaps for the others."""
     timelines, gaps = load_timelines(run, WindowPolicy.TRACE)
     wanted = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
     found: list[DeviceTotals] = []

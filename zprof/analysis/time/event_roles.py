@@ -1,8 +1,8 @@
-"""Rows of an ``events`` table, and the role of each: it computes, communicates, copies, or waits.
+"""Select rows of an ``events`` table, and assign roles: compute, communication, copy or wait.
 
-Rows are selected by category first, because traces with Python stacks have many times more rows for
-functions than for work. On a device compute is every kernel that is not a collective; copies and fills are
-neither. On a CPU the main thread (the one with most operators) computes while it runs an operator such as
+Rows are selected by category first, because traces with Python stacks have many times more rows for functions
+than for work. On a device, compute is every kernel that is not a collective; copies and fills are neither. On
+a CPU, the main thread (the one with the most operators) computes while it runs an operator such as
 ``aten::mm`` or a ``::compute`` range.
 """
 
@@ -20,16 +20,16 @@ from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
 
-#: In place of the stream of a row that has none.
+#: Placeholder for the stream of a row without one.
 NO_STREAM = np.iinfo(np.int64).min
 _Codes = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 
 class EventView:
-    """Rows of some categories; predicates run once for each distinct name among the rows asked for.
+    """Rows of some categories; predicates run once per distinct name among the requested rows.
 
-    ``rows``: which rows of the table they are.
+    ``rows``: their indexes in the table.
     """
 
     def __init__(self, events: pa.Table, categories: Collection[str]) -> None:
@@ -46,11 +46,11 @@ class EventView:
         self._names, self._name = _encode_column(rows, "name")
 
     def category_is(self, *wanted: str) -> Mask:
-        """Rows of these categories."""
+        """Mark the rows of these categories."""
         return _look_up([word in wanted for word in self._categories], self._category)
 
     def name_is(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
-        """Those of ``rows`` whose name answers yes."""
+        """Mark those of ``rows`` whose name satisfies the predicate."""
         used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
         answers = np.zeros(len(self._names), dtype=np.bool_)
         for code in used.tolist():
@@ -58,23 +58,23 @@ class EventView:
         return rows & (answers[self._name] if len(answers) else False)
 
     def names(self, rows: Mask) -> list[str]:
-        """The name of each of ``rows``."""
+        """Return the name of each of ``rows``."""
         return [self._names[code] for code in self._name[rows].tolist()]
 
     def coded(self, rows: Int64s) -> tuple[tuple[str, ...], Int64s]:
-        """The distinct names of ``rows`` (numbers of rows), and the place of each row's among them."""
+        """Return the distinct names of ``rows`` (row numbers), and each row's index into them."""
         used, codes = np.unique(self._name[rows], return_inverse=True)
         return tuple(self._names[code] for code in used.tolist()), codes.astype(np.int64)
 
 
 def list_categories(events: pa.Table) -> frozenset[str]:
-    """The categories that have a row."""
+    """Return the categories that have a row."""
     words, codes = _encode_column(events, "category")
     return frozenset(words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words))))
 
 
 def find_coverage(events: pa.Table) -> Intervals:
-    """From the first to the last event that lasted; one interval, or none."""
+    """Return the span from the first to the last event with a duration; one interval, or none."""
     start, duration = (events.column(name).to_numpy() for name in ("start_ns", "duration_ns"))
     lasted = duration > 0
     if not lasted.any():
@@ -102,10 +102,10 @@ _OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRoles:
-    """Of the rows of a view: all ``work`` of a device, and what it is.
+    """Masks over the rows of a view: all ``work`` of a device, and its roles.
 
-    ``described``: work that a row of the table of collectives stands for.  ``nameless``: communication
-    kernels that none stands for.
+    ``described``: work that a row of the collectives table represents. ``nameless``: communication kernels
+    without such a row.
     """
 
     work: Mask
@@ -117,9 +117,9 @@ class DeviceRoles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRoles:
-    """Of the rows of a view: those of the ``main`` thread, and what they are.
+    """Masks over the rows of a view: those of the ``main`` thread, and their roles.
 
-    ``ranges`` are its annotations; waits are ``named`` where they say for what, else ``anonymous``.
+    ``ranges`` are its annotations. Waits are ``named`` if they name their collective, else ``anonymous``.
     """
 
     main: Mask
@@ -131,12 +131,12 @@ class HostRoles:
 
 
 def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
-    """Of the work of a device.
+    """Return the roles of device work.
 
     Args:
-        view: The events, those of ``WORK`` among them.
-        collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
-            are known among the events by these three.
+        view: The events, including ``WORK_CATEGORIES``.
+        collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
+        identified among the events by these three.
     """
     work = view.category_is(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.category_is("kernel")
@@ -152,7 +152,7 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
 
 
 def assign_host_roles(view: EventView) -> HostRoles:
-    """Of the main thread of a rank that computes on its CPU; the view has operators and annotations."""
+    """Return the roles on the main thread of a CPU rank; the view has operators and annotations."""
     operators = view.category_is("cpu_op")
     main = view.thread == find_busiest(view.thread[operators])
     ranges = main & view.category_is("user_annotation")
@@ -167,7 +167,7 @@ def assign_host_roles(view: EventView) -> HostRoles:
 
 
 def find_busiest(threads: Int64s) -> int:
-    """The number that stands there most often; -1 for none."""
+    """Return the most frequent number; -1 for none."""
     if not len(threads):
         return -1
     numbers, counts = np.unique(threads, return_counts=True)
@@ -175,7 +175,7 @@ def find_busiest(threads: Int64s) -> int:
 
 
 def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
-    """Rows of ``work`` that are a collective: same start, end and stream."""
+    """Mark the rows of ``work`` that are a collective: same start, end and stream."""
     rows = _select_on_streams(collectives)
     likely = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
     mine = pd.MultiIndex.from_arrays([view.spans[likely, 0], view.spans[likely, 1], view.stream[likely]])

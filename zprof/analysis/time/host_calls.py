@@ -1,7 +1,7 @@
-"""What the host did that can hold a device up: allocator calls, waits for the device, data loader, copies.
+"""Read what the host did that can hold a device up: allocator calls, waits for the device, loader, copies.
 
-Only threads that feed the device count for the first two. A call that returns only after its copy is done
-has waited for the device (pageable memory does that to ``cudaMemcpyAsync``). The pace of a host is the time
+Only threads that feed the device count for the first two. A call that returns only after its copy is done has
+waited for the device (pageable memory does that to ``cudaMemcpyAsync``). The pace of a host is the time
 between two launches of collectives, without waits for other ranks.
 """
 
@@ -39,10 +39,10 @@ def _empty_mask() -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCopies:
-    """A row a copy: ``spans``, ``size_bytes``, and whether it goes to the host.
+    """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
 
-    ``blocking``: the calls that returned when their copy was done.  ``pending``: when a copy had been asked
-    for and had not started.
+    ``blocking``: the calls that returned when their copy was done. ``pending``: when a copy had been
+    requested and had not started.
     """
 
     spans: Intervals = field(default_factory=_empty_spans)
@@ -52,7 +52,7 @@ class HostCopies:
     pending: Intervals = field(default_factory=_empty_spans)
 
     def on(self, clock: RankClock) -> "HostCopies":
-        """The same on the common clock."""
+        """Return the same copies on the common clock."""
         return replace(
             self,
             spans=clock.common(self.spans),
@@ -62,11 +62,11 @@ class HostCopies:
 
 
 def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
-    """Choose those between host and device.
+    """Select the copies between host and device.
 
     Args:
         copies: Copies of a device, as rows of an ``events`` table.
-        events: Rows of it with the host's calls.
+        events: Rows of the same table with the host's calls.
     """
     names = [str(name) for name in copies.column("name").to_pylist()]
     to_host = np.array([_TO_HOST in name for name in names], dtype=np.bool_)
@@ -87,7 +87,7 @@ def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
 
 
 def _find_copy_calls(spans: Intervals, numbers: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
-    """The host's calls for these copies, and the copy of each."""
+    """Return the host's calls for these copies, and the copy of each call."""
     asked = pa.array(np.unique(numbers[numbers > 0]))
     category = events.column("category").cast(pa.string())
     same = pc.is_in(events.column("correlation"), asked)
@@ -103,7 +103,8 @@ _CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_
 _ALLOCATOR = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
 )
-#: Of these the ones that take memory from the device, and give it back; those of a stream's pool are cheap.
+#: Of the allocator calls, those that take memory from the device or give it back; calls on a stream's pool
+#: are cheap.
 _TAKES = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
 _GIVES = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
 _SYNC = re.compile(
@@ -130,13 +131,13 @@ def _empty_times() -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls:
-    """When the host of one rank was in such calls, each a disjoint set.
+    """When the host of one rank was in each kind of call; each field is a disjoint set.
 
-    ``limiter``: FSDP1's rate limiter.  ``optimizer``: an optimizer's step.  ``collective``: the launch of a
-    collective.  ``read``: a scalar was read back.  ``compiled``: in code that torch.compile made.  ``takes``,
-    ``gives``: when calls began that take memory from the device, or give it back.  ``copies``: between host
-    and device.  ``is_inference``: operators were recorded, and neither a backward nor an optimizer's step is
-    among them.
+    ``limiter``: FSDP1's rate limiter. ``optimizer``: an optimizer's step. ``collective``: the launch of a
+    collective. ``read``: reading back a scalar. ``compiled``: in code that torch.compile made. ``takes``,
+    ``gives``: start times of calls that take memory from the device, or give it back. ``copies``: between
+    host and device. ``is_inference``: operators were recorded, but neither a backward nor an optimizer's
+    step.
     """
 
     allocator: Intervals
@@ -153,7 +154,7 @@ class HostCalls:
     is_inference: bool = False
 
     def on(self, clock: RankClock) -> "HostCalls":
-        """The same on the common clock."""
+        """Return the same calls on the common clock."""
         return HostCalls(
             allocator=clock.common(self.allocator),
             sync=clock.common(self.sync),
@@ -171,12 +172,12 @@ class HostCalls:
 
 
 def read_host_calls(run: Run, rank: int) -> HostCalls:
-    """Read them from a rank's events."""
+    """Read the host calls from a rank's events."""
     return select_host_calls(run.table(rank, "events", _COLUMNS))
 
 
 def select_host_calls(events: pa.Table) -> HostCalls:
-    """Choose them from an ``events`` table by category and name, each distinct text looked at once."""
+    """Select the host calls from an ``events`` table by category and name, testing each text once."""
     rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
     copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
     rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
@@ -211,7 +212,7 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
-    """The rows whose text answers yes."""
+    """Return the rows whose text satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
     words = encoded.dictionary.to_pylist()
     answers = np.array([predicate(word) for word in words] or [False], dtype=np.bool_)
@@ -224,20 +225,20 @@ def _union_spans(rows: pa.Table) -> Intervals:
     return union(intervals(start, start + rows.column("duration_ns").to_numpy()))
 
 
-#: Column of the table of collectives.
+#: Column added to the table of collectives.
 HOST_NS = "host_ns"
 
 
 def add_host_pace(
     rows: pd.DataFrame, calls: HostCalls, held_up: Intervals, window_begin_ns: int
 ) -> pd.DataFrame:
-    """Add ``host_ns``, null where the launch is not known.
+    """Add ``host_ns``, null if the launch is unknown.
 
     Args:
         rows: Collectives of one rank in the steps of its window.
-        calls: What its host did.
+        calls: Calls of its host.
         held_up: When its device was held up by a collective.
-        window_begin_ns: From here on the first launch counts.
+        window_begin_ns: Start of the interval that ends with the first launch.
     """
     launch = rows["launch_start_ns"].astype("Int64")
     known = np.flatnonzero(launch.notna().to_numpy(bool))

@@ -1,16 +1,16 @@
-"""The table ``host``: what the host did while its device was idle, one row per rank and step.
+"""Make the table ``host``: what the host did while its device was idle, one row per rank and step.
 
-``idle_ns`` is the ledger's; the columns ``<part>_ns`` sum to it. On a device, in this order: data loader,
-allocator, optimizer on the host, rate limiter, waits for the device, launch (the queue was empty), other.
-``<part>_largest_ns`` is what its longest occurrence lost; ``<part>_exposed_ns`` exposed transfer with an
-empty queue meanwhile; ``<part>_under_ns`` the part under which a collective ran.
+``idle_ns`` is the ledger's; the columns ``<part>_ns`` sum to it. On a device, parts take precedence in this
+order: data loader, allocator, optimizer on the host, rate limiter, waits for the device, launch (the queue
+was empty), other. ``<part>_largest_ns`` is the loss of its longest occurrence, ``<part>_exposed_ns`` exposed
+transfer with an empty queue meanwhile, ``<part>_under_ns`` the part under which a collective ran.
 
-``syncs`` are waits for the device, ``dry_syncs`` those that left it idle; ``takes`` and ``gives`` calls
-that take memory from the device and give it back; ``loads`` batches requested from the loader.
-``read_exposed_ns``: exposed transfer that a CPU rank waited for right after it read a scalar, which it did
+``syncs`` counts waits for the device, ``dry_syncs`` those that left it idle, ``takes`` and ``gives`` calls
+that take memory from the device and give it back, ``loads`` batches requested from the loader.
+``read_exposed_ns``: exposed transfer that a CPU rank waited for right after it read a scalar, which happened
 ``held_reads`` times. ``host_copy_ns``: exposed copies between host and device of 1 MiB or more,
-``to_host_bytes`` and ``to_device_bytes`` what those moved. ``launches_seen``: the recording shows when the
-host launched; otherwise the queue is unknown, and nothing is LAUNCH. ``is_inference``: the recording has
+``to_host_bytes`` and ``to_device_bytes`` their sizes. ``launches_seen``: the recording shows when the host
+launched; otherwise the queue is unknown, and nothing is LAUNCH. ``is_inference``: the recording has
 operators, but no backward and no optimizer. ``is_compiled``: torch.compile made some of the code.
 """
 
@@ -27,14 +27,14 @@ from zprof.analysis.time.rank import RankResult
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 
-#: A wait leaves the queue empty: no longer than this after it the empty queue is its doing.
+#: A wait leaves the queue empty: the empty queue is attributed to it for at most this long after it.
 MAX_GAP_AFTER_NS = 1_000_000
-#: An optimizer that launches nothing for so long computes on the host.
+#: An optimizer that launches nothing for this long computes on the host.
 _MIN_ON_HOST_NS = 1_000_000
 
 
 class IdlePart(StrEnum):
-    """What the host did."""
+    """Activity of the host while the device is idle."""
 
     LOADER = "loader"
     ALLOCATOR = "allocator"
@@ -48,9 +48,9 @@ class IdlePart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleShares:
-    """``idle``: the parts of the idle time.  ``exposed``: those of exposed transfer with an empty queue.
+    """Idle time by part, and exposed transfer with an empty queue by part.
 
-    ``calls``: for parts that are calls of the host, these.
+    ``calls``: the host calls of each part that consists of calls.
     """
 
     idle: Mapping[IdlePart, Intervals]
@@ -58,9 +58,9 @@ class IdleShares:
     calls: Mapping[IdlePart, Intervals]
 
     def largest_ns(self, part: IdlePart, begin_ns: Int64s) -> Int64s:
-        """Return the idle time of the longest occurrence of a part in each step, given by its begin.
+        """Return the idle time of the longest occurrence of a part in each step; steps are given by start.
 
-        That is what one call lost, the gap behind it included, or else one unbroken stretch.
+        An occurrence is one call including the gap after it, or else one unbroken stretch.
         """
         spans = self.idle.get(part, EMPTY)
         events = spans
@@ -76,13 +76,13 @@ class IdleShares:
 
 
 def split_device_idle(idle: Intervals, moving: Intervals, pending: Intervals, calls: HostCalls) -> IdleShares:
-    """The parts on a rank with a device.
+    """Return the idle parts of a rank with a device.
 
     Args:
-        idle: When the device was idle, the instants behind the ledger's term.
+        idle: When the device was idle, the intervals behind the ledger's term.
         moving: When it was held up by a transfer.
         pending: When work had been launched and had not started.
-        calls: What its host did.
+        calls: Calls of its host.
     """
     starved = subtract(idle, pending)
     behind = idle[covered(starved, idle[:, 0], idle[:, 1]) > 0]
@@ -110,7 +110,7 @@ def split_device_idle(idle: Intervals, moving: Intervals, pending: Intervals, ca
 
 
 def split_cpu_idle(idle: Intervals, copies: Intervals, calls: HostCalls) -> IdleShares:
-    """The parts on a CPU rank.  ``copies``: of its main thread."""
+    """Return the idle parts of a CPU rank; ``copies`` are those of its main thread."""
     ordered = {
         IdlePart.LOADER: calls.loader,
         IdlePart.COPY: copies,
@@ -121,7 +121,7 @@ def split_cpu_idle(idle: Intervals, copies: Intervals, calls: HostCalls) -> Idle
 
 
 def _share_out(whole: Intervals, ordered: Mapping[IdlePart, Intervals]) -> dict[IdlePart, Intervals]:
-    """Each part without what those before it took; what none takes is OTHER, all together the whole."""
+    """Return each part without what earlier parts took; OTHER is the remainder, so that all sum up."""
     shares: dict[IdlePart, Intervals] = {}
     for part, spans in ordered.items():
         shares[part] = intersect(whole, spans)
@@ -131,9 +131,9 @@ def _share_out(whole: Intervals, ordered: Mapping[IdlePart, Intervals]) -> dict[
 
 
 def _extend_by_gap(calls: Intervals, idle: Intervals) -> Intervals:
-    """The calls, each with the idle time right behind it that the host's lead would have hidden.
+    """Return the calls, each extended by the idle time after it that the host's lead would have hidden.
 
-    The lead that a call used up is the work that the device still had: what it ran during the call.
+    The lead that a call used up is the work that the device still had, that is, what it ran during the call.
     """
     begin, end = calls.T
     lead = end - begin - covered(idle, begin, end)
@@ -152,9 +152,9 @@ def _keep_long(spans: Intervals) -> Intervals:
     return spans[spans[:, 1] - spans[:, 0] >= _MIN_ON_HOST_NS]
 
 
-#: Copies from this size on are parameters, gradients or a batch; below are scalars and indices.
+#: Copies of at least this size are parameters, gradients or a batch; smaller ones are scalars and indices.
 _LARGE_BYTES = 1 << 20
-#: A wait that begins so soon after a scalar was read, or after such a wait, belongs to the reading.
+#: A wait that starts this soon after reading a scalar, or after such a wait, belongs to the read.
 _READ_MARGIN_NS = np.array([0, 200_000], dtype=np.int64)
 _COUNT_COLUMNS = ("syncs", "dry_syncs", "held_reads", "takes", "gives", "loads", "read_exposed_ns")
 _COPY_COLUMNS = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
@@ -178,7 +178,7 @@ HOST_COLUMNS = (
 
 
 def make_host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> pd.DataFrame:
-    """The rows of one rank; all on the common clock; columns are ``HOST_COLUMNS``."""
+    """Return the rows of one rank, with columns ``HOST_COLUMNS``; all inputs are on the common clock."""
     activity, steps = timeline.activity, timeline.steps
     pending = _find_pending(activity.kernels, result.collectives, calls)
     shares = (
@@ -254,18 +254,17 @@ def _copy_columns(exposed: Intervals, calls: HostCalls, timeline: RankTimeline) 
 
 
 def _count_per_step(times_ns: Int64s, steps: StepWindows) -> list[int]:
-    """How many fall into each step."""
     return _sum_per_step(times_ns, np.ones(len(times_ns), dtype=np.int64), steps)
 
 
 def _sum_per_step(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
-    """What falls into each step, in the order of the steps."""
+    """Return the sum of the amounts in each step, in the order of the steps."""
     step = steps.step_at(times_ns)
     return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
 
 
 def _read_columns(moving: Intervals, waits: Intervals, read: Intervals, steps: StepWindows) -> HostColumns:
-    """Exposed transfer of waits that follow a read of a scalar, one wait close behind the other."""
+    """Return exposed transfer in waits that closely follow a scalar read, or another such wait."""
     runs = union(waits + _READ_MARGIN_NS, read + _READ_MARGIN_NS)
     if not len(read) or not len(runs):
         return {"read_exposed_ns": 0, "held_reads": 0}

@@ -1,13 +1,13 @@
-"""The kernels of a rank summed by name, in its steps: alone, and beside collectives.
+"""Sum the kernels of a rank by name, in its steps: alone, and beside collectives.
 
 For each kernel, with o the part of its duration d in which a collective ran:
 
     alone         o <= 1 % of d        overlapped    o >= 50 % of d
     excess        d - median of those alone that do the same work, of at least two
 
-Kernels do the same work if they have the same name among the same three neighbours on each side. On CPU
-ranks the outermost operators of the main thread take the place of kernels, and a collective counts from its
-last arrival on.
+Kernels do the same work if they have the same name among the same three neighbours on each side. On CPU ranks
+the outermost operators of the main thread take the place of kernels, and a collective counts from its last
+arrival on.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,15 @@ from zprof.analysis.time.timeline import RankTimeline
 ALONE_RATIO = 0.01
 OVERLAPPED_RATIO = 0.50
 _MIN_ALONE = 2
-#: Rows a rank: hostile traces have as many names as kernels.
+#: Maximum rows per rank: a hostile trace may have as many names as kernels.
 _MAX_NAMES = 256
 OTHER_KERNELS = "(others)"
 
-#: One row a rank, name and role.  ``role``: compute, copy (a kernel) or memcpy, both around collectives.
-#: Sums over the steps: ``total_ns``; ``beside_ns``, of it beside a collective; of the ``judged_count``
-#: kernels not alone for which it is known what they take alone, ``judged_beside_ns`` and ``excess_ns``;
-#: ``uncovered_ns`` of copies the part with no other compute beside it.  Medians are NaN where there is none.
+#: One row per rank, name and role. ``role``: compute, copy (a kernel) or memcpy; the last two are copies
+#: around collectives. Sums over the steps: ``total_ns``; ``beside_ns``, the part of it beside a collective;
+#: ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels that are not alone and have a
+#: known duration when alone; ``uncovered_ns``, the part of copies with no other compute beside it. Medians
+#: are NaN if there is no value.
 KERNEL_COLUMNS = (
     "rank",
     "name",
@@ -54,7 +55,7 @@ KernelColumns = dict[str, "npt.NDArray[np.generic] | list[str]"]
 
 
 def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColumns:
-    """The columns of one rank; times are on the common clock."""
+    """Return the columns of one rank; times are on the common clock."""
     work, named = timeline.activity, timeline.activity.named
     launch, start, end = named.times.T
     kept = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
@@ -89,7 +90,7 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColu
 
 
 def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
-    """The rows of all ranks as one table."""
+    """Return the rows of all ranks as one table."""
     columns = {
         name: [text for rank in ranks for text in rank[name]]
         if name in ("name", "role")
@@ -100,14 +101,14 @@ def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
 
 
 def _find_running(collectives: pd.DataFrame, on_device: bool, nameless: Intervals) -> Intervals:
-    """When a collective took something from compute."""
+    """Return when a collective took resources from compute."""
     end = collectives["end_ns"].to_numpy(np.int64)
     begin = collectives["start_ns" if on_device else "arrival_ns"].to_numpy(np.int64)
     return union(intervals(np.minimum(begin, end), end), nameless)
 
 
 def _measure_excess(kind: Int64s, duration: Int64s, alone: Mask) -> _Floats:
-    """How much longer than alone each kernel took; NaN where that is not known."""
+    """Return how much longer than alone each kernel took; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
     normal = group_medians(kind[alone], duration[alone], kinds)
     normal[np.bincount(kind[alone], minlength=kinds) < _MIN_ALONE] = np.nan
@@ -121,7 +122,7 @@ def _measure_uncovered(named: NamedWork, kept: Mask) -> Int64s:
 
 
 def _group_by_name(named: NamedWork, kept: Mask) -> tuple[Int64s, list[str], list[str]]:
-    """The row of each kernel, and name and role of each row; names beyond the largest are one."""
+    """Return the row of each kernel, and name and role of each row; small names share one row."""
     role = named.copies.astype(np.int64) + named.memcpy
     pairs, row = np.unique(named.code[kept] * len(_ROLES) + role[kept], return_inverse=True)
     names = [named.names[pair // len(_ROLES)] for pair in pairs.tolist()]
@@ -135,14 +136,14 @@ def _group_by_name(named: NamedWork, kept: Mask) -> tuple[Int64s, list[str], lis
     return place[row], [*(names[i] for i in keep), OTHER_KERNELS], [*(roles[i] for i in keep), _ROLES[0]]
 
 
-#: Names on each side: enough to tell a GEMM of the forward from one of the backward.
+#: Neighbouring names on each side: enough to distinguish a GEMM of the forward from one of the backward.
 _NEIGHBOURS = 3
 _Hashes = npt.NDArray[np.uint64]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def group_same_work(code: Int64s) -> Int64s:
-    """A number for each kernel, the same for those that do the same work; ``code`` are names in order."""
+    """Return a number for each kernel, equal for kernels that do the same work; ``code``: names in order."""
     padding = np.full(_NEIGHBOURS, -1, dtype=np.int64)
     words = _mix_bits(np.concatenate((padding, code, padding)).astype(np.uint64))
     hashed = np.zeros(len(code), dtype=np.uint64)
@@ -152,7 +153,7 @@ def group_same_work(code: Int64s) -> Int64s:
 
 
 def _mix_bits(values: _Hashes) -> _Hashes:
-    """Spread over all bits: the finaliser of splitmix64."""
+    """Spread values over all bits, as the finaliser of splitmix64 does, but without its first xor-shift."""
     values = (values + _MIX) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: _Hashes = values ^ (values >> np.uint64(31))
@@ -160,7 +161,7 @@ def _mix_bits(values: _Hashes) -> _Hashes:
 
 
 def group_medians(group: Int64s, values: Int64s, groups: int) -> npt.NDArray[np.float64]:
-    """The median of the values of each group 0 ... groups - 1; NaN where it has none."""
+    """Return the median of the values of each group 0 ... groups - 1; NaN for an empty group."""
     found = np.full(groups, np.nan)
     if not len(values):
         return found

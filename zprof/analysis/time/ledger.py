@@ -1,12 +1,12 @@
-"""The step ledger: each step's wall time split into terms that sum to it, to the nanosecond.
+"""Compute the step ledger: each step's wall time split into terms that sum to it, to the nanosecond.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
 
-Idle is the rest: the device has nothing to run, or the main thread neither computes nor is blocked on a
-collective. Unexplained is where the trace is silent: before its first and after its last event, waits for
-which no collective was seen, and communication kernels without a collective. Beside it stands collective =
-overlapped + exposed_wait + exposed_transfer. Also here: the instants behind the sums (tracks), and how far
-step times vary.
+Idle is the remainder: the device has nothing to run, or the main thread neither computes nor is blocked on a
+collective. Unexplained is time in which the trace is silent: before its first and after its last event, waits
+for which no collective was seen, and communication kernels without a collective. Separately, collective =
+overlapped + exposed_wait + exposed_transfer. This module also provides the instants behind the sums (tracks)
+and the variation of step times.
 """
 
 import itertools
@@ -25,12 +25,12 @@ from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import LEDGER_TERMS, RankTime, StepTime
 
 STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns", "memcpy_ns")
-#: What the profiler's stamp adds to each edge of an interval.
+#: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
 
 
 def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
-    """One row for each step of a rank; columns are ``STEP_COLUMNS``."""
+    """Return one row per step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     ran = union(blocking.running)
     copies, silent = _find_copies_and_silence(timeline, blocking, exposure)
@@ -60,7 +60,7 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposur
 
 
 def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
-    """When a rank was idle: in its steps, outside of all other terms."""
+    """Return when a rank was idle: in its steps, outside of all other terms."""
     others = (timeline.activity.compute, exposure.waiting, exposure.moving)
     return subtract(
         timeline.steps.spans, union(*others, *_find_copies_and_silence(timeline, blocking, exposure))
@@ -70,7 +70,7 @@ def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposu
 def _find_copies_and_silence(
     timeline: RankTimeline, blocking: Blocking, exposure: Exposure
 ) -> tuple[Intervals, Intervals]:
-    """Exposed copies, and when the trace is silent; they may overlap."""
+    """Return the exposed copies, and the intervals in which the trace is silent; they may overlap."""
     activity = timeline.activity
     known = union(activity.compute, exposure.waiting, exposure.moving)
     copies = subtract(activity.copies, union(known, union(blocking.running)))
@@ -81,14 +81,14 @@ def _find_copies_and_silence(
 def average_rank_time(
     rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
-    """Means over the steps of one rank, as whole nanoseconds that still sum.
+    """Return means over the steps of one rank, in whole nanoseconds that still sum.
 
     Args:
-        rows: Its steps.
+        rows: The rank's steps.
         method: How exposure was found.
-        noise_floor_ns: Below which size a term means nothing.
-        first_wait_ns: The exposed wait of the first collective of each group, of all steps together.
-        unsplit_ns: The exposed time of collectives of which not all ranks were seen, of all steps together.
+        noise_floor_ns: Terms below this mean nothing.
+        first_wait_ns: Exposed wait of the first collective of each group, summed over all steps.
+        unsplit_ns: Exposed time in collectives of which not all ranks were seen, summed over all steps.
     """
     terms = dict(
         zip(
@@ -117,14 +117,14 @@ def average_rank_time(
 
 
 def list_step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
-    """The same rows as values of the report."""
+    """Return the rows as values of the report."""
     names = [field.name for field in fields(StepTime)]
     columns = [rows[name].tolist() for name in names]
     return tuple(StepTime(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
 
 
 def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
-    """Each sum over ``count``, rounded so that the results add up to the whole sum over ``count``."""
+    """Return each sum divided by ``count``, rounded so that the results add up to the divided total."""
     running = [0]
     for value in sums:
         running.append(running[-1] + value)
@@ -134,10 +134,10 @@ def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
 def estimate_noise_floor(
     timeline: RankTimeline, blocking: Blocking, collectives: pd.DataFrame, uncertainty_ns: int
 ) -> int:
-    """Below which size a term of the ledger means nothing, as the worst case of a step.
+    """Return the size below which a ledger term means nothing, as the worst case per step.
 
-    The edges of computing and blocked spans are stamped to about 1 µs each; the instant at which the
-    last rank arrives is known to twice the uncertainty of the clocks, for each collective.
+    The edges of computing and blocked spans are stamped to about 1 µs each. The instant at which the last
+    rank arrives is known to twice the clock uncertainty, for each collective.
     """
     within = timeline.steps.spans
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
@@ -149,7 +149,11 @@ _MIN_STEPS = 3
 
 
 def estimate_step_noise(steps: pd.DataFrame) -> int | None:
-    """That half width, of a table with a row a rank and step; None for fewer than three steps."""
+    """Return the 95 % half width of the difference of two recordings' mean step times.
+
+    The standard deviation comes from ``steps``, with one row per rank and step. None for fewer than three
+    steps.
+    """
     walls = steps.groupby("step")["wall_ns"].mean()
     if len(walls) < _MIN_STEPS:
         return None
@@ -158,12 +162,12 @@ def estimate_step_noise(steps: pd.DataFrame) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTracks:
-    """One rank, all on the common clock; ``clock`` brings its other times there.
+    """Instants of one rank on the common clock; ``clock`` converts its other times.
 
-    ``waiting`` and ``moving``: when it was held up by a collective, before and after the last rank's
-    arrival.  Cut to ``steps`` they are the exposed wait and transfer of the ledger.  ``host_steps``: the same
-    steps by the host's marks.  ``wait_before_ns``: how long it waited in the first collective of the
-    recording, where that was launched before its steps.
+    ``waiting`` and ``moving``: when a collective held it up, before and after the last rank's arrival.
+    Clipped to ``steps`` they are the exposed wait and transfer of the ledger. ``host_steps``: the same steps
+    by the host's marks. ``wait_before_ns``: the wait in the first collective of the recording, if that was
+    launched before the rank's steps.
     """
 
     rank: int
@@ -180,7 +184,7 @@ class RankTracks:
 def make_rank_tracks(
     timeline: RankTimeline, clock: RankClock, exposure: Exposure, wait_before_ns: int
 ) -> RankTracks:
-    """What is kept of a rank that has been measured; ``timeline`` is on the common clock."""
+    """Return the tracks of a measured rank; ``timeline`` is on the common clock."""
     return RankTracks(
         rank=timeline.rank,
         host=timeline.host,

@@ -1,4 +1,4 @@
-"""Measure one rank: when communication blocked it, by which collective, its step ledger, and its work."""
+"""Measure one rank: when and by which collective it was blocked, its step ledger, and its work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +31,11 @@ _NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWork:
-    """On the common clock.  ``blocked``: held up by a collective.  ``copies``: under neither of the others.
+    """Work of one rank on the common clock.
 
-    ``kernels``: launch, duration and end of each compute kernel of a device, by launch.
-    ``begin_ns``: of the window.
+    ``blocked``: held up by a collective. ``copies``: copies outside both compute and blocked time.
+    ``kernels``: launch, duration and end of each compute kernel of a device, sorted by launch. ``begin_ns``:
+    start of the window.
     """
 
     on_device: bool
@@ -45,44 +46,44 @@ class RankWork:
     kernels: Int64s
 
     def computed(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Compute of each stretch of time."""
+        """Return the compute time within each interval."""
         return covered(self.compute, starts, ends)
 
     def computed_in_program(self, launched_from: Int64s, launched_to: Int64s) -> Int64s:
-        """Duration of the kernels that each stretch of the program launched, whenever they ran."""
+        """Return the duration of the kernels launched in each interval of the program, whenever they ran."""
         total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
         low, high = (np.searchsorted(self.kernels[:, 0], edge) for edge in (launched_from, launched_to))
         computed: Int64s = np.maximum(0, total[high] - total[low])
         return computed
 
     def reached(self, launches: Int64s) -> Int64s:
-        """When each place of the program was reached: launched, and the compute before it done."""
+        """Return when each point of the program was reached: launched, and all compute before it finished."""
         done = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
         before = np.searchsorted(self.kernels[:, 0], launches, side="left")
         reached: Int64s = np.maximum(launches, done[before])
         return reached
 
     def copied(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Exposed copies of each stretch of time."""
+        """Return the time of exposed copies within each interval."""
         return covered(self.copies, starts, ends)
 
     def held_up(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Blocked time of each stretch of time."""
+        """Return the blocked time within each interval."""
         return covered(self.blocked, starts, ends)
 
     @property
     def busy(self) -> Intervals:
-        """All of it together."""
+        """Union of compute, copies and blocked time."""
         return union(self.compute, self.copies, self.blocked)
 
     def idle(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """What is left of each stretch of time."""
+        """Return the time within each interval that is neither compute, copies nor blocked."""
         idle: Int64s = np.maximum(0, ends - starts) - covered(self.busy, starts, ends)
         return idle
 
 
 def make_rank_work(activity: Activity, exposure: Exposure, begin_ns: int) -> RankWork:
-    """Keep what is needed of a rank that has been measured."""
+    """Return the work of a measured rank that other ranks are compared with."""
     blocked = union(exposure.waiting, exposure.moving)
     order = np.argsort(activity.kernels[:, 0], kind="stable")
     launch, start, end = activity.kernels[order].T
@@ -98,10 +99,10 @@ def make_rank_work(activity: Activity, exposure: Exposure, begin_ns: int) -> Ran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What is known of one rank; ``collectives`` are those of its steps.
+    """Result of one rank; ``collectives`` are those of its steps.
 
-    ``idle``: the instants behind the ledger's idle; ``ran``: when a collective did.  ``wait_before_ns``: how
-    long it waited in the first collective of the recording, where that was launched before its steps.
+    ``idle``: the intervals behind the ledger's idle term. ``ran``: when a collective ran. ``wait_before_ns``:
+    the wait in the first collective of the recording, if that was launched before the rank's steps.
     """
 
     time: RankTime
@@ -122,9 +123,9 @@ def analyse_rank(
     """Return exposure and ledger of one rank on the common clock.
 
     Args:
-        timeline: The rank's.
+        timeline: Timeline of the rank.
         frame: Its collectives, decomposed.
-        uncertainty_ns: Of the clocks.
+        uncertainty_ns: Uncertainty of the clocks.
         started_ns: When the recording of each loaded rank had started.
     """
     order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
@@ -162,11 +163,11 @@ def analyse_rank(
 
 
 def _add_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[int, int]) -> pd.DataFrame:
-    """Add the step that launched each collective, and whether the start of the profiler is in its waiting.
+    """Add the step that launched each collective, and whether its wait includes the start of the profiler.
 
-    Of several steps that is taken from the first of each group: the other steps have the same without it.
-    Where that was launched before the first step, the start was waited out there.  Of a single step only what
-    was waited before all ranks were recorded is set apart.
+    With several steps, the first collective of each group is marked; the other steps contain the same
+    collective without the start. If that first one was launched before the first step, the start was waited
+    out there. With a single step, only the wait before all ranks were recorded is marked.
     """
     launched = frame["launch_start_ns"].fillna(BEFORE_ALL_NS).to_numpy(dtype=np.int64)
     by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
@@ -180,7 +181,7 @@ def _add_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[
 
 
 def _find_started_early(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[int, int]) -> Mask:
-    """Mark collectives most of whose waiting lies before the recording of all of their ranks had started.
+    """Mark collectives with most of their wait before the recording of all their ranks had started.
 
     What a rank did before its recording started is not in the trace; what made it late after that is.
     """
@@ -201,10 +202,9 @@ def _find_started_early(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[i
 
 
 def find_recording_start(timeline: RankTimeline) -> int:
-    """Return when the recording of a rank had started: from its first event on, and after its first call.
+    """Return when the recording of a rank had started: at its first event, plus the first call's own time.
 
-    The first call into a driver that is being profiled may take a third of a second, with nothing on the
-    device.
+    The first call into a profiled driver may take a third of a second, with nothing on the device.
     """
     activity = timeline.activity
     if not len(activity.coverage):
@@ -215,7 +215,7 @@ def find_recording_start(timeline: RankTimeline) -> int:
 
 
 def _find_first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
-    """Rows with the least sequence of their group among those that were recorded from their launch on."""
+    """Mark the rows with the lowest sequence of their group among those recorded from their launch on."""
     rows = np.flatnonzero(recorded)
     sequence = frame["sequence"].to_numpy(np.int64)
     (group, _), (method, methods) = encode_texts(frame["group"]), encode_texts(frame["method"])
@@ -248,7 +248,7 @@ def _find_wait_before(collectives: pd.DataFrame) -> int:
 
 
 def sum_unsplit(collectives: pd.DataFrame) -> int:
-    """Exposed time in collectives of which not all ranks were seen."""
+    """Return the exposed time in collectives of which not all ranks were seen."""
     bound = collectives["bound"].to_numpy(bool)
     waits, transfers = (
         collectives[name].to_numpy(np.int64)[bound] for name in ("exposed_wait_ns", "exposed_transfer_ns")

@@ -1,4 +1,4 @@
-"""The steps of the time window on one rank: by the host's marks, moved behind the work that each launched.
+"""Find the steps of the time window on one rank: the host's marks, moved behind the work each step launched.
 
 Work belongs to the step that launched it: by the host's call, else by the device's own range of a step on
 that stream.
@@ -19,7 +19,7 @@ from zprof.analysis.time.event_roles import EventView, Mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindows:
-    """Numbers, begins and ends of steps, by begin."""
+    """Numbers, starts and ends of steps, sorted by start."""
 
     number: Int64s
     begin_ns: Int64s
@@ -34,11 +34,11 @@ class StepWindows:
         return intervals(self.begin_ns, self.end_ns)
 
     def on(self, clock: RankClock) -> "StepWindows":
-        """The same steps on the common clock."""
+        """Return the same steps on the common clock."""
         return replace(self, begin_ns=clock.common(self.begin_ns), end_ns=clock.common(self.end_ns))
 
     def where(self, mask: Mask) -> "StepWindows":
-        """Return some of the steps."""
+        """Return the steps selected by a mask."""
         return StepWindows(number=self.number[mask], begin_ns=self.begin_ns[mask], end_ns=self.end_ns[mask])
 
     def only(self, numbers: Sequence[int]) -> "StepWindows":
@@ -46,7 +46,7 @@ class StepWindows:
         return self.where(np.isin(self.number, numbers))
 
     def step_at(self, times_ns: Int64s) -> Int64s:
-        """The step that holds each instant; -1 outside all of them."""
+        """Return the step that contains each instant; -1 outside of all steps."""
         if not len(self):
             return np.full(len(times_ns), -1, dtype=np.int64)
         index = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
@@ -55,7 +55,7 @@ class StepWindows:
 
 
 def read_step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
-    """Those of ``steps`` that have both marks and a length."""
+    """Return those of ``steps`` that have both marks and a positive length."""
     begins, ends = read_mark_times(marks, "step_begin"), read_mark_times(marks, "step_end")
     both = sorted(
         (begins[step], ends[step], step)
@@ -67,16 +67,16 @@ def read_step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
 
 
 def make_single_step(number: int, begin_ns: int, end_ns: int) -> StepWindows:
-    """One stretch as a step."""
+    """Return one stretch as a step."""
     begin, end = np.array([begin_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
     return StepWindows(number=np.array([number], dtype=np.int64), begin_ns=begin, end_ns=end)
 
 
 def move_behind_work(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
-    """Steps as a device ran them: each boundary moves behind the work that was launched before it.
+    """Return the steps as a device ran them: each boundary moves behind the work launched before it.
 
-    The host runs ahead of its device, so the marks of the host alone would cut a step's last kernels
-    off and count them to the next.
+    The host runs ahead of its device, so the host's marks alone would cut off a step's last kernels and count
+    them in the next.
 
     Args:
         host: Steps by the host's marks.
@@ -94,7 +94,7 @@ def move_behind_work(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -
 
 
 def read_mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
-    """Times of one kind of mark by its number."""
+    """Return the times of one kind of mark, by its number."""
     chosen = marks["kind"].astype(object).to_numpy() == kind
     numbers, times = (marks[name].to_numpy()[chosen].tolist() for name in ("number", "time_ns"))
     return dict(zip(numbers, times, strict=True))
@@ -107,11 +107,11 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """``steps`` are what the ledger splits, ``host_steps`` when what belongs to them was launched.
+    """Steps of a rank; ``steps`` are what the ledger splits, ``host_steps`` when their work was launched.
 
-    ``program``: the steps of the program by its host's marks, also where the window is one stretch over
-    several of them; None where nothing marks them.
-    ``unknown``: steps left out of both, for the trace ends before what they launched.
+    ``program``: the steps of the program by its host's marks, even if the window is one stretch over several
+    of them; None if nothing marks them. ``unknown``: steps left out of both because the trace ends before the
+    work that they launched.
     """
 
     steps: StepWindows
@@ -122,7 +122,7 @@ class Windows:
 
 
 def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activity) -> Windows:
-    """The steps by their marks; on a device moved behind the work of each."""
+    """Return the steps by their marks; on a device they are moved behind the work of each step."""
     source = _read_source(marks)
     if activity.on_device and source == WHOLE_TRACE:
         return find_trace_windows(activity)
@@ -142,14 +142,14 @@ def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activ
 
 
 def find_trace_windows(activity: Activity) -> Windows:
-    """One step over all work of the device, or from the first to the last event of a CPU rank."""
+    """Return one step over all work of the device, or from the first to the last event of a CPU rank."""
     ran = activity.work if activity.on_device else activity.coverage
     steps = _span_step(ran)
     return Windows(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
 
 
 def find_program_steps(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows | None:
-    """Return the steps that the program marked, or None where it marked none."""
+    """Return the steps that the program marked, or None if it marked none."""
     return None if _read_source(marks) == WHOLE_TRACE else read_step_windows(marks, steps)
 
 
@@ -164,18 +164,19 @@ def _read_source(marks: pd.DataFrame) -> str:
     return str(names.iloc[0]) or RECORDER if len(names) else RECORDER
 
 
-#: Calls that launch kernels; copies and fills of no bytes leave no work.
+#: Calls that launch kernels; zero-byte copies and fills leave no work.
 _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
-#: In place of a launch that the trace does not have; before all steps, as a time.
+#: Placeholder for a launch that is not in the trace; as a time it lies before all steps.
 UNKNOWN_NS = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """``call_ns``: the launch of each row of work, ``UNKNOWN_NS`` where it is not in the trace.
+    """Launch times of the work of a device.
 
-    ``known``: launch and end of the others; ``unknown`` and ``unknown_stream``: when and where those ran.
-    ``lost_ns``: launches behind the last one whose work is in the trace.
+    ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
+    end of work with a known launch. ``unknown`` and ``unknown_stream``: when and on which stream the other
+    work ran. ``lost_ns``: launches after the last one whose work is in the trace.
     """
 
     call_ns: Int64s
@@ -186,7 +187,7 @@ class Launches:
 
 
 def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
-    """Find the host's call of each row of ``work`` by its correlation."""
+    """Find the host's call of each row of ``work`` by its correlation id."""
     calls = calls & (view.correlation > 0)
     call_ns = _find_call_times(view, work, calls)
     seen = call_ns != UNKNOWN_NS
@@ -203,10 +204,10 @@ def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
 
 
 def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
-    """Return the launches of kernels that the recording, or its file, ended before.
+    """Return the kernel launches whose kernels are missing because the recording, or its file, ended first.
 
-    In the middle of a trace a launch may have no kernel by nature: it was captured into a graph.  And calls
-    that never have one, as those of host functions, say nothing.
+    A launch in the middle of a trace may have no kernel because it was captured into a graph. Calls that
+    never have a kernel, such as those of host functions, are no evidence.
     """
     rows = np.flatnonzero(launches)
     has_work = np.isin(view.correlation[rows], view.correlation[work])
@@ -219,10 +220,11 @@ def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
 
 
 def assign_work_to_steps(activity: Activity, host: StepWindows) -> Intervals:
-    """Launch and end of all work of which it can be said in which step it was launched.
+    """Return launch and end of all work that can be assigned to a step.
 
-    By the host's call, else by the device's own range of a step on that stream; else, where it ran before
-    all work of known launch, it was launched before the recording began.  Of the rest nothing is said.
+    Work is assigned by the host's call, else by the device's own range of a step on that stream. Remaining
+    work that ran before all work with a known launch was launched before the recording started. Other work is
+    left out.
     """
     steps = _find_device_steps(activity, host)
     rest = activity.unlaunched[steps == UNKNOWN_NS]
@@ -242,7 +244,7 @@ def _find_call_times(view: EventView, work: Mask, calls: Mask) -> Int64s:
 
 
 def _find_device_steps(activity: Activity, host: StepWindows) -> Int64s:
-    """The begin of the step in whose range on its stream each row ran, where there is one."""
+    """Return the start of the step whose range contains each row on its stream, or ``UNKNOWN_NS``."""
     found = np.full(len(activity.unlaunched), UNKNOWN_NS, dtype=np.int64)
     known = np.isin(activity.steps.number, host.number)
     for stream in np.unique(activity.steps.stream[known]).tolist():
@@ -263,7 +265,7 @@ def _step_begins(host: StepWindows, numbers: Int64s) -> Int64s:
 
 
 def _find_earlier_work(rest: Intervals, activity: Activity) -> Intervals:
-    """Rows of ``rest`` that began before the first work of known launch was done."""
+    """Return the rows of ``rest`` that started before the first work with a known launch had ended."""
     if not len(activity.launched) or not len(rest):
         return EMPTY
     early = rest[rest[:, 0] < activity.launched[:, 1].min()]

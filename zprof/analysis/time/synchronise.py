@@ -1,8 +1,8 @@
-"""Match the collectives of all ranks, check that the match is possible, and bring the clocks together.
+"""Match the collectives of all ranks, check that the match is possible, and align the clocks.
 
-The three belong together: the check needs no clocks (no rank leaves before another has entered, whatever
-the offsets), the clocks need matched collectives, and what still contradicts is refused. Groups with a
-stated sequence come first: their clocks, and those of pings, help to match the others.
+The three depend on each other: the check needs no clocks (no rank leaves before another has entered, whatever
+the offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with
+a stated sequence come first; their clocks, and those of pings, help to match the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from zprof.analysis.time.matching.slots import Hints
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.gaps import Gap
 
-#: Columns that hold times of the rank's clock.
+#: Columns that hold times on the rank's clock.
 TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
 
 
@@ -37,9 +37,9 @@ TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_
 class SynchronisedRun:
     """All collectives on the common clock, and the clocks.
 
-    ``collectives`` has ``instance`` (equal on all rows of a match, -1 where there is none), ``matched`` (all
-    ranks of the group are in it) and ``rung`` (how it was matched).  ``shifts`` and ``excluded``: how the
-    match was repaired.
+    ``collectives`` has ``instance`` (equal on all rows of a match, -1 without one), ``matched`` (all ranks of
+    the group are in it) and ``rung`` (how it was matched). ``shifts`` and ``excluded``: how the match was
+    repaired.
     """
 
     collectives: pd.DataFrame
@@ -52,12 +52,12 @@ class SynchronisedRun:
 def synchronise(
     collectives: pd.DataFrame, timelines: Sequence[RankTimeline], world_size: int | None = None
 ) -> SynchronisedRun:
-    """Put the collectives of ``timelines`` on one clock.
+    """Move the collectives of ``timelines`` to one clock.
 
     Args:
         collectives: Rows of all ranks with a ``rank`` column, each on its rank's clock.
-        timelines: The ranks that are loaded.
-        world_size: Ranks of the job, where that is known.
+        timelines: The loaded ranks.
+        world_size: Number of ranks of the job, if known.
     """
     ranks = sorted(timeline.rank for timeline in timelines)
     hosts = {timeline.rank: timeline.host for timeline in timelines}
@@ -88,7 +88,7 @@ def _list_sources(pings: ClockTable, tables: Sequence[ClockTable]) -> list[Clock
 
 
 def _move_to_common_clock(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
-    """Shift everything; matches with a rank whose clock is unknown are refused."""
+    """Shift all times to the common clock, and refuse matches with a rank whose clock is unknown."""
     unknown = frame.loc[~frame["rank"].isin(list(clocks.of_rank)), "instance"].unique()
     frame = refuse_rows(frame, frame["instance"].isin(unknown))
     places = {int(str(rank)): np.asarray(where) for rank, where in frame.groupby("rank").indices.items()}
@@ -104,7 +104,10 @@ def _move_times(times: pd.Series, places: Mapping[int, Int64s], clocks: Clocks) 
 
 
 def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:
-    """Hints on two ranks.  A host's one clock is no measurement, and stated apart."""
+    """Return a function that gives clock hints for two ranks.
+
+    A shared host clock is not a measurement, so it is a separate field.
+    """
     clocks, _ = align_clocks(dict.fromkeys(hosts, ""), base, sources)
     origin = base[min(hosts)]
 
@@ -129,7 +132,7 @@ def _measure_difference(
 
 
 def _clock_at_base(clocks: Clocks, base: Mapping[int, int], origin: int, rank: int) -> tuple[float, float]:
-    """Offset and drift of times that count from the rank's base."""
+    """Return offset and drift for times relative to the rank's base."""
     clock = clocks.of_rank[rank]
     drift = clock.drift_ppb * 1e-9
     whole = clock.offset_ns - (base[rank] - origin)

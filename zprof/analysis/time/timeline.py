@@ -35,13 +35,13 @@ _TABLES = ("events", "collectives", "mark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeline:
-    """One rank's time window.
+    """Time window of one rank.
 
-    ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` those that the
-    ledger splits, on a device moved behind the work of each step.  ``source``: what marked them.
-    ``program_steps``: those of the program, also where the window is one stretch; None where none is marked.
-    ``unknown_steps``: those left out because the trace ends before what they launched.
-    ``pings``: begin and end of each clock ping by its index.
+    ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` are those that the
+    ledger splits, on a device moved behind the work of each step. ``source``: what marked them.
+    ``program_steps``: those of the program, even if the window is one stretch; None if none is marked.
+    ``unknown_steps``: steps left out because the trace ends before the work that they launched. ``pings``:
+    start and end of each clock ping by its index.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class RankTimeline:
     unknown_steps: tuple[int, ...] = ()
 
     def on(self, clock: RankClock) -> "RankTimeline":
-        """The same on the common clock; pings stay as they were stamped."""
+        """Return the same timeline on the common clock; pings keep their timestamps."""
         return replace(
             self,
             steps=self.steps.on(clock),
@@ -66,22 +66,22 @@ class RankTimeline:
 
     @property
     def holds_several_steps(self) -> bool:
-        """Whether the window is one stretch over steps that the program marked."""
+        """Return whether the window is one stretch over steps that the program marked."""
         steps = self.program_steps
         return steps is not None and not np.array_equal(steps.begin_ns, self.host_steps.begin_ns)
 
     @property
     def outside_ns(self) -> int:
-        """How long the device worked outside of the window."""
+        """Device work outside of the window, in ns."""
         return measure(subtract(self.activity.work, self.steps.spans))
 
 
 def load_timelines(
     run: Run, policy: WindowPolicy = WindowPolicy.STEP
 ) -> tuple[list[RankTimeline], list[Gap]]:
-    """The ranks that recorded a time window, cut to ``policy``, and gaps for those that did not.
+    """Load the ranks that recorded a time window, as ``policy`` selects it, and gaps for the other ranks.
 
-    A snapshot has no times, and nothing that its owner can do would add them: no gap.
+    A snapshot has no times, and its owner cannot add them, so it gets no gap.
     """
     timelines: list[RankTimeline] = []
     gaps: list[Gap] = []
@@ -103,9 +103,9 @@ def load_timelines(
 
 
 def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
-    """The collectives of these ranks in one table with a ``rank`` column."""
+    """Return the collectives of these ranks in one table with a ``rank`` column."""
     frame = as_frame(pa.concat_tables(_read_collectives(run, t.rank) for t in timelines).unify_dictionaries())
-    # as objects: numpy's own strings would give each row the room of the longest group
+    # as objects: numpy's own strings would give each row the space of the longest group
     words = ["kind", "group", "dtype", "method", "unit"]
     frame[words] = frame[words].astype(object)
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
@@ -139,7 +139,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
 
 
 def _read_activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
-    """What the rank did; None where it has a device of which the trace shows nothing."""
+    """Return the activity of a rank; None if it has a device that does not appear in the trace."""
     if has_device_work(events):
         return read_device_activity(events, run.table(rank, "collectives", ("start_ns", "end_ns", "stream")))
     return None if launches_device_work(events) else read_host_activity(events)
@@ -160,7 +160,7 @@ _RECORD_DEVICE = (
 
 
 def missing_rank_gaps(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
-    """A rank without a time window; a snapshot has none, and nothing that its owner can do adds one."""
+    """Report a rank without a time window; a snapshot never has one, so it gets no gap."""
     if run.manifest.source == "snapshot":
         return []
     reason = (
@@ -173,7 +173,7 @@ def missing_rank_gaps(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
 
 
 def missing_steps_gaps(run: Run, rank: int, found: int, policy: WindowPolicy) -> list[Gap]:
-    """Steps that the recorder counted, and whose marks are not there."""
+    """Report steps that the recorder counted but whose marks are missing."""
     wanted = len(run.rank_manifests[rank].time_steps)
     if policy is WindowPolicy.TRACE or found == wanted:
         return []
@@ -182,7 +182,7 @@ def missing_steps_gaps(run: Run, rank: int, found: int, policy: WindowPolicy) ->
 
 
 def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
-    """Steps that launched kernels of which the trace holds nothing: what the device did then is not known."""
+    """Report steps whose kernels are missing from the trace, so that the device's activity is unknown."""
     if not steps:
         return []
     named = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
@@ -195,7 +195,7 @@ def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
 
 
 def unequal_steps_gaps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
-    """Ranks whose windows are of different steps: each is measured over its own."""
+    """Report ranks whose windows cover different steps; each is measured over its own."""
     common = set.intersection(*map(set, steps.values())) if steps else set()
     odd = [rank for rank, mine in steps.items() if set(mine) != common]
     if not odd:
@@ -208,13 +208,13 @@ def unequal_steps_gaps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
 
 
 def no_work_gap(rank: int) -> Gap:
-    """A rank that has a device, of which the trace shows no work."""
+    """Report a rank that used a device without any device work in the trace."""
     reason = "no GPU work in the trace, though this rank used a GPU: nothing is said of its time"
     return Gap(what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
 
 
 def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:
-    """Ranks of a job of several in whose window nothing communicates."""
+    """Report ranks, in a job of several, in whose window nothing communicates."""
     if world_size <= 1 or not silent:
         return []
     remedy = "measure a window in which the ranks communicate; --window trace looks at all of the trace"
@@ -227,11 +227,11 @@ def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size:
 
 
 def unsplit_exposure_gaps(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
-    """Exposed communication of which nobody can say how much of it is waiting.
+    """Report exposed communication that cannot be split into wait and transfer.
 
     Args:
-        exposed_ns: All of it.
-        unsplit_ns: That in collectives of which not all ranks were seen, or could be matched.
+        exposed_ns: All exposed communication.
+        unsplit_ns: The part in collectives of which not all ranks were seen, or could be matched.
     """
     if 100 * unsplit_ns <= exposed_ns:
         return []

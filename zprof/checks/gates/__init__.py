@@ -1,1 +1,1 @@
-"""The gates: each reads one quantity of a run and of its baseline, and says whether the limit holds."""
+"""The gates: each reads one quantity of a run and of its baseline, to be judged against a limit."""

@@ -1,6 +1,7 @@
-"""Gates of communication: bytes and number of the collectives of a step, and bytes against the law.
+"""Read the gates of communication: collectives and their bytes per step, also against the ZeRO formula.
 
-Both sums are of one rank; which kind, data type and group size grew, came new or is gone is said beside them.
+Both sums are of one rank. The kind, data type and group size that grew, is new or is gone is reported beside
+them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,17 +26,17 @@ _Key = tuple[str, str, int]
 
 
 def collective_bytes(asked: GateInput) -> Reading:
-    """Bytes of the full tensors of all collectives, a step of one rank."""
+    """Read the bytes of the full tensors of all collectives, per step and rank."""
     return _reading(asked, _bytes, format_bytes, "bytes")
 
 
 def collective_count(asked: GateInput) -> Reading:
-    """How many collectives a rank takes part in, a step."""
+    """Read the number of collectives that a rank takes part in, per step."""
     return _reading(asked, _count, format_count, "count")
 
 
 def collective_bytes_law(asked: GateInput) -> Reading:
-    """Bytes that a rank moves in a step, an all-reduce counted twice, over the bytes of all parameters."""
+    """Read the bytes that a rank moves per step over those of all parameters; all_reduces count twice."""
     volume = asked.report.volume
     if volume is None or not volume.parameter_bytes:
         gap = next((gap for gap in asked.report.gaps if gap.what == "volume"), None)
@@ -83,7 +84,7 @@ def _reading(asked: GateInput, amount: Amount, shown: Callable[[float], str], fi
 
 
 def _before(asked: GateInput) -> tuple[tuple[CollectiveBaseline, ...] | None, tuple[int, ...]]:
-    """The baseline's collectives, and the ranks that only the run has."""
+    """Return the baseline's collectives, and the ranks that only the run has."""
     before: Baseline | None = asked.before
     if before is None or before.collectives is None:
         return None, ()
@@ -129,14 +130,14 @@ def _keys(entries: Sequence[CollectiveBaseline]) -> set[_Key]:
 def _changes(
     now: Sequence[CollectiveBaseline], before: Sequence[CollectiveBaseline], amount: Amount
 ) -> Mapping[_Key, Fraction]:
-    """How much more of each there is than in the baseline; what is gone is less."""
+    """Return the change of each collective against the baseline, negative for those that are gone."""
     theirs = {_key(entry): amount(entry) for entry in before}
     changes = {_key(entry): amount(entry) - theirs.get(_key(entry), 0) for entry in now}
     return {**{key: -size for key, size in theirs.items()}, **changes}
 
 
 def _choose_subject(grown: Mapping[_Key, Fraction], now: Sequence[CollectiveBaseline], amount: Amount) -> str:
-    """Whose the sum is: what grew most, else the largest."""
+    """Return the name of the collective that grew most, else of the largest."""
     if grown and max(grown.values()) > 0:
         return _name_collective(max(grown, key=grown.__getitem__))
     return _name_collective(_key(max(now, key=amount))) if now else ""
@@ -149,7 +150,7 @@ def _describe_growth(
     amount: Amount,
     shown: Callable[[float], str],
 ) -> str:
-    """What grew most, what came new, what is gone: each the largest, and how many more."""
+    """Return what grew most, what is new and what is gone: the largest of each, and how many more."""
     if before is None:
         most = max(now, key=amount, default=None)
         return (

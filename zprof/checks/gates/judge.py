@@ -1,19 +1,19 @@
-"""From a reading to the result of a gate: the same rules for all of them.
+"""Turn a reading into the result of a gate, by the same rules for all gates.
 
 relative limit, no baseline             skipped
 a limit that no value can break         skipped
 the run lacks what the baseline has     unknown
-only the baseline lacks it, or steps    unknown where the limit was stated, a warning where it is a default
+only the baseline lacks it, or steps    unknown if the limit was stated, a warning if it is a default
 neither has it, or the run too few steps
-                                        unknown where the limit was stated, skipped where it is a default
-a bound cannot decide                   unknown; a default that the baseline's bound leaves open: a warning
-                                        where what was seen is beyond the limit, else skipped
-within it, a sum of other things        a warning
-beyond the limit                        failed, or warned where the limit or the gate says so
+                                        unknown if the limit was stated, skipped if it is a default
+a bound cannot decide                   unknown; for a default that only the baseline's bound leaves open,
+                                        a warning if the measured value is beyond the limit, else skipped
+within it, a sum of other collectives   a warning
+beyond the limit                        failed, or warned if the limit or the gate says so
 beyond it, by no more than steps vary   within noise
 
-Where half of the interval is more than the limit leaves room for, a change as large as the limit never fails:
-the result says so, whatever its outcome.
+If half of the interval is wider than the limit allows, a change as large as the limit never fails. The result
+says so, whatever its outcome.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ _EXACT = "see the gaps of the report (zprof report RUN): they say what was not s
 
 
 def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
-    """Whether the limit holds."""
+    """Return the result of the limit."""
     if is_relative(limit) and not has_baseline:
         return _leave_unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE_HINT)
     if reading.now is None:
@@ -106,7 +106,7 @@ def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held:
 
 
 def _too_noisy(interval: tuple[float, float], room: float) -> float | None:
-    """Half the width of the interval where that is more than the limit allows; else None."""
+    """Return half the width of the interval if that is more than the limit allows, else None."""
     half = (interval[1] - interval[0]) / 2
     return half if half > room else None
 
@@ -121,7 +121,7 @@ def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, f
 
 
 def _explain_useless(limit: Limit, reading: Reading) -> str:
-    """Why no value can break the limit; empty where one can."""
+    """Return why no value can break the limit, "" if one can."""
     allowed = compute_allowed(limit, reading.before)
     least = limit.sense is Sense.AT_LEAST
     everything = allowed.value <= 0 if least else limit.unit == "ratio" and allowed.value >= 1
@@ -131,7 +131,7 @@ def _explain_useless(limit: Limit, reading: Reading) -> str:
 
 
 def _explain_too_few(limit: Limit, reading: Reading) -> str:
-    """Why the steps do not make an interval; empty where they do, or none is asked for."""
+    """Return why there are too few steps for an interval, "" if there are enough or none is needed."""
     if limit.confidence is None:
         return ""
     sides = zip(("the run", _BASELINE), reading.samples, strict=True)
@@ -144,12 +144,12 @@ def _explain_too_few(limit: Limit, reading: Reading) -> str:
 
 
 def _warn_if_default(limit: Limit) -> Outcome:
-    """A default that only the baseline leaves open: whoever made the baseline must not silence it."""
+    """Return WARNED for a default: whoever made the baseline must not be able to silence it."""
     return Outcome.WARNED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
 def _skip_if_default(limit: Limit) -> Outcome:
-    """Nobody asked for a default, so that nobody has to know that it was not judged."""
+    """Return SKIPPED for a default: nobody requested it, so nobody needs to know that it was not judged."""
     return Outcome.SKIPPED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Gates of memory: the highest peak of all ranks, a tenant of it, and the part that nobody owns."""
+"""Read the gates of memory: the highest peak of all ranks, a tenant of it, and its untagged share."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -24,7 +24,7 @@ _RECORD_HINT = "record the memory window (--memory-steps 2), and let all ranks r
 
 
 def peak_memory(asked: GateInput) -> Reading:
-    """The peak of the rank with the highest."""
+    """Read the peak of the rank that has the highest."""
     now, before = _sides(asked)
     if now is None:
         return Reading(before=_peak(before, ()), missing=_MISSING, remedy=_RECORD_HINT, shown=format_bytes)
@@ -44,9 +44,10 @@ def peak_memory(asked: GateInput) -> Reading:
 
 
 def tenant_memory(asked: GateInput) -> Reading:
-    """What one tenant (the gate's name behind the point) has of a peak: of the highest, or of the worst rank.
+    """Read the bytes of one tenant (after the dot in the gate's name) at a peak.
 
-    A baseline knows only the rank with the highest peak; against a value the rank that has most of it counts.
+    Against a baseline it is the highest peak, because that is all a baseline has. Against an absolute value
+    it is the peak of the rank that holds the most.
     """
     tenant = asked.limit.gate.partition(".")[2]
     now, before = _sides(asked)
@@ -77,9 +78,9 @@ def tenant_memory(asked: GateInput) -> Reading:
 
 
 def untagged_ratio(asked: GateInput) -> Reading:
-    """The share of a peak that no tenant has: of the highest peak, or, against a value, of the worst rank.
+    """Read the untagged share of the highest peak, or against an absolute value of the worst rank.
 
-    A baseline knows only the rank with the highest peak.
+    A baseline has only the rank with the highest peak.
     """
     now, before = _sides(asked)
     if now is None or now.peak_bytes <= 0:
@@ -158,7 +159,7 @@ def _untagged(side: MemoryBaseline | None, missing: tuple[int, ...]) -> Figure |
 
 
 def _ranks_baseline_lacks(before: MemoryBaseline | None, now: MemoryBaseline) -> tuple[int, ...]:
-    """Ranks that the run has and the baseline lacks."""
+    """Return the ranks that the run has and the baseline lacks."""
     return () if before is None else newly_missing_ranks(before.missing_ranks, now.missing_ranks)
 
 
@@ -171,7 +172,7 @@ def _tenants(side: MemoryBaseline) -> Mapping[str, int]:
 
 
 def _describe_growth(now: MemoryBaseline, before: MemoryBaseline | None) -> str:
-    """The tenant that grew most; without a baseline the largest."""
+    """Return the tenant that grew most; without a baseline the largest."""
     mine = _tenants(now)
     if before is None:
         most = max(mine, key=mine.__getitem__)

@@ -1,4 +1,4 @@
-"""Write the sentence of a gate: what was measured, what the baseline has, what is allowed, what grew.
+"""Write the sentence of a gate: the measured value, the baseline, what is allowed, what grew.
 
 peak_memory: 21.4 MiB on rank 1 is 4.2 % above the baseline's 20.5 MiB, allowed +2% (20.9 MiB); …
 """
@@ -10,43 +10,43 @@ from zprof.model.check import GateResult, Limit, Outcome, Sense
 from zprof.model.formatting import format_percent, printable, shorten
 
 Formatter = Callable[[float], str]
-#: A smaller change says nothing in percent with one digit.
+#: A smaller change rounds to 0.0 %.
 _WORTH_RATIO = 0.0005
 _COLUMNS = 60
 
 
 def clean_name(text: object) -> str:
-    """A name from a run or a file, on one line and not too long."""
+    """Return a name from a run or a file on one line, shortened."""
     return shorten(printable(text), _COLUMNS)
 
 
 def format_signed(value: float, shown: Formatter) -> str:
-    """``+0.8 MiB``, ``-12.0 ms``."""
+    """Return ``+0.8 MiB`` or ``-12.0 ms``."""
     return f"{'-' if value < 0 else '+'}{shown(abs(value))}"
 
 
 def format_ratio(value: float) -> str:
-    """A ratio as percent."""
+    """Return a ratio as percent."""
     return format_percent(value)
 
 
 def format_points(change: float) -> str:
-    """A difference of two ratios: percentage points."""
+    """Return a difference of two ratios in percentage points."""
     return f"{change * 100:.1f} points" if change >= _WORTH_RATIO else "less than 0.1 points"
 
 
 def format_count(value: float) -> str:
-    """A count a step: whole without a decimal."""
+    """Return a count per step, without decimals if it is whole."""
     return f"{value:.10g}"
 
 
 def format_psi(value: float) -> str:
-    """In Ψ: the bytes of all parameters."""
+    """Return a value in Ψ, the bytes of all parameters."""
     return f"{value:.4g}Ψ"
 
 
 def describe_unjudged(result: GateResult, reading: Reading, reason: str) -> str:
-    """That nothing was judged, and why."""
+    """Return the sentence for a limit that was not judged, with the reason."""
     value = "" if result.value is None else f"{reading.shown(result.value)}{reading.where}, "
     said = "unknown" if result.outcome is Outcome.UNKNOWN else "not judged"
     return f"{result.limit.gate}: {value}{said}: {reason}"
@@ -60,7 +60,7 @@ def describe_result(
     held: bool | None,
     interval: tuple[float, float] | None,
 ) -> str:
-    """All of it in one line."""
+    """Return the sentence for a limit that was judged."""
     limit, shown = result.limit, reading.shown
     value = result.value or 0.0
     parts = [f"{limit.gate}: {shown(value)}{reading.where}{_describe_baseline(result, shown)}"]
@@ -109,7 +109,7 @@ def _allowed(limit: Limit, allowed: float, shown: Formatter) -> str:
 
 
 def _beyond(value: float, allowed: float, shown: Formatter, *, held: bool | None) -> str:
-    """By how much, where both look alike."""
+    """Return by how much the value is beyond the limit if both look the same when formatted."""
     if held is not False or shown(value) != shown(allowed):
         return ""
     return f", {shown(abs(value - allowed))} beyond it"
@@ -132,7 +132,7 @@ def _signed_points(change: float) -> str:
 
 
 def _describe_bound(reading: Reading) -> str:
-    """Which side is only a bound."""
+    """Return which side is only a bound."""
     for who, figure in (("the value", reading.now), ("the baseline's", reading.before)):
         if figure is not None and figure.is_bound:
             most = "an upper bound" if figure.can_be_lower else "a lower bound"

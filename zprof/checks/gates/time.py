@@ -1,5 +1,4 @@
-"""Gates of time: step time, the exposed share of a step, the overlapped share of communication, and exposed
-wait.
+"""Read the gates of time: step time, exposed and overlapped ratio, exposed wait.
 
     exposed_ratio = sum(exposed) / sum(wall)        overlap_ratio = 1 - sum(exposed) / sum(collective)
 
@@ -33,7 +32,7 @@ _NOTHING = "no collective ran in the timed steps, so that nothing could be hidde
 
 
 def exposed_ratio(asked: GateInput) -> Reading:
-    """How much of a step waits for communication with nothing beside it."""
+    """Read the share of a step that is exposed communication."""
     (now, before), missing = select_communicating_sides(asked)
     mine, theirs = _exposed(now), _exposed(before)
     return Reading(
@@ -49,7 +48,7 @@ def exposed_ratio(asked: GateInput) -> Reading:
 
 
 def overlap_ratio(asked: GateInput) -> Reading:
-    """How much of the communication runs beside compute."""
+    """Read the share of the communication that is hidden under compute."""
     (now, before), missing = select_communicating_sides(asked)
     mine, theirs = _overlap(now), _overlap(before)
     return Reading(
@@ -66,7 +65,7 @@ def overlap_ratio(asked: GateInput) -> Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """A ratio of sums over the steps, and its samples; None where there is nothing to be a share of."""
+    """A ratio of sums over the steps, and its samples; None if the whole is 0."""
 
     figure: Figure | None = None
     samples: Samples | None = None
@@ -79,7 +78,7 @@ def _exposed(side: TimeBaseline | None) -> _Share:
 
 
 def _overlap(side: TimeBaseline | None) -> _Share:
-    """What is not exposed; where that is the most it can be, this is the least."""
+    """Return the hidden share; if the exposed time is an upper bound, the share is a lower one."""
     if side is None:
         return _Share()
     hidden = [all_ns - ns for all_ns, ns in zip(side.collective_ns, side.exposed_ns, strict=False)]
@@ -99,7 +98,7 @@ def _share(
 
 
 def step_time(asked: GateInput) -> Reading:
-    """The mean step."""
+    """Read the mean step time."""
     (now, before), missing = select_sides(asked)
     return Reading(
         now=_mean(now),
@@ -121,13 +120,13 @@ def _samples(side: TimeBaseline | None) -> Samples | None:
     return None if side is None else np.asarray(side.wall_ns, dtype=np.float64)
 
 
-#: Of the steps, in how many the rank must be the latest.
+#: Minimum share of the steps in which the rank must be the latest.
 _NEARLY_ALL_RATIO = 0.8
 _LATEST = "steps in which it is the latest"
 
 
 def exposed_wait(asked: GateInput) -> Reading:
-    """Exposed wait of a step, the mean over steps and ranks."""
+    """Read the exposed wait per step, the mean over steps and ranks."""
     (now, before), missing = select_communicating_sides(asked)
     late = late_rank(asked.report)
     return Reading(
@@ -145,7 +144,7 @@ def exposed_wait(asked: GateInput) -> Reading:
 
 
 def late_rank(report: Report) -> int | None:
-    """The rank that the rules found late, and that is so in nearly all steps."""
+    """Return the rank that the rules found late if it is late in nearly all steps, else None."""
     for finding in report.findings:
         if finding.cause is Cause.STRAGGLER_RANK and finding.confidence is not Confidence.LOW:
             return _rank_if_nearly_always_late(finding)
@@ -168,16 +167,17 @@ def _wait(side: TimeBaseline | None) -> Figure | None:
     )
 
 
-#: The list of the report that the gates of time sum.
+#: The list of the report that the gates of time sum over.
 STEPS = "time.steps"
 NO_COLLECTIVES = "no collective was seen"
 RECORD_HINT = "record the time window on all ranks (--time-steps 8)"
 
 
 def select_sides(asked: GateInput) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
-    """Both sides, and why there is none of the run.
+    """Return both sides, and the reason if the run's side is unknown.
 
-    A run without a rank that the baseline has is not known; nor is a baseline without one that the run has.
+    The run is unknown if it lacks a rank that the baseline has; the baseline, if it lacks one that the run
+    has.
     """
     now, before = asked.now.time, None if asked.before is None else asked.before.time
     if now is None:
@@ -193,7 +193,7 @@ def select_sides(asked: GateInput) -> tuple[tuple[TimeBaseline | None, TimeBasel
 def select_communicating_sides(
     asked: GateInput,
 ) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
-    """The same for what collectives take: ranks that must have met, and none was seen, are not known."""
+    """Return the same for the time of collectives: a side without any collective is unknown."""
     (now, before), missing = select_sides(asked)
     if now is not None and asked.now.collectives is None:
         now, missing = None, NO_COLLECTIVES

@@ -1,1 +1,1 @@
-"""Holistic Trace Analysis (HTA) as a second opinion: asked in a process of its own, never imported here."""
+"""Get a second opinion from Holistic Trace Analysis (HTA), run in its own process and never imported here."""

@@ -1,4 +1,4 @@
-"""Check what HTA's child process answers (lines of JSON), and report its failures as gaps."""
+"""Validate the answers of HTA's child process (lines of JSON), and report its failures as gaps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ import msgspec
 
 from zprof.model.gaps import Gap
 
-#: Categories of rows in which a device works; HTA takes every row on a stream for work.
+#: Categories of device work; HTA counts every row on a stream as work.
 KERNELS = frozenset({"kernel", "Kernel"})
 COPIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 WORK = KERNELS | COPIES
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 class NameRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What HTA takes the device rows of one name and category for."""
+    """HTA's classification of the device rows with one name and category."""
 
     name: str
     category: str
@@ -26,7 +26,7 @@ class NameRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Device rows in the file, those that HTA kept, the step of its times, and the names."""
+    """Device rows in the file, those that HTA kept, the resolution of its times, and the names."""
 
     device: int
     kept: int
@@ -35,7 +35,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """None where nothing communicates."""
+    """HTA's overlap of communication with compute; None without communication."""
 
     percent: float | None
 
@@ -50,14 +50,14 @@ class Temporal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """Union of what HTA takes for communication, and for memory."""
+    """Union of the rows that HTA counts as communication, and as memory."""
 
     communication_ns: int
     memory_ns: int
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures again, from rows of work alone."""
+    """HTA's figures computed from rows of work alone."""
 
     overlap: Overlap
     temporal: Temporal
@@ -74,7 +74,7 @@ class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Critical(msgspec.Struct, frozen=True, kw_only=True):
-    """HTA's critical path: what bounds it, as shares of its length."""
+    """HTA's critical path: its length, and what bounds it as shares of the length."""
 
     steps: int
     steps_seen: int
@@ -82,7 +82,7 @@ class Critical(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, float]
 
 
-#: What the answer to each question looks like.
+#: Answer type of each question.
 ANSWER_TYPES: Mapping[str, Any] = {
     "rows": Rows,
     "overlap": Overlap,
@@ -101,13 +101,13 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers:
-    """What was answered; ``error`` says for what was not why."""
+    """Answers of one child; ``error`` gives the reason for a missing one."""
 
     def __init__(self, lines: Mapping[str, _Line], ended: str) -> None:
         self._lines, self._ended = lines, ended
 
     def get(self, what: str, kind: type[_Value]) -> _Value | None:
-        """The answer to one question, None where there is none that can be used."""
+        """Return the answer to one question; None if it is missing or invalid."""
         line = self._lines.get(what)
         if line is None or line.error:
             return None
@@ -117,11 +117,11 @@ class Answers:
             return None
 
     def has(self, what: str) -> bool:
-        """Whether a question has an answer that can be used."""
+        """Return whether a question has a valid answer."""
         return self.get(what, ANSWER_TYPES[what]) is not None
 
     def error(self, what: str) -> str:
-        """Why a question has no answer."""
+        """Return why a question has no answer."""
         for name in ("load", what):
             if (line := self._lines.get(name)) is not None and line.error:
                 return line.error[:_MAX_TEXT_LENGTH]
@@ -129,12 +129,12 @@ class Answers:
 
     @property
     def version(self) -> str | None:
-        """HTA's version, None where it could not be loaded."""
+        """HTA's version; None if it could not be loaded."""
         return self.get("version", str)
 
 
 def read_answers(lines: Sequence[bytes], ended: str = "") -> Answers:
-    """The lines of a child that ended as ``ended`` says; empty where it ended by itself."""
+    """Parse the lines of a child; ``ended`` says how it ended, empty for a normal exit."""
     found: dict[str, _Line] = {}
     for line in lines:
         try:
@@ -146,12 +146,12 @@ def read_answers(lines: Sequence[bytes], ended: str = "") -> Answers:
 
 
 def refused_answers(reason: str) -> Answers:
-    """Answers of a child that was not started."""
+    """Return the answers of a child that was not started."""
     return Answers({}, reason)
 
 
 def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> list[Gap]:
-    """A gap for each way in which HTA failed on a rank."""
+    """Return a gap for each way in which HTA failed on a rank."""
     failed: dict[str, list[str]] = {}
     for question in questions:
         if not answers.has(question):
@@ -168,7 +168,7 @@ def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> li
 
 
 def no_trace_gap() -> Gap:
-    """Of a run of which no trace is at hand."""
+    """Return the gap of a run whose trace is not available."""
     return Gap(
         what="HTA",
         reason="it reads traces, and a run keeps none",

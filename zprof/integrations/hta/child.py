@@ -1,7 +1,7 @@
-"""The child process that runs HTA on one trace: silent, bound by limits, one line of JSON per answer.
+"""Run HTA on one trace in a child process: silent, with resource limits, one line of JSON per answer.
 
-Run as ``python -I -c BOOT ROOT JOB`` by ``process``, which reads the lines from a file in the child's
-folder; what was answered before the process is ended counts.
+``process`` runs it as ``python -I -c BOOT ROOT JOB`` and reads the lines from a file in the child's folder.
+Answers written before the process is killed count.
 """
 
 import json
@@ -20,7 +20,7 @@ _MAX_ERROR_LENGTH = 200
 
 
 def start(arguments: list[str]) -> None:
-    """The child's whole life; it ends without taking its objects apart."""
+    """Run the child and exit without tearing down its objects."""
     job = json.loads(arguments[0])
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
@@ -49,7 +49,7 @@ def _answer_all(job: dict[str, Any], out: TextIO) -> None:
 
 
 def _ask(question: Callable[[], Any]) -> dict[str, Any]:
-    """HTA may fail in any way, also by ``assert``, by recursion or for want of memory."""
+    """Return the answer or the error: HTA may fail in any way, also by recursion or lack of memory."""
     try:
         return {"value": question()}
     except Exception as error:
@@ -67,12 +67,8 @@ def _write_answer(out: TextIO, what: str, answer: dict[str, Any]) -> None:
     out.flush()
 
 
-if __name__ == "__main__":
-    start(sys.argv[1:])
-
-
 _MEBIBYTE = 1 << 20
-#: HTA keeps a trace as Python objects and as a table: about 80 bytes for each byte of a .json.gz.
+#: HTA keeps a trace as Python objects and as a table: about 80 bytes per byte of a .json.gz.
 _MEMORY_PER_FILE_BYTE = 250
 _MIN_MEMORY_BYTES = 2 << 30
 _OUTPUT_BYTES = 64 << 20
@@ -80,7 +76,7 @@ _OUTPUT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``memory_bytes`` come on top of what Python and its libraries have mapped when they are loaded."""
+    """Resource limits; ``memory_bytes`` are added to the memory mapped by Python and its libraries."""
 
     memory_bytes: int
     processor_s: int
@@ -88,9 +84,9 @@ class Limits:
 
 
 def limits_for(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:
-    """The bounds for a file of this size; ``wall_s`` where the user names one.
+    """Return the limits for a file of this size; ``wall_s`` is the user's limit, if any.
 
-    ``children`` that run at once share the machine's memory.
+    ``children`` that run at the same time share the machine's memory.
     """
     processor_s = 120 + 30 * file_bytes // _MEBIBYTE if wall_s is None else round(wall_s) + 1
     memory_bytes = max(_MIN_MEMORY_BYTES, _MEMORY_PER_FILE_BYTE * file_bytes)
@@ -102,7 +98,7 @@ def limits_for(file_bytes: int, wall_s: float | None = None, children: int = 1) 
 
 
 def apply_limits(limits: Limits) -> None:
-    """Bind this process, for good."""
+    """Limit this process for good."""
     _lower_limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
     _lower_limit(resource.RLIMIT_CPU, limits.processor_s)
     _lower_limit(resource.RLIMIT_FSIZE, _OUTPUT_BYTES)
@@ -110,7 +106,7 @@ def apply_limits(limits: Limits) -> None:
 
 
 def _lower_limit(which: int, value: int) -> None:
-    """A limit that is lower already stays."""
+    """Lower a resource limit; a limit that is lower already stays."""
     bounds = [bound for bound in resource.getrlimit(which) if bound != resource.RLIM_INFINITY]
     chosen = min([value, *bounds])
     resource.setrlimit(which, (chosen, chosen))
@@ -121,7 +117,7 @@ def _mapped_bytes() -> int:
 
 
 def _read_pages(path: str) -> int:
-    """The first number of a file, in pages; 0 where the system has no such file."""
+    """Return the first number of a file, in pages, as bytes; 0 if the file does not exist."""
     try:
         pages = int(Path(path).read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -130,10 +126,14 @@ def _read_pages(path: str) -> int:
 
 
 def _max_memory_bytes() -> int:
-    """Three quarters of what the machine has."""
+    """Return three quarters of the machine's memory."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         total = int(lines[0].split()[1]) << 10
     except (OSError, ValueError, IndexError):
         return 16 << 30
     return total * 3 // 4
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

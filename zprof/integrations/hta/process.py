@@ -1,6 +1,6 @@
 """Run HTA on traces, each in a child process with a private folder and limits by file size.
 
-HTA goes by the ending of a file's name, so it gets a link whose ending is what the file is.
+HTA relies on the ending of a file's name, so it gets a link with the ending that matches the content.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import zprof
 from zprof.integrations.hta.answers import Answers, read_answers, refused_answers
 from zprof.integrations.hta.child import Limits, limits_for
 
-#: The child's search path: the standard library, then the zprof that runs here, then installed packages.
+#: The child's search path: the standard library, then the running zprof, then installed packages.
 BOOT = (
     "import sys;"
     "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
@@ -36,7 +36,7 @@ _MAX_ANSWER_BYTES = 8 << 20
 
 
 class HtaProcess:
-    """A context: the child is started when it is entered, and has ended when it is left."""
+    """Context manager that starts the child on entry and has ended it on exit."""
 
     def __init__(
         self, path: Path, ending: str, rank: int, questions: Sequence[str], limits: Limits, boot: str
@@ -70,15 +70,15 @@ class HtaProcess:
         self._close()
 
     def is_over(self) -> bool:
-        """Whether it has ended, or its time is over."""
-        # Left unreaped, so that its number stays its own until the whole session has been ended.
+        """Return whether the child has ended, or its time is over."""
+        # Not reaped, so that its number is not reused before the whole session has been killed.
         if os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return True
         self._late = time.monotonic() > self._deadline
         return self._late
 
     def answers(self) -> Answers:
-        """End it where it still runs; what it said until then."""
+        """Kill the child if it still runs, and return its answers so far."""
         self._end()
         try:
             with (self._folder / ANSWERS).open("rb") as file:
@@ -89,7 +89,7 @@ class HtaProcess:
         return read_answers(lines, self._ended())
 
     def _ended(self) -> str:
-        """How it ended, empty where by itself."""
+        """Return how the child ended; empty for a normal exit."""
         status = self._child.returncode
         if self._late:
             return f"it took more than {self._limits.wall_s:g} s and was ended"
@@ -102,7 +102,7 @@ class HtaProcess:
         self._room.cleanup()
 
     def _end(self) -> None:
-        """End the child and whatever it started, which shares its session; once, for numbers are reused."""
+        """Kill the child's session, which includes its children; only once, because numbers are reused."""
         if self._closed:
             return
         self._closed = True
@@ -112,7 +112,7 @@ class HtaProcess:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """HTA's switch against rounding, and what keeps libraries from threads, plots and the user's home."""
+    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home."""
     quiet = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg", "MALLOC_ARENA_MAX": "1"}
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     return {"HTA_DISABLE_NS_ROUNDING": "1", **quiet, **single}
@@ -125,7 +125,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A file that HTA can try: its ending by what it holds, and its size."""
+    """A file that HTA can try, with the ending that matches its content, and its size."""
 
     path: Path
     ending: str
@@ -135,9 +135,9 @@ class _Source:
 def ask_all(
     files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, boot: str = BOOT
 ) -> dict[int, Answers]:
-    """HTA's answers about the trace of each rank; nothing that happens to a child is an error of ours.
+    """Return HTA's answers about the trace of each rank; failures of a child are part of its answers.
 
-    ``wall_s``: how long one may take, else by the size of its file.  ``boot``: the child's program.
+    ``wall_s``: time limit per child, by default from the file's size. ``boot``: the child's program.
     """
     answers: dict[int, Answers] = {}
     waiting: deque[tuple[int, _Source]] = deque()
@@ -163,13 +163,13 @@ def ask_all(
 
 
 def source_name(answers: Iterable[Answers]) -> str:
-    """HTA with the version that answered."""
+    """Return HTA's name with the version that answered."""
     versions = [entry.version for entry in answers if entry.version]
     return f"HTA {versions[0]}" if versions else "HTA"
 
 
 def _find_source(path: Path) -> _Source | str:
-    """The file as HTA needs it, or why it cannot read it."""
+    """Return the file as HTA needs it, or why it cannot read it."""
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):

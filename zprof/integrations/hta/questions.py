@@ -1,6 +1,6 @@
 """Ask HTA, inside the child process; times are returned as integer nanoseconds.
 
-Only here is ``hta`` imported.  ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and the last step is kept:
+Only this module imports ``hta``. ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and the last step is kept:
 otherwise HTA moves every edge inward to whole microseconds and drops a step.
 """
 
@@ -22,35 +22,35 @@ from zprof.integrations.hta.answers import WORK
 _MAX_NAMES = 2_000
 _LONGEST_NAME = 300
 _STEP = "ProfilerStep"
-#: What HTA takes for a launch delay between two kernels, in its microseconds.
+#: Largest launch delay between two kernels in HTA's idle breakdown, in microseconds.
 _KERNEL_DELAY_US = 30
 _IDLE_KINDS = ("host_wait", "kernel_wait", "other")
 
 
 class LoadedTrace:
-    """One rank's trace as HTA has it after its filter, and how many device rows there were before."""
+    """One rank's trace after HTA's filter, and the number of device rows before it."""
 
     def __init__(self, trace: Any, rank: int, device_rows: int) -> None:
         self.trace, self.rank, self.device_rows = trace, rank, device_rows
 
     @property
     def device(self) -> Any:
-        """Rows on a stream: what HTA takes for work of the device."""
+        """Rows on a stream, which HTA counts as device work."""
         frame = self.trace.traces[self.rank]
         return frame[frame["stream"].ne(-1)]
 
     def names(self) -> Mapping[int, str]:
-        """Texts by HTA's number for them."""
+        """Return texts by HTA's symbol number."""
         return {number: text for text, number in self.trace.symbol_table.get_sym_id_map().items()}
 
 
 def version() -> str:
-    """Which HTA this is."""
+    """Return HTA's version."""
     return ".".join(str(part) for part in __version_tuple__)
 
 
 def load(path: str, rank: int) -> LoadedTrace:
-    """Parse one file, as ``TraceAnalysis`` with the last step does."""
+    """Parse one file as ``TraceAnalysis`` does with the last step included."""
     trace = Trace({rank: path}, "/")
     trace.parse_traces(use_multiprocessing=False, use_memory_profiling=False)
     before = int(trace.traces[rank]["stream"].ne(-1).sum())
@@ -62,7 +62,7 @@ def load(path: str, rank: int) -> LoadedTrace:
 
 
 def rows(loaded: LoadedTrace) -> dict[str, Any]:
-    """How many device rows HTA uses, how fine its times are, and what it takes each name for."""
+    """Return the device rows that HTA uses, its time resolution, and its classification of each name."""
     device = loaded.device
     names = loaded.names()
     found = device.groupby(["name", "cat"])["dur"].agg(["count", "sum"]).reset_index()
@@ -86,14 +86,14 @@ def rows(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def overlap(loaded: LoadedTrace) -> dict[str, Any]:
-    """Share of communication under computation, in percent; none where nothing communicates."""
+    """Return the percentage of communication that overlaps with compute; None without any."""
     frame = CommunicationAnalysis.get_comm_comp_overlap(loaded.trace, visualize=False)
     percent = float(frame["comp_comm_overlap_pctg"].iloc[0])
     return {"percent": percent if math.isfinite(percent) else None}
 
 
 def temporal(loaded: LoadedTrace) -> dict[str, Any]:
-    """Span of the device's work, and its split into idle, compute and the rest."""
+    """Return the span of the device's work, split into idle, compute and the rest."""
     row = BreakdownAnalysis.get_temporal_breakdown(loaded.trace, visualize=False).iloc[0]
     return {
         "span_ns": _to_ns(row["kernel_time(us)"]),
@@ -104,7 +104,7 @@ def temporal(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def kinds(loaded: LoadedTrace) -> dict[str, Any]:
-    """Communication and memory by HTA's kinds and its merge; its own table cuts to whole microseconds."""
+    """Return communication and memory by HTA's kinds and merge; its own table cuts to whole microseconds."""
     device, names = loaded.device.copy(), loaded.names()
     device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
     return {
@@ -114,7 +114,7 @@ def kinds(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def work(loaded: LoadedTrace) -> dict[str, Any]:
-    """The figures again, from rows of work alone: without waits for events and the like."""
+    """Return the figures from rows of work alone, without waits for events and similar rows."""
     frame, names = loaded.trace.traces[loaded.rank], loaded.names()
     numbers = [number for number, text in names.items() if text in WORK]
     only = copy.copy(loaded.trace)
@@ -124,7 +124,7 @@ def work(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
-    """Idle time of each stream by what HTA thinks it waits for."""
+    """Return the idle time of each stream by HTA's categories."""
     frame, _ = BreakdownAnalysis.get_idle_time_breakdown(
         loaded.trace, _KERNEL_DELAY_US, loaded.rank, None, visualize=False
     )
@@ -141,7 +141,7 @@ def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
 
 
 def critical(loaded: LoadedTrace) -> dict[str, Any]:
-    """The longest path through the steps after the first, which lacks events; else through everything."""
+    """Return the critical path through all steps but the first, which lacks events, or the whole trace."""
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
     first = min(1, max(0, steps - 1))
@@ -185,7 +185,7 @@ def _merged_ns(device: Any, kind: str) -> int:
 
 
 def _resolution_ns(loaded: LoadedTrace) -> float:
-    """The step of HTA's times: it keeps those with a fraction as doubles, before it moves them to zero."""
+    """Return the resolution of HTA's times: fractional ones are doubles before HTA shifts them to zero."""
     if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64:
         return 1.0
     return max(1.0, 1_000.0 * float(np.spacing(abs(float(loaded.trace.min_ts)))))

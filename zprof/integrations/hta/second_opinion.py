@@ -1,4 +1,4 @@
-"""HTA's critical path and idle times of each GPU rank, as leaves of the report."""
+"""Add HTA's critical path and idle times of each GPU rank to the report."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ _QUESTIONS = ("rows", "idle", "critical")
 
 
 def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -> Report:
-    """The report with HTA's opinion on the traces that ``run`` was made of; gaps where it has none."""
+    """Return the report with HTA's opinion on the traces behind ``run``; gaps if there is none."""
     files = read_origin(run) if report.run.source == "trace" else None
     if files is None:
         return replace(report, gaps=(*report.gaps, no_trace_gap()))
@@ -27,7 +27,7 @@ def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -
 def ask_second_opinion(
     files: Mapping[int, Path], wall_s: float | None = None
 ) -> tuple[SecondOpinion | None, list[Gap]]:
-    """What HTA says of each rank; None where it says nothing of any."""
+    """Return HTA's opinion on each rank; None if it has none on any."""
     answers = ask_all(files, _QUESTIONS, wall_s)
     found = [_rank_opinion(rank, answers[rank]) for rank in sorted(answers)]
     opinions = [opinion for opinion, _ in found if opinion is not None]

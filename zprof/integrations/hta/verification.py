@@ -1,10 +1,10 @@
-"""Compare zprof's figures with HTA's on raw traces, and say why they differ.
+"""Compare zprof's figures with HTA's on raw traces, and explain differences.
 
-Both measure the same window: the whole trace, each rank by itself.  Times are equal within 1 µs for each
-1000 rows of the device, at least 1 µs: HTA keeps times with a fraction as doubles of microseconds, whose
-step is about 1 ns today.  In traces without a base time it is 250 ns, and roundings of n edges add up to a
-few times the square root of n of it, which is allowed on top.  The overlap is equal within 0.01 points, to
-which HTA rounds it.
+Both measure the same window: the whole trace, each rank by itself. Times must agree within 1 µs per 1000
+device rows, and at least 1 µs: HTA stores fractional times as doubles of microseconds, whose resolution is
+about 1 ns today. In traces without a base time it is 250 ns. The rounding of n edges then adds up to a few
+times sqrt(n) times the resolution, so 2 sqrt(n) times the resolution is allowed on top. The overlap must
+agree within 0.01 points, to which HTA rounds it.
 """
 
 import math
@@ -47,12 +47,12 @@ def verify_with_hta(
     wall_s: float | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Verification:
-    """Both figures of the ranks (all, where not given) of the trace, or folder of traces, at ``path``.
+    """Compare the ranks (default: all) of the trace, or folder of traces, at ``path``.
 
-    ``wall_s`` bounds HTA's time for one rank.  ``note`` is told what the import says.
+    ``wall_s`` limits HTA's time per rank. ``note`` is called with the notes of the import.
 
     Raises:
-        BadInput: it is no trace, or lacks a rank that is asked for.
+        BadInput: it is not a trace, or lacks a requested rank.
         MissingData: it is a run, which holds no trace that HTA could read.
     """
     if (path / MANIFEST_NAME).exists():
@@ -99,19 +99,19 @@ def _choose_ranks(files: Mapping[int, Path], ranks: frozenset[int] | None) -> di
     return {rank: path for rank, path in files.items() if ranks is None or rank in ranks}
 
 
-#: Those whose failure is a gap; ``work`` only tells why figures differ.
+#: Questions whose failure is a gap; ``work`` only explains differences.
 _FIGURES = ("rows", "overlap", "temporal", "kinds")
 QUESTIONS = (*_FIGURES, "work")
 OVERLAP_TOLERANCE = 0.01
 _MIN_TOLERANCE_NS = 1_000.0
 _NS_PER_ROW = 1.0
-#: Half the last digit of HTA's rounding would be 0.005; this forgives the doubles on the way.
+#: HTA's rounding gives at most half a digit, 0.005; this allows for floating-point error.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HtaFigures:
-    """HTA's figures, as far as it has them."""
+    """HTA's figures, as far as available."""
 
     overlap: Overlap | None
     temporal: Temporal | None
@@ -119,7 +119,7 @@ class _HtaFigures:
 
 
 def compare_rank(totals: DeviceTotals, answers: Answers) -> tuple[RankVerification, list[Gap]]:
-    """One rank by both; what HTA could not answer is a gap."""
+    """Compare the figures of one rank; unanswered questions become gaps."""
     rows = answers.get("rows", Rows)
     tolerance = _tolerance_ns(rows)
     theirs = _HtaFigures(
@@ -214,7 +214,7 @@ _LONGEST = 60
 
 
 def explain_differences(rows: Rows, *, equal_without: bool) -> Iterator[str]:
-    """Why the figures of one rank may differ; ``equal_without``: HTA agrees once rows of no work are gone."""
+    """Yield reasons for differences of one rank; ``equal_without``: HTA agrees without non-work rows."""
     if rows.kept < rows.device:
         yield (
             f"HTA leaves out {rows.device - rows.kept} of {_count_rows(rows.device)} of the device: "
@@ -232,14 +232,14 @@ def explain_differences(rows: Rows, *, equal_without: bool) -> Iterator[str]:
 
 
 def _own_kind(row: NameRow) -> str:
-    """What zprof takes it for, in HTA's words."""
+    """Return zprof's classification in HTA's terms."""
     if row.category in COPIES:
         return "MEMORY"
     return "COMMUNICATION" if is_collective_kernel(row.name) else "COMPUTATION"
 
 
 def _describe_idle_rows(rows: list[NameRow]) -> str:
-    """Rows on a stream that no engine of the device ran, such as waits for an event."""
+    """Describe rows on a stream in which no engine of the device ran, such as waits for an event."""
     kinds = sorted({row.kind.lower() for row in rows})
     categories = sorted({row.category for row in rows})
     count, total_ns = sum(row.count for row in rows), sum(row.total_ns for row in rows)

@@ -1,1 +1,1 @@
-"""Import files of other programs as a run: find them, rank them, write their tables, cache the result."""
+"""Import files of other programs as a run: find them, assign ranks, write their tables, cache the result."""

@@ -1,9 +1,9 @@
-"""Imports of raw files that were given in place of a run, kept in the user's cache folder.
+"""Cache imports of raw files that are given in place of a run, in the user's cache folder.
 
-``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (``~/.cache`` where that is not set; the digest is of
-the path) holds the run and ``key.json``: the files with their sizes and times, and what wrote it.  A cache
-of another key is made anew, in a work folder beside it that takes its place at the end.  A work folder whose
-process was killed is removed by the next import.  Nothing is written beside the user's files.
+``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (``~/.cache`` if that is not set; the digest is of the
+path) holds the run and ``key.json``: the files with their sizes and times, and the versions that wrote it. A
+cache with another key is rebuilt in a work folder beside it, which replaces it at the end. The next import
+removes work folders of killed processes. Nothing is written beside the user's files.
 """
 
 import atexit
@@ -29,22 +29,22 @@ from zprof.version import __version__
 _KEY = "key.json"
 _LOCK = "lock"
 _ENDINGS = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
-#: Counts up when the same file gives other tables.
+#: Increment this when the same file gives different tables.
 _CONVERSION = 2
 _MAX_SWAPS = 8
 
 
 def needs_import(path: Path) -> bool:
-    """Whether ``path`` is no run but something to import: any file, or a folder of traces or snapshots."""
+    """Return whether ``path`` must be imported: any file, or a folder of traces or snapshots."""
     if not path.is_dir():
         return path.exists()
     return not (path / MANIFEST_NAME).exists() and has_sources(path)
 
 
 def import_cached(path: Path, note: Callable[[str], None], watch: ImportWatch) -> Path:
-    """The run of a trace, of a snapshot, or of a folder of them, from the cache or imported into it.
+    """Return the run of a trace, of a snapshot, or of a folder of them, from the cache or newly imported.
 
-    ``note`` is told where it is.
+    ``note`` is called with the state and the place of the import.
 
     Raises:
         BadInput: it cannot be imported.
@@ -77,7 +77,7 @@ def import_cached(path: Path, note: Callable[[str], None], watch: ImportWatch) -
 
 
 def _name_without_endings(path: Path) -> str:
-    """The name without the endings of such files: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
+    """Return the name without importable endings: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
     name = path.resolve().name
     while (ending := next((end for end in _ENDINGS if name.lower().endswith(end)), "")) != "":
         name = name[: -len(ending)]
@@ -90,7 +90,7 @@ def _count_sources(sources: Sources) -> str:
 
 
 def _why_not_writable(cache: Path | None) -> str:
-    """Empty where a cache can be made; else a line that says why not."""
+    """Return why a cache cannot be written; empty if it can."""
     if cache is None:
         return "there is no home folder for a cache"
     if os.path.lexists(cache) and not _is_own(cache):
@@ -116,7 +116,7 @@ def _folder_of_this_process() -> Path:
 
 @contextmanager
 def _work_folder(cache: Path) -> Iterator[Path]:
-    """A folder beside ``cache``, removed at the end; its lock says meanwhile that it is no leftover."""
+    """Yield a locked folder beside ``cache`` and remove it at the end; the lock marks it as in use."""
     with _locked(cache.parent):
         folder = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
         lock = (folder / _LOCK).open("wb")
@@ -130,7 +130,7 @@ def _work_folder(cache: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """Remove the work folders that nobody holds a lock on: their processes were killed."""
+    """Remove work folders without a lock: their processes were killed."""
     with suppress(OSError), _locked(root):
         for folder in root.glob(f"*{CACHE_ENDING}.*"):
             if not _is_own(folder):
@@ -145,7 +145,7 @@ def _remove_leftovers(root: Path) -> None:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Between the making of a work folder and its lock nobody looks for leftovers."""
+    """Lock out the search for leftovers between the creation of a work folder and its lock."""
     with (root / _LOCK).open("wb") as lock:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -155,7 +155,7 @@ def _locked(root: Path) -> Iterator[None]:
 def _import_into(
     made: Path, path: Path, name: str, key: str, note: Callable[[str], None], watch: ImportWatch
 ) -> None:
-    """Import; what went wrong for now only (a reader that was killed) is tried again the next time."""
+    """Import; do not cache a result with temporary failures (a killed reader), so the next run retries."""
     imported = import_paths([path], made / name, watch=watch)
     for said in imported.notes:
         note(said)
@@ -165,7 +165,7 @@ def _import_into(
 
 
 def _replace_cache(made: Path, cache: Path) -> None:
-    """Put the new cache where the old one is; who reads the old one meanwhile keeps its files."""
+    """Replace the old cache with the new one; processes that read the old one keep its files."""
     try:
         with _work_folder(cache) as aside:
             for attempt in range(_MAX_SWAPS):
@@ -179,7 +179,7 @@ def _replace_cache(made: Path, cache: Path) -> None:
 
 
 def _is_placed(made: Path, cache: Path) -> bool:
-    """False where another process, importing the same, was faster: its cache is now the old one."""
+    """Return False if another process with the same import was faster: its cache is now the old one."""
     try:
         made.rename(cache)
     except OSError as error:
@@ -208,7 +208,7 @@ def _is_current(cache: Path, name: str, key: str) -> bool:
 
 
 def _key(path: Path, files: Sequence[Path]) -> str:
-    """What the cache is of; another file, or one that has changed, has another key."""
+    """Return the cache key: it changes with the files, their sizes and times, and the versions."""
     seen = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     made_by = [__version__, RUN_SCHEMA, _CONVERSION]
     return json.dumps({"path": str(path.resolve()), "files": seen, "made_by": made_by}) + "\n"

@@ -1,10 +1,10 @@
 """Run one task per file on processes of this machine or on a Dask cluster.
 
-Own processes start from a clean server process (forkserver): no threads, locks or open files of the caller
-are copied.  A process that dies takes its pool down, so the files that were being read are then read alone,
-one process each: the file that kills its reader is found, and the others are not lost.
+Local processes start from a clean server process (forkserver), so no threads, locks or open files of the
+caller are copied. A process that dies breaks its pool. The files that were being read are then read alone,
+one process each, which identifies the file that kills its reader and keeps the others.
 
-The cluster is given as ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
+The cluster is named with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """
 
 import contextlib
@@ -23,22 +23,21 @@ from zprof.model.errors import BadInput
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
-#: How often a caller's executor is asked whether it is still there, when nothing comes.
+#: Interval of checks that a caller's executor is still alive, while no result arrives.
 _ASK_S = 20.0
 
 
 def usable_processors() -> int:
-    """Those that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_processes(
     work: Callable[[_Job], _Result], jobs: Iterable[_Job], workers: int
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
-    """Do ``work`` on each job in ``workers`` processes of this machine.
+    """Run ``work`` on each job in ``workers`` processes of this machine.
 
-    Yields each job with its result, or with the error that it raised; ``BrokenExecutor`` where its process
-    died.
+    Yields each job with its result, or with the error that it raised; ``BrokenExecutor`` if its process died.
 
     Raises:
         BadInput: no process can be started at all.
@@ -68,7 +67,10 @@ def map_on_executor(
     jobs: Iterable[_Job],
     alive: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
-    """The same over the caller's executor, all jobs at once; ``alive`` raises where nobody can work."""
+    """Submit all jobs to the caller's executor and yield like ``map_in_processes``.
+
+    ``alive`` raises if no worker is left.
+    """
     flying = {executor.submit(work, job): job for job in jobs}
     try:
         while flying:
@@ -90,10 +92,10 @@ def _run_pool(
     flying: dict[Future[_Result], _Job],
     workers: int,
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
-    """No more jobs in the pool than it has processes, so that few are suspected when one of them dies.
+    """Keep at most as many jobs in the pool as it has processes, so that few are suspects if one dies.
 
     Raises:
-        BrokenExecutor: one died; ``flying`` holds the jobs that have no result.
+        BrokenExecutor: a process died; ``flying`` holds the jobs without a result.
     """
     while waiting or flying:
         while waiting and len(flying) < workers:
@@ -113,7 +115,7 @@ def _run_alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseExce
 
 
 def _check_that_processes_start() -> None:
-    """A script without a guard runs again in each process, which ends there: no file is to blame."""
+    """Refuse a script without a main guard: it runs again in each process, which ends there."""
     if isinstance(_run_alone(_do_nothing, None), BaseException):
         raise BadInput(
             "processes that read the files cannot be started",
@@ -122,7 +124,7 @@ def _check_that_processes_start() -> None:
 
 
 def _do_nothing(_: None) -> None:
-    """What can go wrong here is the start of the process."""
+    """Do nothing, to test that a process starts."""
 
 
 def _future_outcome(future: Future[_Result]) -> _Result | BaseException:
@@ -138,14 +140,14 @@ def _make_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _start_process() -> None:
-    """The first thing in a process of the pool, before numpy is there."""
+    """Set up a process of the pool, before numpy is imported."""
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A pool's idle process does not notice that its owner was killed: it would wait for work for ever."""
+    """Exit with the owner: an idle process of a pool does not notice that its owner was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -153,7 +155,7 @@ def _end_with_parent() -> None:
 
 
 _ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
-#: What a cluster needs that the user may not think of.
+#: Requirement of a cluster that users may not think of.
 SHARED_DISK = "the cluster needs the traces and the run on a file system that it shares with this machine"
 _CONNECT_S = 10.0
 _WORKERS_S = 30.0
@@ -161,11 +163,11 @@ _WORKERS_S = 30.0
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[tuple[Executor, Callable[[], None]]]:
-    """The executor of a cluster that runs, and what raises BadInput when it has no workers any more.
+    """Yield the executor of a running cluster, and a check that raises BadInput if no workers are left.
 
     Raises:
-        BadInput: the address is none, ``distributed`` is not installed, the scheduler cannot be reached, or
-            it has no workers.
+        BadInput: the address is invalid, ``distributed`` is not installed, the scheduler cannot be reached,
+            or it has no workers.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None:
@@ -198,7 +200,7 @@ def _wait_for_workers(client: Any, address: str) -> None:
 
 
 def _check_alive(client: Any, address: str) -> None:
-    """Without a worker, or without a scheduler, tasks would be waited for without end."""
+    """Refuse to wait for tasks without workers or scheduler."""
     try:
         workers = client.nthreads()
     except (OSError, TimeoutError, ValueError) as error:

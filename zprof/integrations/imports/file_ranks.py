@@ -1,4 +1,4 @@
-"""Find the rank of each file: what it states itself, else its name, else the order of the files."""
+"""Find the rank of each file: from its content, else its name, else the order of the files."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _MAX_SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedFile:
-    """A file, and the rank that it is of."""
+    """A file and its rank."""
 
     rank: int
     path: Path
@@ -27,18 +27,18 @@ class RankedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Files by rank, and what had to be guessed."""
+    """Files by rank, and notes on guesses."""
 
     files: tuple[RankedFile, ...]
     notes: tuple[str, ...] = field(default=())
 
 
 def rank_files(paths: Sequence[Path], said: Sequence[int | None] = ()) -> Ranking:
-    """The files by rank, and a note where it is not beyond doubt.
+    """Assign a rank to each file, with a note for each uncertain assignment.
 
     Args:
-        paths: The files, in the order that stands in for their ranks.
-        said: For each file the rank that it states itself, if it does; it wins over the name.
+        paths: The files, in the order that is used if nothing else gives their ranks.
+        said: The rank that each file states, or None; it wins over the name.
     """
     stated = [*said, *[None] * (len(paths) - len(said))]
     sure = [
@@ -55,7 +55,7 @@ def rank_files(paths: Sequence[Path], said: Sequence[int | None] = ()) -> Rankin
 
 
 def is_rank(rank: int | None) -> bool:
-    """Whether a number that a file states can be a rank."""
+    """Return whether a number that a file states can be a rank."""
     return rank is not None and 0 <= rank <= _MAX_RANK
 
 
@@ -63,7 +63,7 @@ def refuse_duplicate_ranks(files: Sequence[RankedFile]) -> None:
     """Refuse two files of one rank.
 
     Raises:
-        BadInput: it names both.
+        BadInput: names both files.
     """
     first: dict[int, Path] = {}
     for file in files:
@@ -76,7 +76,7 @@ def refuse_duplicate_ranks(files: Sequence[RankedFile]) -> None:
 
 
 def _rank_by_name(paths: Sequence[Path], taken: set[int]) -> tuple[list[RankedFile], tuple[str, ...]]:
-    """Ranks of files that do not state them, and how they were found where that may be wrong."""
+    """Return ranks of files that do not state them, with a note if the method may be wrong."""
     named = _rank_by_number(paths, lambda path: _RANK.search(path.name))
     if named:
         return named, ()
@@ -99,14 +99,14 @@ _GUESSES: Mapping[str, Callable[[Path], re.Match[str] | None]] = {
 def _rank_by_number(
     paths: Sequence[Path], search: Callable[[Path], re.Match[str] | None]
 ) -> list[RankedFile]:
-    """The files in the order of their numbers; none where not all have one."""
+    """Return the files ordered by number; empty unless all have one."""
     found = [(search(path), path) for path in paths]
     files = [RankedFile(rank=int(match[1]), path=path) for match, path in found if match]
     return sorted(files, key=lambda file: file.rank) if len(files) == len(paths) else []
 
 
 def _find_contradictions(sure: Sequence[RankedFile]) -> tuple[str, ...]:
-    """A note where files state another rank than their names do."""
+    """Return a note on files whose names give another rank than their contents."""
     other = [
         file
         for file in sure
@@ -118,7 +118,7 @@ def _find_contradictions(sure: Sequence[RankedFile]) -> tuple[str, ...]:
 
 
 def _same_process(one: Path, other: Path) -> bool:
-    """Whether the names differ in their time only."""
+    """Return whether the names differ only in their timestamps."""
     matches = [_TIMED.match(_SUFFIXES.sub("", path.name)) for path in (one, other)]
     return all(matches) and len({match[1] for match in matches if match}) == 1
 

@@ -23,9 +23,9 @@ from zprof.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The run that was written, from which file each rank is, and what is worth saying about it.
+    """The written run, the file of each rank, and notes.
 
-    ``lasting``: importing the same files again would end the same.
+    ``lasting``: True if another import of the same files would give the same result.
     """
 
     run: Path
@@ -42,10 +42,10 @@ def import_paths(
     options: ImportOptions | None = None,
     watch: ImportWatch | None = None,
 ) -> Imported:
-    """Write the files at ``paths`` (or in folders there) as the run ``run``, whole or not at all.
+    """Write the files at ``paths`` (or in folders there) as the run ``run``, entirely or not at all.
 
     Raises:
-        BadInput: nothing there can be used, or not together; or ``run`` is there and ``force`` is not given.
+        BadInput: none of the files can be used, or not together; or ``run`` exists and ``force`` is False.
     """
     sources = find_sources(paths)
     with replace_run(run, force=force):
@@ -68,12 +68,12 @@ def _write_run(run: Path, sources: Sources, options: ImportOptions, watch: Impor
 
 def _move_into_place(made: Path, run: Path) -> None:
     if run.is_dir():
-        run.rmdir()  # cleared_target left it only where it is empty
+        run.rmdir()  # replace_run leaves a folder only if it is empty
     shutil.move(made, run)
 
 
 def write_snapshots(run: Path, paths: Sequence[Path], notes: Sequence[str], watch: ImportWatch) -> Written:
-    """Write the snapshots at ``paths`` as the run ``run``: which rank each is, and what is worth saying.
+    """Write the snapshots at ``paths`` as the run ``run``; return the file of each rank, and notes.
 
     Raises:
         BadInput: a file cannot be used, or two are of one rank.

@@ -1,4 +1,4 @@
-"""Options, progress and outcome of an import."""
+"""Define the options, progress and outcome of an import."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,10 @@ from zprof.integrations.imports.file_ranks import RankedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """``workers``: processes of this machine, 0 for as many as it has.  ``executor``: dask://HOST:PORT."""
+    """Options of an import.
+
+    ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT.
+    """
 
     workers: int = 0
     executor: str = ""
@@ -16,9 +19,9 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """From which file each rank is, and what is worth saying.
+    """The file of each rank, and notes.
 
-    ``lasting``: another try would end the same.
+    ``lasting``: True if another try would give the same result.
     """
 
     files: tuple[RankedFile, ...]
@@ -27,26 +30,26 @@ class Written:
 
 
 class ImportWatch(Protocol):
-    """Told from the process that the user started, in the order of the calls."""
+    """Progress of an import; called in the process that the user started, in order."""
 
     def begin(self, ranks: int, total_bytes: int) -> None:
-        """Reading begins."""
+        """Start to read the files of ``ranks`` ranks."""
 
     def bytes_read(self, total_bytes: int) -> None:
-        """So many bytes of all files have been read by now."""
+        """Report the total bytes of all files read so far."""
 
     def rank_done(self) -> None:
-        """One more file is done."""
+        """Report that one more file is done."""
 
 
 class NoImportWatch:
-    """Nobody looks."""
+    """Progress that nobody watches."""
 
     def begin(self, ranks: int, total_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def bytes_read(self, total_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def rank_done(self) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,7 +1,7 @@
-"""Where imports are cached, and which file each rank of an import was made of.
+"""Locate cached imports, and record the file from which each rank was imported.
 
-The list of files stands beside the run in the cache, which belongs to this machine, and never in the run,
-which may be given away: a path tells more of a machine than its owner wants to say.
+The list of files is beside the run in the cache, which stays on this machine. It is never in the run, which
+may be shared, because paths disclose details of the machine.
 """
 
 import json
@@ -17,21 +17,21 @@ _MAX_BYTES = 64 << 20
 
 
 def cache_root() -> Path | None:
-    """The folder of all imports; None where the user has no home."""
+    """Return the folder of all imports; None if the user has no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored; without HOME a user may be in no list either.
+    # The XDG specification ignores relative paths; without HOME, a user may not be listed either.
     base = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / ".cache"
     return base / "zprof" / "imports" if base.is_absolute() else None
 
 
 def write_origin(cache: Path, files: Sequence[RankedFile]) -> None:
-    """Remember the files in the folder of the cache."""
+    """Write the list of files to the folder of the cache."""
     by_rank = {str(file.rank): os.fspath(file.path.absolute()) for file in files}
     (cache / ORIGIN_NAME).write_text(json.dumps(by_rank), encoding="ascii")
 
 
 def read_origin(run: Path) -> Mapping[int, Path] | None:
-    """The files by rank; None where ``run`` is in no cache of ours, or that does not say."""
+    """Return the files by rank; None if ``run`` is not in this user's cache, or has no valid list."""
     cache = run.parent
     path = cache / ORIGIN_NAME
     try:

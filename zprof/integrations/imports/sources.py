@@ -1,4 +1,4 @@
-"""Find what can be imported at the user's paths, by the content of the files."""
+"""Find importable files at the user's paths by the content of the files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _HINT = "give Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a fold
 
 
 class SourceKind(StrEnum):
-    """What can be imported; one of them at a time."""
+    """Kind of importable files; an import takes one kind."""
 
     TRACE = "trace"
     SNAPSHOT = "snapshot"
@@ -31,7 +31,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Files of one kind, and what is worth saying about the choice."""
+    """Files of one kind, and notes on the choice."""
 
     kind: SourceKind
     files: tuple[Path, ...]
@@ -39,10 +39,10 @@ class Sources:
 
 
 def find_sources(paths: Sequence[Path]) -> Sources:
-    """The traces or snapshots among ``paths`` and in the folders among them.
+    """Return the traces or snapshots among ``paths`` and in the folders among them.
 
     Raises:
-        BadInput: a path is something else, there is nothing to read, or there is some of both.
+        BadInput: a path is something else, there is nothing to read, or kinds are mixed.
     """
     found = [_folder_sources(path) if path.is_dir() else _single_source(path) for path in paths]
     files = tuple(dict.fromkeys(file for part in found for file in part.files))
@@ -57,7 +57,7 @@ def find_sources(paths: Sequence[Path]) -> Sources:
 
 
 def has_sources(folder: Path) -> bool:
-    """Whether a folder has anything to import, or has folders that do."""
+    """Return whether a folder, or a folder in it, has anything to import."""
     try:
         return any(_by_kind(folder).values()) or bool(_folders_with_sources(folder))
     except BadInput:
@@ -65,10 +65,10 @@ def has_sources(folder: Path) -> bool:
 
 
 def kind_at(path: Path) -> FileKind:
-    """What kind of file it is.
+    """Return the kind of a file.
 
     Raises:
-        BadInput: there is no file, or it cannot be read.
+        BadInput: the file does not exist or cannot be read.
     """
     if not path.is_file():
         what = "no plain file" if path.exists() else "no such file"
@@ -81,7 +81,7 @@ def kind_at(path: Path) -> FileKind:
 
 
 def _single_source(path: Path) -> Sources:
-    """The file itself, whatever its name; JSON that does not begin like a trace may still be one."""
+    """Return one file as a source, whatever its name; JSON that does not start like a trace may be one."""
     kind = kind_at(path)
     if kind in _KINDS or kind is FileKind.JSON:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
@@ -93,7 +93,7 @@ def _single_source(path: Path) -> Sources:
 
 
 def _folder_sources(folder: Path) -> Sources:
-    """What a folder holds: traces where there are any, else snapshots; the rest is left alone."""
+    """Return a folder's traces if it has any, else its snapshots; ignore other files."""
     found = _by_kind(folder)
     traces, snapshots = found[SourceKind.TRACE], found[SourceKind.SNAPSHOT]
     if traces and snapshots:
@@ -115,7 +115,7 @@ def _folder_sources(folder: Path) -> Sources:
 
 
 def _by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
-    """The files of a folder that can be imported; what cannot be read is left alone."""
+    """Return the importable files of a folder; ignore unreadable ones."""
     found: dict[SourceKind, list[Path]] = {kind: [] for kind in SourceKind}
     for path in _list_folder(folder):
         kind = _KINDS.get(_kind_or_other(path))
@@ -125,7 +125,7 @@ def _by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
 
 
 def _folders_with_sources(folder: Path) -> list[Path]:
-    """The folders in a folder that have something to import (iteration_10, iteration_20, ...)."""
+    """Return the subfolders that have something to import (iteration_10, iteration_20, ...)."""
     return [path for path in _list_folder(folder) if path.is_dir() and any(_by_kind(path).values())]
 
 

@@ -1,7 +1,7 @@
-"""Convert one trace file in any process: read it, convert it, write its tables.
+"""Convert one trace file in a worker process: read it, convert it, write its tables.
 
-The rank is not known before the file has been read, so the tables go to a provisional folder.  Only a small
-result goes back.
+The rank is unknown until the file has been read, so the tables go to a provisional folder. Only a small
+result is returned.
 """
 
 import shutil
@@ -27,7 +27,7 @@ _GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
-    """One file to import.  Paths are absolute: the process may be on another machine of a shared disk."""
+    """One file to import; paths are absolute, because a worker may run on another machine."""
 
     position: int
     path: str
@@ -37,7 +37,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What a file's run must know of it, and which tables its provisional folder holds."""
+    """Facts of one file for the run's manifest, and the tables in its provisional folder."""
 
     version: str
     rank: int | None
@@ -53,7 +53,7 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a file could not be imported; ``lasting`` where another try would end the same."""
+    """Reason why a file could not be imported; ``lasting``: another try would fail in the same way."""
 
     reason: str
     hint: str = ""
@@ -101,7 +101,7 @@ def _write_tables(trace: Trace, folder: Path) -> RankFacts:
 
 
 def _device_kind(trace: Trace) -> str:
-    """What did the work: ``cuda``, ``hip``, ``mtia``, or ``cpu`` where nothing ran on a device."""
+    """Return the device type: ``cuda``, ``hip``, ``mtia``, or ``cpu`` if nothing ran on a device."""
     categories = trace.category.texts
     if not _GPU_WORK & set(categories):
         return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"

@@ -34,13 +34,13 @@ from zprof.run.writer import place_rank, write_atomically
 from zprof.version import __version__
 
 _MAX_TOLD = 20
-#: A run is called by the first of these that any rank used.
+#: A run's device is the first of these that any rank used.
 _DEVICES = ("cuda", "hip", "mtia")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFile:
-    """A file that could be read, and where its tables are."""
+    """A file that was read, and the folder of its tables."""
 
     position: int
     path: Path
@@ -49,16 +49,16 @@ class ReadFile:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the job, where the file states it."""
+        """World size stated by the file, or None."""
         size = self.facts.world_size
         return size if size and is_rank(size - 1) else None
 
 
 class ReadFiles:
-    """The files that could be read, as they come.
+    """Collects files as they are read.
 
-    Files of two jobs, or two of one rank, are refused as soon as the second is there: the rest of a large
-    folder need not be read for that.
+    Files of two jobs, or two of one rank, are refused as soon as the second is read, so that the rest of a
+    large folder need not be read.
     """
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class ReadFiles:
         self._all: list[ReadFile] = []
 
     def add(self, read: ReadFile) -> None:
-        """One more.
+        """Add a file.
 
         Raises:
-            BadInput: it cannot be of one run with those that are there.
+            BadInput: it cannot belong to the same run as the files before.
         """
         rank = read.facts.rank
         if rank is not None and is_rank(rank):
@@ -84,14 +84,14 @@ class ReadFiles:
         self._all.append(read)
 
     def in_order(self) -> list[ReadFile]:
-        """As their files were given."""
+        """Return the files in the order in which they were given."""
         return sorted(self._all, key=lambda read: read.position)
 
 
 def make_run_manifest(
     reads: Mapping[int, ReadFile], notes: Sequence[str], refused: Mapping[Path, Refusal]
 ) -> RunManifest:
-    """The manifest of the run of these ranks.  Nothing of a trace's own metadata goes into it."""
+    """Return the manifest of the run of these ranks; it holds none of the traces' own metadata."""
     facts = [read.facts for read in reads.values()]
     backends = Counter(fact.backend for fact in facts if fact.backend)
     world_size, odd = _world_size(reads)
@@ -117,7 +117,7 @@ def _refuse_other_size(one: ReadFile, other: ReadFile) -> None:
 
 
 def _world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
-    """How many ranks the job had, and what is odd about that."""
+    """Return the world size, and gaps if it is uncertain."""
     stated = next((read.world_size for read in reads.values() if read.world_size), None)
     highest = max(reads) + 1
     if stated is not None and stated >= highest:
@@ -125,7 +125,7 @@ def _world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
     if stated is not None:
         reason = f"the traces state {stated} ranks, but one of them is of rank {highest - 1}"
     elif len(reads) == 1 and not any(read.facts.collectives for read in reads.values()):
-        return highest, []  # one rank that talks to nobody: nothing suggests that there were more
+        return highest, []  # a single rank without collectives: nothing suggests more ranks
     else:
         reason = f"no trace states how many ranks the job had: counted as {highest}, by the highest rank"
     remedy = "export traces after init_process_group and before destroy_process_group: they then state it"
@@ -137,7 +137,7 @@ def _guess_gap(note: str) -> Gap:
 
 
 def _refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
-    """A gap for each file that could not be used, up to a number that can be read."""
+    """Return a gap for each refused file, up to a readable number."""
     told = [
         Gap(
             what="file not imported",
@@ -157,9 +157,9 @@ _KILLED = Refusal(
     hint="use fewer --workers, or a machine with more memory",
     lasting=False,
 )
-#: What dask raises for a task whose workers died.
+#: Errors that dask raises for tasks whose workers died.
 _DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
-#: So little is read sooner than a pool of processes has started.
+#: Reading up to this size takes less time than the start of a process pool.
 _SMALL_BYTES = 2 << 20
 _Outcome = RankFacts | Refusal | BaseException
 
@@ -167,7 +167,7 @@ _Outcome = RankFacts | Refusal | BaseException
 def write_traces(
     run: Path, paths: Sequence[Path], notes: Sequence[str], options: ImportOptions, watch: ImportWatch
 ) -> Written:
-    """Write the traces at ``paths`` as the run ``run``: which rank each is, and what is worth saying.
+    """Write the traces at ``paths`` as the run ``run``; return the file of each rank, and notes.
 
     Raises:
         BadInput: none of the files can be used, or they are not of one job.
@@ -206,7 +206,7 @@ def _make_job(position: int, path: Path, run: Path) -> TraceJob:
 def _convert_all(
     jobs: Sequence[TraceJob], options: ImportOptions, watch: ImportWatch
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
-    """The largest first: begun last, it would be waited for alone."""
+    """Convert all files, the largest first, so that the others need not wait for it at the end."""
     largest_first = sorted(jobs, key=lambda job: -job.bytes)
     if options.executor:
         with dask_executor(options.executor) as (executor, check_alive):
@@ -220,7 +220,7 @@ def _convert_all(
 
 
 def _try_import(job: TraceJob) -> _Outcome:
-    """One of several files: where reading it fails, the others are still good."""
+    """Convert one of several files; return an error, so that the others can still be used."""
     try:
         return import_trace(job)
     except Exception as error:
@@ -240,10 +240,10 @@ def _report_progress(
 
 
 def _facts(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts | Refusal:
-    """What a file's reader found; a reader that failed did not find anything.
+    """Return the facts of a file, or a refusal if its reader failed.
 
     Raises:
-        BadInput: a machine of the cluster cannot write where the run is to be.
+        BadInput: a worker of the cluster cannot write to the run's folder.
         OSError: the tables cannot be written.
     """
     if isinstance(outcome, BrokenExecutor) or type(outcome).__name__ in _DEAD_WORKER_ERRORS:
@@ -258,7 +258,7 @@ def _facts(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts |
 
 
 def _check_written(path: Path, folder: Path, facts: RankFacts, options: ImportOptions) -> None:
-    """What another machine says it did must be so here."""
+    """Check a worker's result on this machine: same version, tables on a shared disk."""
     if facts.version != __version__:
         message = f"{options.executor}: its workers have zprof {facts.version}, this is {__version__}"
         raise BadInput(message, hint="install one version everywhere")
@@ -274,9 +274,9 @@ def _nothing_usable(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> B
 
 
 def _rank_reads(paths: Sequence[Path], reads: Sequence[ReadFile]) -> Ranking:
-    """The files that could be read by rank.
+    """Assign ranks to the files that were read.
 
-    Where the order of the files has to stand in for their ranks, those that could not be read count too.
+    If the order of the files decides, files that could not be read count too.
     """
     silent = any(read.facts.rank is None for read in reads)
     by_position = {read.position: read.facts.rank for read in reads}

@@ -1,9 +1,9 @@
-"""Write Chrome JSON trace events: rows of slices on lanes, flows, and names of rows.
+"""Format Chrome JSON trace events: rows of slices on lanes, flows, and names of rows.
 
-Texts come from files of strangers: they are escaped as everywhere else, cut, and written as ASCII JSON.
-Times are nanoseconds since the trace's begin and become microseconds with three decimals, exactly.
+Texts come from untrusted files: they are escaped as everywhere else, cut, and written as ASCII JSON. Times
+are nanoseconds since the start of the trace and become microseconds with exactly three decimals.
 
-Slices are put on lanes so that two slices of a lane lie within or beside each other: viewers need that.
+Slices are put on lanes so that two slices of a lane are nested or disjoint, as viewers require.
 """
 
 import json
@@ -18,9 +18,9 @@ from zprof.model.formatting import printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Slices of one row of the viewer, in any order, on the common clock since the trace's begin.
+    """Slices of one row of the viewer, in any order, in ns on the common clock since the start of the trace.
 
-    ``name``, ``category`` and ``args`` give JSON for the index of a slice.
+    ``name``, ``category`` and ``args`` return JSON for the index of a slice.
     """
 
     title: str
@@ -32,7 +32,7 @@ class Row:
 
 
 class Process:
-    """Numbers the rows of one rank as they come, and remembers what did not fit."""
+    """Numbers the rows of one rank as they come, and counts slices that did not fit."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -40,12 +40,12 @@ class Process:
         self._next_tid = 1
 
     def lines(self, row: Row) -> Iterator[str]:
-        """The row's slices, lane by lane, each lane in the order of time."""
+        """Yield the row's slices, lane by lane, each lane in order of time."""
         for _, _, lines in self.placed(row):
             yield from lines
 
     def placed(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
-        """As :meth:`lines`, by lane: its thread, the indices of its slices, and its lines."""
+        """Yield for each lane its thread, the indices of its slices, and its lines."""
         sequence = slice_order(row.start_ns, row.end_ns)
         lane = assign_lanes(row.start_ns[sequence], row.end_ns[sequence])
         self.left_out += int((lane == NO_LANE).sum())
@@ -71,7 +71,7 @@ class Process:
 
 
 def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str) -> Row:
-    """A row of few slices: ``labels`` are the name and the arguments of each, as JSON."""
+    """Return a row of a few slices; ``labels`` are the name and the arguments of each, as JSON."""
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
     return Row(
         title=title,
@@ -83,18 +83,18 @@ def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]],
     )
 
 
-#: Slices that overlap all of so many lanes are left out: a track is no longer readable, nor bounded.
+#: Slices beyond this many overlapping lanes are left out, to keep a track readable and bounded.
 MAX_LANES = 16
 NO_LANE = -1
 
 
 def slice_order(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """By start, and the longer first: the order in which slices open."""
+    """Return the order by start, longer slices first, in which slices open."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64)
 
 
 def assign_lanes(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """The lane of each slice, the lowest that has room; slices come in their ``order``."""
+    """Return the lowest free lane of each slice; slices must be in :func:`slice_order`."""
     open_ends: list[list[int]] = []
     found = np.full(len(start_ns), NO_LANE, dtype=np.int64)
     for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
@@ -116,18 +116,18 @@ Args = Mapping[str, str | int | float]
 
 
 def json_text(value: str) -> str:
-    """A name as a JSON string."""
+    """Return a name as a JSON string."""
     return json.dumps(printable(value[:_MAX_TEXT_LENGTH]))
 
 
 def format_us(time_ns: int) -> str:
-    """``1234567`` as ``1234.567``."""
+    """Format nanoseconds as microseconds: ``1234567`` as ``1234.567``."""
     sign, left = ("-", -time_ns) if time_ns < 0 else ("", time_ns)
     return f"{sign}{left // 1000}.{left % 1000:03d}"
 
 
 def json_arguments(values: Args) -> str:
-    """Arguments of a slice."""
+    """Return the arguments of a slice as JSON."""
     parts = (f"{json_text(key)}:{_json_value(value)}" for key, value in values.items())
     return "{" + ",".join(parts) + "}"
 
@@ -135,7 +135,7 @@ def json_arguments(values: Args) -> str:
 def slice_line(
     pid: int, tid: int, start_ns: int, duration_ns: int, name: str, category: str, args: str
 ) -> str:
-    """A complete event; ``name``, ``category`` and ``args`` are JSON already."""
+    """Return a complete event; ``name``, ``category`` and ``args`` are JSON already."""
     return (
         f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{format_us(start_ns)},'
         f'"dur":{format_us(duration_ns)},"name":{name},"cat":{category},"args":{args}}}'
@@ -143,7 +143,7 @@ def slice_line(
 
 
 def flow_lines(number: int, name: str, begin: tuple[int, int, int], end: tuple[int, int, int]) -> list[str]:
-    """An arrow from a slice to another, each as process, thread and a time within it."""
+    """Return an arrow between two slices, each given as process, thread and a time within it."""
     common = f'"id":{number},"cat":"collective","name":{json_text(name)}'
     return [
         f'{{"ph":"s",{common},{_json_place(*begin)}}}',
@@ -152,7 +152,7 @@ def flow_lines(number: int, name: str, begin: tuple[int, int, int], end: tuple[i
 
 
 def process_lines(pid: int, name: str, index: int) -> list[str]:
-    """Name and position of a process."""
+    """Return the name and position of a process."""
     return [
         _metadata("process_name", pid, 0, f'"name":{json_text(name)}'),
         _metadata("process_sort_index", pid, 0, f'"sort_index":{index}'),
@@ -160,7 +160,7 @@ def process_lines(pid: int, name: str, index: int) -> list[str]:
 
 
 def thread_lines(pid: int, tid: int, name: str) -> list[str]:
-    """Name of a row; rows stand in the order of their numbers."""
+    """Return the name and position of a row; rows are ordered by their numbers."""
     return [
         _metadata("thread_name", pid, tid, f'"name":{json_text(name)}'),
         _metadata("thread_sort_index", pid, tid, f'"sort_index":{tid}'),

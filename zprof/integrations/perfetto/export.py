@@ -1,6 +1,6 @@
 """Export the ranks of a run as one Chrome JSON trace, for ui.perfetto.dev and chrome://tracing.
 
-A process per rank, its rows one after the other; one rank is in memory at a time.  Arrows lead from the rank
+Each rank is a process with its rows in sequence; one rank is in memory at a time. Arrows lead from the rank
 that arrived last at a collective to those that waited for it.
 """
 
@@ -32,7 +32,7 @@ Measured = TimeAnalysis | RunAnalysis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and what is worth saying about it."""
+    """Written ranks and slices, and notes."""
 
     ranks: tuple[int, ...]
     slices: int
@@ -44,12 +44,12 @@ def export_trace(run: Run, choice: ExportChoice, out: BinaryIO, measured: Measur
 
     Args:
         run: The run.
-        choice: What of it.
-        out: Where to.
-        measured: The times of this run, where they are known already: its steps are those to choose from.
+        choice: The ranks, steps and rows to export.
+        out: The file to write to.
+        measured: Times of this run, if already computed; the choice is among its steps.
 
     Raises:
-        BadInput, MissingData: what is asked for was not timed.
+        BadInput, MissingData: the choice includes ranks or steps that were not timed.
     """
     analysis = measured or analyse_time(run)
     chosen = choose_windows(analysis.tracks, choice)
@@ -59,7 +59,7 @@ def export_trace(run: Run, choice: ExportChoice, out: BinaryIO, measured: Measur
 
 
 class _Writer:
-    """One trace on its way out."""
+    """Writer of one trace."""
 
     def __init__(self, run: Run, analysis: Measured, chosen: list[RankWindow], out: BinaryIO) -> None:
         self._run, self._analysis, self._chosen, self._out = run, analysis, chosen, out
@@ -80,7 +80,7 @@ class _Writer:
         return Exported(ranks=ranks, slices=slices, notes=tuple(self._notes()))
 
     def _head(self) -> str:
-        """Everything but the events; the base makes the times absolute, as in the profiler's own traces."""
+        """Return everything before the events; the base makes times absolute, as in torch's own traces."""
         alignment = self._analysis.time.alignment
         about = {
             "producer": f"zprof {__version__}",
@@ -135,14 +135,14 @@ Places = Mapping[int, tuple[int, int]]
 
 
 class Arrows:
-    """At most ``MOST_ARROWS`` of them, those of the first collectives; ``left_out`` counts the others."""
+    """The first ``MAX_ARROWS`` arrows of a trace; ``left_out`` counts the others."""
 
     def __init__(self, collectives: pd.DataFrame, places: Places, base_ns: int) -> None:
         self._collectives, self._places, self._base_ns = collectives, places, base_ns
         self.left_out = 0
 
     def lines(self) -> Iterator[str]:
-        """Two lines an arrow; both ends lie at the start of a slice."""
+        """Yield two lines per arrow; both ends are at the start of a slice."""
         frame = self._collectives
         drawn = frame[frame["matched"].astype(bool) & frame.index.isin(list(self._places))]
         number = 0

@@ -1,4 +1,4 @@
-"""Rows of one rank in the exported trace: the chosen window, measured times, recorded events."""
+"""Build the rows of one rank in the exported trace: the chosen window, measured times, recorded events."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from zprof.run.reader import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportChoice:
-    """``steps`` and ``ranks``: None for all.  ``python``: also the frames of Python functions."""
+    """Part of a run to export; None means all. ``python``: include frames of Python functions."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
@@ -29,7 +29,7 @@ class ExportChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWindow:
-    """One chosen rank: its chosen steps, and the stretch of it that is written, on the common clock."""
+    """One chosen rank: its chosen steps, and the span that is written, on the common clock."""
 
     tracks: RankTracks
     steps: StepWindows
@@ -37,15 +37,15 @@ class RankWindow:
     end_ns: int
 
     def cut(self, spans: Intervals) -> Intervals:
-        """What of ``spans`` is written; touching rows become one."""
+        """Clip ``spans`` to the window; touching rows become one."""
         return clip(spans, self.begin_ns, self.end_ns)
 
 
 def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[RankWindow]:
-    """The chosen ranks, by number.
+    """Return the windows of the chosen ranks, by number.
 
     Raises:
-        BadInput: a rank or a step that was not timed is asked for.
+        BadInput: a requested rank or step was not timed.
         MissingData: no rank was timed.
     """
     if not tracks:
@@ -66,7 +66,7 @@ def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[R
 
 
 def _rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
-    """None where this rank has none of the steps."""
+    """Return the window; None if this rank has none of the steps."""
     kept = _choose_steps(tracks.steps, steps)
     held = kept.spans if steps is not None else union(tracks.coverage, tracks.steps.spans)
     if not len(held):
@@ -82,7 +82,7 @@ def _choose_steps(steps: StepWindows, wanted: frozenset[int] | None) -> StepWind
 
 
 def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
-    """``0, 1, 2``, cut where there are many."""
+    """Format numbers as ``0, 1, 2``, with at most 8 and the last one."""
     ordered = sorted(numbers)
     return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
 
@@ -92,7 +92,7 @@ _TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "h
 
 
 def measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -> Iterator[Row]:
-    """All rows but that of the collectives, which :func:`collectives_row` gives."""
+    """Yield the rows of steps and exposed times; :func:`collectives_row` gives the collectives."""
     steps = window.steps
     labels = [(json_text(f"step {number}"), json_arguments({"step": int(number)})) for number in steps.number]
     yield make_spans_row("steps", steps.spans - base_ns, labels, _CATEGORY)
@@ -101,7 +101,7 @@ def measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -
 
 
 def collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
-    """Every collective of the rank, with what was waiting and what was moving of it."""
+    """Return the row of all collectives of the rank, with their wait and transfer times as arguments."""
     spans = intervals(collectives["start_ns"], collectives["end_ns"]) - base_ns
     labels = [
         (json_text(str(row["kind"])), _collective_arguments(row)) for row in collectives.to_dict("records")
@@ -110,7 +110,7 @@ def collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
 
 
 def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.DataFrame:
-    """The collectives of the window's rank that its chosen steps launched."""
+    """Return the collectives of the window's rank that its chosen steps launched."""
     mine = collectives["rank"] == window.tracks.rank
     return collectives[mine & collectives["step"].isin(window.steps.number.tolist())]
 
@@ -118,7 +118,7 @@ def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.Data
 def _exposed_row(
     title: str, spans: Intervals, window: RankWindow, collectives: pd.DataFrame, base_ns: int
 ) -> Row:
-    """Cut to each step, so that a step's slices sum to its leaf of the report."""
+    """Return a row cut at each step, so that a step's slices sum to its value in the report."""
     parts, labels = [np.empty((0, 2), dtype=np.int64)], []
     steps = window.steps
     for number, begin, end in zip(steps.number, steps.begin_ns, steps.end_ns, strict=True):
@@ -132,7 +132,7 @@ def _exposed_row(
 
 
 def _running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str]:
-    """The kind of the collective that runs when each span begins; of several the one that began first."""
+    """Return the kind of collective at the start of each span; of several, the one that started first."""
     ordered = collectives.sort_values("start_ns")
     start, end = ordered["start_ns"].to_numpy(np.int64), ordered["end_ns"].to_numpy(np.int64)
     kinds = ordered["kind"].astype(str).tolist()
@@ -169,7 +169,7 @@ _NO_STREAM = np.iinfo(np.int64).min
 
 
 def recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -> Iterator[Row]:
-    """Streams by number, then threads by number; one rank's columns are in memory at a time."""
+    """Yield streams by number, then threads by number; one rank's columns are in memory at a time."""
     table = run.table(window.tracks.rank, "events", _COLUMNS)
     if not python:
         table = table.filter(pc.invert(pc.equal(table.column("category").cast(pa.string()), _PYTHON)))
@@ -184,7 +184,7 @@ def recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -
 
 
 class _Events:
-    """Columns of a rank; each distinct name becomes JSON once."""
+    """Columns of a rank's events; each distinct name is converted to JSON once."""
 
     def __init__(self, table: pa.Table, window: RankWindow, base_ns: int) -> None:
         start = table.column("start_ns").to_numpy()
@@ -199,7 +199,7 @@ class _Events:
         self._arguments = {name: _read_numbers(table, name) for name in _ARGUMENTS}
 
     def row(self, title: str, mask: npt.NDArray[np.bool_]) -> Row:
-        """The events of one stream or thread."""
+        """Return the events of one stream or thread as a row."""
         at = np.flatnonzero(mask & self.inside)
         return Row(
             title=title,

@@ -1,1 +1,1 @@
-"""The planner's looks at real modules: a user's model counted, a plan held against a rank without memory."""
+"""Run the planner on real modules: count a user's model, and verify a plan on a rank without memory."""

@@ -1,7 +1,7 @@
-"""The planner's child process: reads a task, answers in lines of JSON, prints to stderr only.
+"""Run the planner's child process: it reads a task, answers in lines of JSON, and prints to stderr only.
 
-Run by ``child_process``.  The user's folder comes onto the search path after zprof and torch are loaded, so
-that nothing in it takes their place.
+``child_process`` starts it. The user's folder is added to the search path after zprof and torch are loaded,
+so that nothing in it can shadow them.
 """
 
 import logging
@@ -20,7 +20,7 @@ from zprof.model.memory_limit import is_memory_shortage
 
 
 def start(folder: str) -> None:
-    """The child's whole life; it ends without taking its objects apart."""
+    """Run the child and exit without tearing down its objects."""
     task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
     with (Path(folder) / ANSWERS).open("wb") as out:
         _run_task(task, _answer_writer(out))
@@ -37,7 +37,7 @@ def _run_task(task: dict[str, Any], tell: Tell) -> None:
         tell({"refused": "there is not enough memory to import torch", "hint": "raise ulimit -v"})
         return
     tasks = {"count": count_task.count_units, "verify": verify_task.verify_stages}
-    logging.getLogger("torch").setLevel(logging.CRITICAL)  # it writes tracebacks of what is caught here
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that are caught here
     _limit_memory(task["limits"]["memory_bytes"])
     sys.path.insert(0, os.getcwd())
     try:
@@ -55,10 +55,10 @@ def _answer_writer(out: BinaryIO) -> Tell:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Bind this process, for good: what is mapped now and so much more; no core files."""
+    """Limit this process for good to its currently mapped memory plus ``more_bytes``; disable core files."""
     try:
         mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # no such file on this system
+    except (OSError, ValueError, IndexError):  # this system has no such file
         return
     for which, value in ((resource.RLIMIT_AS, mapped + more_bytes), (resource.RLIMIT_CORE, 0)):
         lowest = min([value, *(b for b in resource.getrlimit(which) if b != resource.RLIM_INFINITY)])

@@ -1,7 +1,7 @@
 """Run a task that imports torch or a user's code in a child process with limits.
 
-The caller's process keeps no process group, no patch and no module of it.  What the child prints goes to
-stderr: it is no data of ours.
+The caller's process is left without a process group, patch or module of the task. The child's output goes to
+stderr, because it is not data.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from zprof.model.errors import BadInput
 from zprof.model.memory_limit import check_address_space
 
 TASK, ANSWERS = "task.json", "answers.jsonl"
-#: The child's search path: the standard library, then the zprof that runs here; the user's folder later.
+#: The child's search path: the standard library, then the running zprof; the user's folder follows later.
 _BOOT = (
     "import sys;"
     "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
@@ -35,7 +35,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``memory_bytes`` come on top of what is mapped when torch is loaded."""
+    """Limits of the child; ``memory_bytes`` are added to the memory mapped when torch is loaded."""
 
     memory_bytes: int = 8 << 30
     wall_s: float = 600.0
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the child said, line by line; ``ended`` is how it ended, empty where by itself."""
+    """The child's answers; ``ended`` says how it ended, or is empty for a normal exit."""
 
     lines: tuple[Mapping[str, Any], ...]
     ended: str
@@ -54,7 +54,7 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
 
     Raises:
         BadInput: the child refuses the task.
-        MemoryError: the child could not import torch within the limit of this process, which is its own, too.
+        MemoryError: the address-space limit, which the child inherits, is too low to import torch.
     """
     check_address_space("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as room:
@@ -69,7 +69,7 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
 
 
 def _run_child(folder: Path, wall_s: float) -> str:
-    """How the child ended; it and whatever it started are gone afterwards."""
+    """Run the child, kill its process group, and return how it ended."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, str(Path(zprof.__file__).parents[1]), str(folder)],
         stdin=subprocess.DEVNULL,
@@ -90,13 +90,13 @@ def _run_child(folder: Path, wall_s: float) -> str:
 def _has_descriptor() -> bool:
     try:
         sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # a test, or a notebook, put something else there
+    except (AttributeError, OSError, ValueError):  # a test or a notebook replaced stderr
         return False
     return True
 
 
 def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """What was answered until the end; a line that was cut off does not count."""
+    """Return the complete answers; a truncated line does not count."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_ANSWER_BYTES)

@@ -1,14 +1,14 @@
-"""The task ``count``: elements of a user's model by unit, and the bytes of one micro-batch in each.
+"""Run the task ``count``: elements of a user's model by unit, and each unit's bytes for one micro-batch.
 
-Units are those of the reference engine's default split, as users of FSDP2 wrap: each child of an
-``nn.ModuleList``, and the root around them with the rest.  Tied parameters belong to the root and count
-once. Elements are counted on the meta device.  Bytes are measured on tensors without memory, where the
-model's forward takes tokens, an int64 [samples, sequence].
+Units follow the reference engine's default split, which matches common FSDP2 wrapping: each child of an
+``nn.ModuleList``, and the root with the rest. Tied parameters belong to the root and count once. Elements are
+counted on the meta device. Bytes are measured on tensors without memory if the model's forward takes tokens,
+an int64 [samples, sequence].
 
-What a unit saves counts where it is saved first, so that the units sum to what the model keeps: the input of
-a block is saved by the block, not by the one that made it.  Work is what is live beside that and beside
-parameters and gradients: the most of it while the unit's forward, or its backward, runs.  A unit inside of
-another one is taken out of it, as its parameters are.
+A saved tensor counts for the unit that saves it first, so that the units sum to the model's total: the input
+of a block is saved by that block, not by the unit that produced it. Work is the maximum of the other live
+bytes, without parameters and gradients, while the unit's forward or backward runs. A nested unit is not part
+of the one around it, and neither are its parameters.
 """
 
 import sys
@@ -34,7 +34,7 @@ from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
 
 
 def count_units(task: dict[str, Any], tell: Tell) -> None:
-    """One answer: parameters, how many of them are frozen, and the units.
+    """Answer with the parameters, the frozen ones, and the units.
 
     Raises:
         BadInput: the user's code fails, or its model has nothing to count.
@@ -111,18 +111,18 @@ _HALF = {2: torch.bfloat16}
 
 
 def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **named: Any) -> int:
-    """Without regard to the causal mask, as torch counts all its attention kernels."""
+    """Count without the causal mask, as torch does for all its attention kernels."""
     flop: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     return flop
 
 
-#: What torch's own table lacks.
+#: Operators that torch's own table lacks.
 _EXTRA_FLOP_COUNTS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flop}
 
 
 @dataclass(slots=True)
 class _UnitRecord:
-    """Of one unit.  ``stretches``: times in which its forward, or its backward, ran."""
+    """Records of one unit; ``forward`` and ``backward`` hold the time spans in which each ran."""
 
     saved: list[StorageLife] = field(default_factory=list)
     checkpoint_bytes: int = 0
@@ -135,7 +135,7 @@ class _UnitRecord:
 def measure_model(
     build: Callable[[], nn.Module], *, samples: int, sequence: int, bytes_each: int
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
+    """Return the sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
     ledger, flops = StorageLedger(), FlopCounterMode(display=False, custom_mapping=_EXTRA_FLOP_COUNTS)
     with FakeTensorMode():
         model = build()
@@ -144,9 +144,8 @@ def measure_model(
         watch = _UnitWatch(model, ledger, flops)
         with flops, tap_storages(ledger), watch.hooked():
             _claim_parameters(model, ledger, watch.gradient_is_made)
-            loss = differentiable_output(
-                model(tokens)
-            ).sum()  # nobody else holds the output, as in a training loop
+            # No other reference to the output, as in a training loop.
+            loss = differentiable_output(model(tokens)).sum()
             watch.forward_is_over()
             loss.backward()  # type: ignore[no-untyped-call]
             watch.backward_is_over()
@@ -154,7 +153,7 @@ def measure_model(
 
 
 def _to_precision(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """As the engine does: parameters only."""
+    """Convert parameters only, as the engine does."""
     for parameter in model.parameters():
         if dtype is not None and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
@@ -166,7 +165,7 @@ def _claim_parameters(model: nn.Module, ledger: StorageLedger, made_one: Callabl
         made_one(made.numel())
 
     def accumulated(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:  # autograd may have copied what it made
+        if parameter.grad is not None:  # autograd may have copied the gradient
             ledger.claim(parameter.grad, Tenant.GRADIENTS)
 
     for tensor in (*model.parameters(), *model.buffers()):
@@ -178,7 +177,7 @@ def _claim_parameters(model: nn.Module, ledger: StorageLedger, made_one: Callabl
 
 
 class _UnitWatch:
-    """Knows which unit runs, and writes down what it does."""
+    """Tracks which unit runs and records its bytes, flop and gradients."""
 
     def __init__(self, model: nn.Module, ledger: StorageLedger, flops: FlopCounterMode) -> None:
         self._ledger = ledger
@@ -195,7 +194,7 @@ class _UnitWatch:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Within, the units tell when they run."""
+        """Track the units' forwards and backwards while the context is open."""
         handles = []
         for name, module in self._modules.items():
             handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
@@ -207,15 +206,15 @@ class _UnitWatch:
                 handle.remove()
 
     def forward_is_over(self) -> None:
-        """What comes now is the backward, the root's first."""
+        """End the forward; the root's backward is next."""
         self._close_forward()
 
     def backward_is_over(self) -> None:
-        """Nothing comes any more."""
+        """End the backward."""
         self._close_backward()
 
     def gradient_is_made(self, elements: int) -> None:
-        """Before the backward of other units it is the root's."""
+        """Count gradients produced before another unit's backward: they belong to the root's."""
         if not self._inner_began:
             self.seen[ROOT].early_gradient_elements += elements
 
@@ -225,7 +224,7 @@ class _UnitWatch:
 
     def _enter(self, name: str, module: nn.Module, arguments: Any, named: Any) -> None:
         if torch._C._current_graph_task_id() != -1:
-            return  # it is computed again
+            return  # this is a recomputation
         self._close_forward()
         self._running.append(name)
         inputs = {self._ledger.see(tensor) for tensor in find_tensors((arguments, named))}

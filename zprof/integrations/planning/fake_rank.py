@@ -1,8 +1,8 @@
-"""One rank of the reference engine in a fake process group, on tensors that have shapes and no memory.
+"""Build one rank of the reference engine in a fake process group, on tensors with shapes and no memory.
 
-The engine itself is unchanged.  Left out are its checks of memory that is not there, and the guard that
-gives parameters another class while their values are away: there are no values, and a fake tensor needs its
-class.
+The engine itself is unchanged. Two things are patched out: its checks of memory, which does not exist here,
+and the guard that changes the class of parameters while their values are absent, because a fake tensor needs
+its class.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.unit_split import find_default_units, split_into_units
 
-#: A step of more micro-batches has the same peak: from the second on nothing new is kept.
+#: More micro-batches have the same peak: nothing new is kept after the second.
 MAX_MICRO_BATCHES = 2
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
-#: AdamW's two moments, and fp32 master weights beside parameters of 2 bytes.
+#: AdamW's two moments, plus fp32 master weights for 2-byte parameters.
 _STATE_BYTES = {4: 8, 2: 12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One stage of a job in the engine.  ``sequence``, ``samples``: of one micro-batch of one rank."""
+    """Engine settings for one stage of a job; ``sequence`` and ``samples`` are per micro-batch and rank."""
 
     zero: ZeroConfig
     activations: ActivationConfig
@@ -49,10 +49,10 @@ class Settings:
 
 
 def engine_settings(job: Job, stage: int) -> Settings:
-    """The engine as the job wants it.
+    """Return the engine settings of a job.
 
     Raises:
-        BadInput: the engine has no such precision, or the batch is not known.
+        BadInput: the engine does not support the precision, or the batch is unknown.
     """
     samples, sequence = job.batch.samples, job.batch.sequence
     if samples is None or sequence is None:
@@ -82,10 +82,10 @@ def engine_settings(job: Job, stage: int) -> Settings:
 
 
 def gpt_config(job: Job) -> GPTConfig:
-    """The model of the job's shape.
+    """Return the model of the job's shape.
 
     Raises:
-        BadInput: there is none, or it lacks a size.
+        BadInput: the job has no shape, or a size is missing or invalid.
     """
     shape = job.shape
     if shape is None:
@@ -109,7 +109,7 @@ def gpt_config(job: Job) -> GPTConfig:
 
 
 def default_heads(hidden: int) -> int:
-    """Heads of a width where none are given: 64 wide as GPT-2's, else the most that are not narrower."""
+    """Return the default number of heads: 64 wide as in GPT-2, or wider so that they divide ``hidden``."""
     return next(heads for heads in range(max(hidden // 64, 1), 0, -1) if hidden % heads == 0)
 
 
@@ -131,14 +131,14 @@ def _dtype(wanted: ElementBytes) -> torch.dtype:
     return _DTYPES[wanted.parameter]
 
 
-#: Storages lie so far apart that no two of them can overlap.
+#: Distance between storage addresses, so that no two storages can overlap.
 _ADDRESS_BITS = 48
 _FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A model in the engine.  ``units``: modules that are units, by name; the root is not among them."""
+    """A model in the engine; ``units`` are the modules of its units by name, without the root."""
 
     model: ZeroModel
     optimizer: ZeroOptimizer
@@ -147,7 +147,7 @@ class Rank:
 
 @contextmanager
 def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
-    """Rank 0 of a process group whose collectives do nothing; the mesh is made before anything is fake."""
+    """Yield rank 0's mesh in a group whose collectives do nothing; make it before any fake tensors."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=dp * mp)
     try:
         mesh = make_mesh(NativeComm, dp=dp, mp=mp)
@@ -161,10 +161,10 @@ def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
 
 @contextmanager
 def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
-    """Within, tensors are fake ones of the CPU, and the engine can work with them.
+    """Make tensors fake CPU tensors while the context is open, and let the engine work with them.
 
-    Where the plan's optimizer makes no fp32 copy of a gradient, as the engine's CUDA kernel, the engine's
-    does not either.
+    If the plan's optimizer makes no fp32 copy of a gradient (like the engine's CUDA kernel), neither does the
+    engine.
     """
     with ExitStack() as stack:
         if element_bytes.parameter < _FP32_BYTES and not element_bytes.gradient_copy:
@@ -177,13 +177,13 @@ def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
 
 
 def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: Mesh) -> Rank:
-    """The engine's own model."""
+    """Return a rank with the engine's own GPT."""
     run_block = make_block_runner(settings.activations, blocks=config.layers, mp=mesh.mp)
     return _make_rank(GPT(config, mesh.mp, run_block), settings, mesh)
 
 
 def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
-    """A user's model; where the job says so, its units keep their input only."""
+    """Return a rank with a user's model; with checkpointing, its units keep only their inputs."""
     if settings.activations.checkpoint:
         for unit in find_default_units(model):
             unit.forward = partial(  # the engine's hooks stay around it
@@ -193,31 +193,31 @@ def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
 
 
 def _make_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
-    """In the engine, with its own choice of units."""
+    """Wrap the model in the engine, with its default split into units."""
     units = {spec.name: spec.module for spec in split_into_units(model) if spec.module is not model}
     zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)
     return Rank(model=zero_model, optimizer=optimizer, units=units)
 
 
 class _InPlaceUpdate:
-    """AdamW that reads the gradient as it is and makes nothing, as one kernel on a GPU does."""
+    """AdamW that reads the gradient in place and allocates nothing, like a single GPU kernel."""
 
     joins_units = True
 
     def sum_of_squares(self, gradients: object) -> torch.Tensor:
-        """One element."""
+        """Return one element, like the real update."""
         return torch.zeros((), dtype=torch.float64)
 
     def adamw(self, shards: object, numbers: object, control: object) -> None:
-        """Only values would change."""
+        """Do nothing: only values would change."""
 
 
 def _skip_check(*_: object) -> None:
-    """There is no memory to be checked."""
+    """Skip the engine's memory check: there is no memory to check."""
 
 
 def _skip_guard(unit: FlatUnit) -> None:
-    """There are no values to be guarded."""
+    """Skip the engine's guard: there are no values to guard."""
 
 
 def _address(tensor: torch.Tensor) -> int:

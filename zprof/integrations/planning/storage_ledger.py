@@ -1,12 +1,13 @@
-"""Lives of storages on tensors without memory: how many bytes, from when to when, for which tenant.
+"""Track the lives of storages on tensors without memory: bytes, start, end and tenant.
 
-Time is a count of events.  A backdated claim holds from the storage's birth, any other from its own time on;
-the strongest claim that holds wins (``zprof.model.tenants.PRECEDENCE``); what nobody claims is temporary.
+Time is a count of events. A backdated claim holds from the storage's birth, any other from the time of the
+claim. The claim with the highest precedence wins (``zprof.model.tenants.PRECEDENCE``); unclaimed bytes are
+temporary buffers.
 
-The tap writes the ledger while a module runs: results of operators, operands of collectives, what autograd
-saves.  The tap stands on top of FakeTensorMode.  Storages that are resized in place are seen by wrapping
-``UntypedStorage.resize_``; pack hooks that the program puts on top of the tap's own are watched, because
-what they return is what is kept (activation checkpointing keeps a unit's input that way).
+The tap fills the ledger while a module runs, from results of operators, operands of collectives and tensors
+saved by autograd. It runs on top of FakeTensorMode. Wrapping ``UntypedStorage.resize_`` shows storages that
+are resized in place. Pack hooks that the program adds on top of the tap's are wrapped too, because their
+return value is what is kept (activation checkpointing keeps a unit's input that way).
 """
 
 import bisect
@@ -30,7 +31,7 @@ _NEVER = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class StorageLife:
-    """One storage while its size stays the same; ``claims`` are times from which on a tenant owns it."""
+    """A storage while its size is constant; ``claims`` maps each tenant to the start of its claim."""
 
     bytes: int
     born: int
@@ -38,14 +39,14 @@ class StorageLife:
     claims: dict[Tenant, int] = field(default_factory=dict)
 
     def tenant_at(self, time: int) -> Tenant:
-        """Who owns it then."""
+        """Return the tenant that owns the storage at a time."""
         held = [tenant for tenant, since in self.claims.items() if since <= time]
         return min(held, key=_PRECEDENCE.__getitem__, default=Tenant.TEMPORARY_BUFFERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The most bytes that were live at once; ``place`` is what the ledger was told about that moment."""
+    """Most bytes live at once; ``place`` is the ledger's place at that moment."""
 
     bytes: int
     time: int
@@ -53,13 +54,13 @@ class Peak:
 
 
 class StorageLedger:
-    """Follows storages from when they are first seen, without keeping them alive."""
+    """Tracks storages from their first appearance, without keeping them alive."""
 
     def __init__(self) -> None:
         self.time = 0
         self.live_bytes = 0
         self.place = ""
-        #: Told of each life that autograd keeps for the backward, once.
+        #: Called once for each life that autograd saves for the backward.
         self.on_saved: Callable[[StorageLife], None] | None = None
         self.lives: list[StorageLife] = []
         self._known: dict[int, _Entry] = {}
@@ -68,7 +69,7 @@ class StorageLedger:
         self._peak = Peak(bytes=0, time=0, place="")
 
     def begin(self) -> None:
-        """What is live now is the first of what the peak is taken over."""
+        """Restart the peak from the bytes that are live now, and forget ended lives."""
         self.time += 1
         self._begun = self.time
         self.lives = [life for life in self.lives if life.died == _NEVER]
@@ -76,15 +77,15 @@ class StorageLedger:
 
     @property
     def peak(self) -> Peak:
-        """Since :meth:`begin`."""
+        """Peak since :meth:`begin`."""
         return self._peak
 
     def see(self, tensor: torch.Tensor) -> StorageLife:
-        """Note a tensor's storage at the size that it has now."""
+        """Record a tensor's storage at its current size."""
         return self.sized(tensor.untyped_storage())
 
     def sized(self, storage: torch.UntypedStorage) -> StorageLife:
-        """Note a storage, also one that was resized."""
+        """Record a storage; a changed size ends its life and starts another."""
         entry = self._known.get(storage._cdata)
         size = storage.nbytes()
         if entry is not None and entry.life.bytes == size:
@@ -100,7 +101,7 @@ class StorageLedger:
         return entry.life
 
     def claim(self, tensor: torch.Tensor, tenant: Tenant, *, backdated: bool = True) -> None:
-        """A tenant owns the tensor's storage, from its birth on or from now on."""
+        """Assign the tensor's storage to a tenant, from its birth or from now on."""
         life = self.see(tensor)
         if tenant in life.claims:
             return
@@ -109,12 +110,12 @@ class StorageLedger:
             self.on_saved(life)
 
     def gathers(self, tensor: torch.Tensor) -> None:
-        """Whatever this storage holds, now and when it is resized, is a communication buffer."""
+        """Mark the storage as a communication buffer, at its current and any later size."""
         self.see(tensor).claims.setdefault(Tenant.COMMUNICATION_BUFFERS, 0)
         self._gathered.add(tensor.untyped_storage()._cdata)
 
     def keep_since(self, time: int) -> None:
-        """What was made since then, still lives, and nobody has claimed, is kept for the backward."""
+        """Claim storages as activations that were born after ``time``, are live and have no claim."""
         for life in reversed(self.lives):
             if life.born <= time:
                 return
@@ -122,7 +123,7 @@ class StorageLedger:
                 life.claims[Tenant.ACTIVATIONS] = 0
 
     def tenants_at(self, time: int) -> Mapping[Tenant, int]:
-        """Bytes of each tenant that has some, in the order in which tenants are shown."""
+        """Return the bytes of each tenant at a time, in display order, without empty tenants."""
         sums = dict.fromkeys(DISPLAY_ORDER, 0)
         for life in self.lives:
             if life.born <= time < life.died:
@@ -130,7 +131,7 @@ class StorageLedger:
         return {tenant: size for tenant, size in sums.items() if size}
 
     def most_of(self, tenant: Tenant, stretches: Sequence[tuple[int, int]]) -> int:
-        """The most bytes of a tenant at once, at any time after the first and up to the last of a stretch."""
+        """Return a tenant's most live bytes within spans, each after its first and up to its last time."""
         changes = sorted(
             change
             for life in self.lives
@@ -166,7 +167,7 @@ class StorageLedger:
 
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]
-    """A storage's present life, by the address of its StorageImpl: it lives as long as its Python object."""
+    """A storage's current life, by the address of its StorageImpl, which lives as long as its object."""
 
     __slots__ = ("key", "life")
     key: int
@@ -174,7 +175,7 @@ class _Entry(weakref.ref):  # type: ignore[type-arg]
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in the arguments or results of an operator."""
+    """Yield the tensors in the arguments or results of an operator."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -185,12 +186,12 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
-#: Objects that a pack hook returns hold their tensor at most so deep.
+#: Maximum depth of a tensor in the object that a pack hook returns.
 _MAX_DEPTH = 3
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator that makes or moves bytes."""
+    """Sees every operator that allocates or moves bytes."""
 
     def __init__(self, ledger: StorageLedger) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -202,7 +203,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._ledger.see(tensor)
         if getattr(func, "namespace", "") in _COLLECTIVES:
             for tensor in find_tensors((args, kwargs)):
-                # What is reduced in place was somebody's until then.
+                # A tensor that is reduced in place had an owner before.
                 unclaimed = not self._ledger.see(tensor).claims
                 self._ledger.claim(tensor, Tenant.COMMUNICATION_BUFFERS, backdated=unclaimed)
         return result
@@ -210,7 +211,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def tap_storages(ledger: StorageLedger) -> Iterator[None]:
-    """Within, everything that runs on this thread is written into the ledger."""
+    """Record everything that runs on this thread in the ledger while the context is open."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", _resize(ledger)))
         stack.enter_context(saved_tensors_hooks(_pack(ledger), lambda tensor: tensor))
@@ -235,7 +236,7 @@ def _resize(ledger: StorageLedger) -> Callable[[torch.UntypedStorage, int], Any]
 def _pack(ledger: StorageLedger) -> Callable[[torch.Tensor], torch.Tensor]:
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         ledger.claim(tensor, Tenant.ACTIVATIONS)
-        return tensor if tensor.is_leaf else tensor.detach()  # with its graph it would be kept by itself
+        return tensor if tensor.is_leaf else tensor.detach()  # with its graph it would keep itself alive
 
     return pack
 
@@ -250,9 +251,8 @@ def _push(ledger: StorageLedger, push: Callable[..., None]) -> Callable[..., Non
 def _watch_pack(ledger: StorageLedger, pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def watched(tensor: Any) -> Any:
         kept = pack(tensor)
-        if (
-            torch._C._current_graph_task_id() == -1
-        ):  # what a recomputation saves is gone as soon as it is used
+        # A recomputation's saved tensors are freed as soon as they are used.
+        if torch._C._current_graph_task_id() == -1:
             for each in _kept_tensors(kept, _MAX_DEPTH):
                 ledger.claim(each, Tenant.ACTIVATIONS)
         return kept

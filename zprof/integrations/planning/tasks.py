@@ -1,8 +1,8 @@
 """Count a user's model (``zprof plan --model``), and verify a plan on one rank (``--verify``).
 
-The rank is the reference engine's, with a GPT of the job's shape or the user's own model, in a fake process
-group and on tensors that have shapes and no memory: no network, no GPU and hardly any memory.  The user's
-function runs in the current folder, on the meta device.
+The rank runs the reference engine with a GPT of the job's shape or the user's own model, in a fake process
+group and on tensors with shapes and no memory. That takes no network, no GPU and hardly any memory. The
+user's function runs in the current folder, on the meta device.
 """
 
 import time
@@ -28,10 +28,10 @@ _METHOD = (
 def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = None) -> PlanVerification:
     """Run one rank of the planned job at each of its stages 0 to 3, and compare the tenants at the peak.
 
-    ``model``: the ``module:function`` that the plan was made for, where it was.
+    ``model``: the ``module:function`` that the plan was made for, if any.
 
     Raises:
-        BadInput: the plan says too little to build and run a rank, or nothing of it can be verified.
+        BadInput: the plan does not say enough to build and run a rank, or nothing of it can be verified.
     """
     began = time.monotonic()
     job = plan.job
@@ -121,7 +121,7 @@ def _not_run_gaps(stages: list[int], failed: Mapping[int, str], ended: str) -> t
 
 
 def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
-    """What such a rank cannot show."""
+    """Return gaps for bytes that such a rank cannot show."""
     gaps = [
         Gap(
             what="not in the verified bytes: what kernels and the network take for themselves",
@@ -158,13 +158,13 @@ def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
 
 
 def count_model(spec: str, job: Job, limits: Limits | None = None) -> Job:
-    """The job with the parameters and units of the model that ``module:function`` builds, and its name.
+    """Return the job with the parameters, the units and the name of the model built by ``module:function``.
 
-    Element counts are exact.  Bytes and flop of the units are known where the batch is, and the model takes
-    tokens.  Frozen parameters are counted in ``parameters``, and apart in ``frozen_parameters``.
+    Element counts are exact. Bytes and flop of the units are known if the batch is known and the model takes
+    tokens. ``parameters`` includes frozen parameters; ``frozen_parameters`` counts them separately.
 
     Raises:
-        BadInput: the user's code fails, or is no such function; one line says how.
+        BadInput: the user's code fails, or the function is missing or unsuitable; one line says how.
     """
     if job.degrees.mp > 1:
         raise BadInput(

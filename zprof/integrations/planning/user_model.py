@@ -1,4 +1,4 @@
-"""Build the model that a user names as ``module:function``; errors of its code become one line."""
+"""Build the model that a user names as ``module:function``, and turn errors of its code into one line."""
 
 import importlib
 import inspect
@@ -13,7 +13,8 @@ from zprof.integrations.planning.storage_ledger import find_tensors
 from zprof.model.errors import BadInput
 
 _MAX_LENGTH = 200
-#: Sequences as ECMA-48 has them, in 7 or 8 bits: titles and such up to their end, colours, two letters.
+#: Terminal sequences of ECMA-48, 7 or 8 bits: strings up to their terminator, control sequences, two-
+#: character escapes.
 _TERMINAL_SEQUENCES = re.compile(
     r"(?:\x1b[\]P^_X]|[\x9d\x90\x9e\x9f\x98])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -23,10 +24,10 @@ _HINT = "name a function without arguments that returns a torch.nn.Module, as in
 
 
 def find_builder(spec: str) -> Callable[[], nn.Module]:
-    """The function, looked up; each call builds a model.
+    """Return the builder that a user named; each call builds a model.
 
     Raises:
-        BadInput: there is no such module or function, or it cannot be called without arguments.
+        BadInput: the module or function does not exist, or it needs arguments.
     """
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
@@ -47,13 +48,13 @@ def find_builder(spec: str) -> Callable[[], nn.Module]:
 
 
 def first_line(error: BaseException) -> str:
-    """Type and message of an error, in one line that a terminal can show."""
+    """Return type and message of an error in one line that is safe for a terminal."""
     text = next((line for line in str(error).splitlines() if line.strip()), "").strip()
     return clean_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def clean_text(text: str) -> str:
-    """A text of somebody else's, short and without what steers a terminal, all of each such sequence."""
+    """Return a foreign text, shortened and without terminal control sequences."""
     printable = "".join(sign if sign.isprintable() else " " for sign in _TERMINAL_SEQUENCES.sub("", text))
     return printable if len(printable) <= _MAX_LENGTH else printable[: _MAX_LENGTH - 1] + "…"
 
@@ -70,14 +71,14 @@ def _import_module(spec: str, name: str) -> Any:
                 hint=_HINT,
             ) from None
         raise _code_error(spec, f"importing {clean_text(name)}", error) from None
-    except BaseException as error:  # sys.exit() too
+    except BaseException as error:  # also sys.exit()
         raise _code_error(spec, f"importing {clean_text(name)}", error) from None
 
 
 def _check_arguments(spec: str, name: str, function: Any) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # it does not say
+    except (TypeError, ValueError):  # no signature available
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
@@ -103,7 +104,7 @@ def _code_error(spec: str, what: str, error: BaseException) -> BadInput:
 
 
 def differentiable_output(value: Any) -> torch.Tensor:
-    """The first tensor of a model's output through which a gradient can come.
+    """Return the first tensor of a model's output that requires a gradient.
 
     Raises:
         BadInput: there is none.

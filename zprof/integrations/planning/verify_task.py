@@ -1,8 +1,8 @@
-"""The task ``verify``: run two steps of one rank at each stage; tenants at the peak of the second.
+"""Run the task ``verify``: two steps of one rank at each stage, and the tenants at the peak of the second.
 
-Parameters are what is stored at rest: whole ones, or in stage 3 the shards; what stage 3 gathers is a
-communication buffer.  Gradients are what autograd makes of parameters and what a shard's ``.grad`` holds.
-fp32 master weights are optimizer state.
+Parameters are the tensors stored at rest: whole ones, or the shards in stage 3; tensors that stage 3 gathers
+are communication buffers. Gradients are those that autograd makes for parameters and those in a shard's
+``.grad``. fp32 master weights are optimizer state.
 """
 
 import sys
@@ -34,7 +34,7 @@ from zprof.reference_engine.comm.mesh import Mesh
 
 
 class Owners:
-    """Claims at the boundaries of a step, and each gradient as soon as it is made."""
+    """Claims storages at step boundaries, and each gradient as soon as it is made."""
 
     def __init__(self, ledger: StorageLedger, rank: Rank) -> None:
         self._ledger = ledger
@@ -45,7 +45,7 @@ class Owners:
                 parameter.register_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     def at_boundary(self) -> None:
-        """Between two steps."""
+        """Claim parameters, optimizer state and gradients between two steps."""
         for unit in self._rank.model.units:
             if unit.policy.shard_parameters:
                 self._ledger.gathers(unit.full)
@@ -60,12 +60,12 @@ class Owners:
         self.before_optimizer()
 
     def before_optimizer(self) -> None:
-        """Gradients are complete."""
+        """Claim gradients, which are complete."""
         owners = [*self._rank.model.parameters(), *self._optimized()]
         self._claim((owner.grad for owner in owners if owner.grad is not None), Tenant.GRADIENTS)
 
     def _optimized(self) -> list[torch.Tensor]:
-        """Parameters where they are fp32 (the stronger claim), else their master weights."""
+        """Return the optimized tensors: fp32 parameters (their claim wins), else the master weights."""
         return [tensor for group in self._rank.optimizer.param_groups for tensor in group["params"]]
 
     def _claim(self, tensors: Iterable[torch.Tensor], tenant: Tenant) -> None:
@@ -76,7 +76,7 @@ class Owners:
         self._ledger.claim(gradient, Tenant.GRADIENTS)
 
 
-#: Pass 1 tells the engine the order of its units, pass 2 is as all that follow.
+#: The first pass teaches the engine the order of its units; the second is like all later ones.
 STEPS = 2
 Loss = Callable[[nn.Module], torch.Tensor]
 
@@ -84,7 +84,7 @@ Loss = Callable[[nn.Module], torch.Tensor]
 def count_step(
     make: Callable[[], Rank], loss: Loss, *, micro_batches: int
 ) -> tuple[Peak, Mapping[Tenant, int]]:
-    """The peak of a step after the first, and whose bytes were live then.
+    """Return the peak of a step after the first, and the bytes by tenant at that moment.
 
     ``loss`` runs the forward on a new micro-batch.
     """
@@ -120,7 +120,7 @@ def _run_step(rank: Rank, loss: Loss, micro_batches: int, ledger: StorageLedger,
 
 @contextmanager
 def _named_places(ledger: StorageLedger, rank: Rank) -> Iterator[None]:
-    """Within, the ledger knows the phase and the unit."""
+    """Keep the ledger's place up to date with phase and unit while the context is open."""
     handles = []
     for name, module in rank.units.items():
         unit = _UnitPlace(ledger, name)
@@ -138,7 +138,7 @@ def _in_backward() -> bool:
 
 
 class _UnitPlace:
-    """Tells the ledger when a unit runs, and that what its recomputation leaves behind is an activation."""
+    """Records when a unit runs, and claims tensors left by its recomputation as activations."""
 
     def __init__(self, ledger: StorageLedger, name: str) -> None:
         self._ledger = ledger
@@ -146,12 +146,12 @@ class _UnitPlace:
         self._begun = 0
 
     def enter(self, module: nn.Module, arguments: Any) -> None:
-        """Its forward begins, or its recomputation."""
+        """Record the start of the unit's forward or recomputation."""
         self._begun = self._ledger.time
         self._ledger.place = f"{'recompute' if _in_backward() else 'forward'} of {self._name}"
 
     def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        """It is over; in the forward, whoever gives the output its gradient begins the backward."""
+        """Record the end of the forward or recomputation; the gradient of the output starts the backward."""
         if _in_backward():
             self._ledger.keep_since(self._begun)
             self._ledger.place = f"backward of {self._name}"
@@ -169,7 +169,7 @@ Build = Callable[[Settings, Mesh], Rank]
 
 
 def verify_stages(task: dict[str, Any], tell: Tell) -> None:
-    """One answer for each stage, as soon as it is known; a stage that fails says why."""
+    """Answer for each stage as soon as it is verified, or with the error of a stage that fails."""
     job = msgspec.convert(task["job"], Job)
     build, vocabulary = _make_builder(job, task["model"])
     for stage in task["stages"]:
@@ -183,7 +183,7 @@ def verify_stages(task: dict[str, Any], tell: Tell) -> None:
 
 
 def _make_builder(job: Job, model: str | None) -> tuple[Build, int | None]:
-    """What makes the rank, and how many words a token can be (None: the user's model, which does not say)."""
+    """Return the builder of the rank, and the vocabulary (None for a user's model)."""
     if model is None:
         config = gpt_config(job)
         return (lambda settings, mesh: make_gpt_rank(config, settings, mesh)), config.vocabulary

@@ -1,1 +1,1 @@
-"""Starts the recording of a program that knows nothing of it: in this process, or in a command's children."""
+"""Start the recording of an unmodified program, in this process or in a command's children."""

@@ -1,8 +1,8 @@
-"""Run any command as a child: streams as they are, signals passed on, its exit code returned.
+"""Run any command as a child: keep its streams, forward signals, return its exit code.
 
-A child that does not end in time after an interrupt is ended with all processes below it: SIGINT came from
-the terminal or was passed on, SIGTERM follows after a grace period, SIGKILL after another.  A second
-interrupt is SIGKILL at once.
+A child that does not end in time after an interrupt is terminated with all its descendants: SIGINT came from
+the terminal or was forwarded, SIGTERM follows after a grace period, SIGKILL after another. A second interrupt
+sends SIGKILL at once.
 """
 
 import os
@@ -20,17 +20,17 @@ from zprof.model.interrupts import raise_lost_interrupt
 
 #: From the interrupt to SIGTERM, and from there to SIGKILL.
 GRACE_S = 3.0
-#: Some launchers pass on the signal that the terminal has sent to all: that is no second interrupt.
+#: Some launchers forward the signal that the terminal has sent to all: that is not a second interrupt.
 _SAME_INTERRUPT_S = 0.25
 _MAX_NAMED = 8
 _PROC = Path("/proc")
-# Of proc_pid_stat(5), counted after the name in brackets: start in ticks since boot.
+# Fields of proc_pid_stat(5), counted after the name in parentheses; start is in ticks since boot.
 _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A number is given out again, a number and a start are not."""
+    """A process; numbers are reused, but a number with its start time is unique."""
 
     number: int
     start: int
@@ -44,14 +44,14 @@ class _Entry:
 
 
 class TreeEnd:
-    """Follows one command from the first interrupt on.
+    """Terminates the process tree of one command after its first interrupt.
 
-    Processes below the command are found while their parents live, and kept: one that outlives its parent
-    is a child of init from then on.  What had left the tree before the interrupt is a daemon, and not ended.
+    Descendants are found while their parents live, and remembered: one that outlives its parent becomes a
+    child of init. A process that left the tree before the interrupt is a daemon and is not terminated.
 
     Args:
         root: Process number of the command, a child of this process.
-        grace_s: Between two signals.
+        grace_s: Time between two signals.
     """
 
     def __init__(self, root: int, grace_s: float) -> None:
@@ -64,11 +64,11 @@ class TreeEnd:
 
     @property
     def began(self) -> bool:
-        """Whether there was an interrupt."""
+        """True after an interrupt."""
         return self._interrupted_s is not None
 
     def interrupt(self) -> None:
-        """Begin, or end the rest at once."""
+        """Start the termination; a second interrupt kills the rest at once."""
         now = time.monotonic()
         if self._interrupted_s is None:
             self._interrupted_s, self._deadline_s = now, now + self._grace_s
@@ -76,7 +76,7 @@ class TreeEnd:
             self._signals, self._deadline_s = [signal.SIGKILL], now
 
     def advance(self) -> bool:
-        """Send what is due; False when nothing is left, or what is left cannot be ended."""
+        """Send the signal that is due; return False if nothing is left, or the rest cannot be killed."""
         running = self._find()
         now = time.monotonic()
         if not running or now < self._deadline_s:
@@ -92,11 +92,11 @@ class TreeEnd:
         return True
 
     def has_ended(self, number: int) -> bool:
-        """Whether this process was sent a signal that ends it."""
+        """Return whether this process was sent a terminating signal."""
         return any(process.number == number for process in self._sent)
 
     def summary(self) -> str:
-        """Which processes got which signal, on one line; empty where the interrupt was enough."""
+        """Return one line with the signals that processes got; empty if the interrupt was enough."""
         if not self._sent:
             return ""
         named = [f"{name} {process.number} ({number.name})" for process, (name, number) in self._sent.items()]
@@ -106,7 +106,7 @@ class TreeEnd:
         )
 
     def _find(self) -> list[_Entry]:
-        """The processes of the tree that still run."""
+        """Return the processes of the tree that still run."""
         entries = _read_processes()
         below: dict[int, list[_Entry]] = {}
         for entry in entries.values():
@@ -126,25 +126,24 @@ class TreeEnd:
 
 
 def _read_processes() -> dict[int, _Entry]:
-    """All processes of this machine that have not ended, by number."""
+    """Return all running processes of this machine by number."""
     entries = {}
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
             continue
         try:
             before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended in the meantime
             continue
         fields = after.split()
-        if (
-            fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1
-        ):  # a first thread may end before the others
+        # The main thread may end before the others.
+        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
             process = Process(int(folder.name), int(fields[_START]))
             entries[process.number] = _Entry(process, int(fields[_PARENT]), before.partition("(")[2])
     return entries
 
 
-#: Passed on to the child.  One from the terminal reaches the child by itself: it is in the same group.
+#: Forwarded to the child, unless the terminal sent it: the child is in the same group and gets it too.
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -155,24 +154,24 @@ _PASSED_ON = (
 )
 _SIGNAL_BASE = 128
 _INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
-#: How often to look for processes that are left after an interrupt.
+#: Polling interval for processes that are left after an interrupt.
 _POLL_S = 0.1
 
 
 class CommandWatcher(Protocol):
-    """What has the terminal while the command runs: told of what happens, and never in its way."""
+    """Owner of the terminal while the command runs; it is notified and must not block."""
 
     def start(self) -> None:
-        """The command is about to begin."""
+        """Prepare: the command is about to start."""
 
     def look(self) -> None:
-        """A child of this process has ended, maybe another than the command."""
+        """Handle the end of a child of this process, which may not be the command."""
 
     def signalled(self, number: int) -> None:
-        """This signal was passed on to the command."""
+        """Handle a signal that was forwarded to the command."""
 
     def job_over(self, code: int) -> None:
-        """It has ended; returns when the terminal is free again."""
+        """Handle the end of the command; return when the terminal is free again."""
 
     def close(self) -> None:
         """Free the terminal at once."""
@@ -187,18 +186,18 @@ def run_command(
     grace_s: float = GRACE_S,
     say: Callable[[str], None] = lambda note: None,
 ) -> int:
-    """Run it to its end; its exit code, 128 + n where signal n ended it, 130 after an interrupt.
+    """Run a command to its end and return its exit code: 128 + n for signal n, 130 after an interrupt.
 
     Args:
-        command: What to run.
-        environment: Its variables.
-        output: A file that gets what it writes; it then reads nothing.
-        beside: Who has the terminal meanwhile.
-        grace_s: From an interrupt to SIGTERM, and from there to SIGKILL, for all that still runs.
-        say: Called with one line, when the terminal is free again, where something was ended so.
+        command: The command line.
+        environment: Its environment variables.
+        output: A file for its output; its stdin is then empty.
+        beside: Owner of the terminal in the meantime.
+        grace_s: From an interrupt to SIGTERM, and from there to SIGKILL, for all processes that still run.
+        say: Called with one line when the terminal is free again, if processes had to be terminated.
 
     Raises:
-        BadInput: there is no such command.
+        BadInput: the command does not exist or cannot be run.
     """
     if beside is None:
         code, note = _run_watched(command, environment, output, None, grace_s)
@@ -221,7 +220,7 @@ def _run_watched(
     beside: CommandWatcher | None,
     grace_s: float,
 ) -> tuple[int, str]:
-    """Return the exit code, and what had to be ended."""
+    """Return the exit code, and a summary of terminated processes."""
     raise_lost_interrupt()
     watched = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -250,7 +249,8 @@ def _run_watched(
 def _exit_code(child: subprocess.Popen[bytes], tree: TreeEnd) -> int:
     try:
         code = child.wait(_POLL_S if tree.began else None)
-    except subprocess.TimeoutExpired:  # not even SIGKILL ends what waits for a dead device or file server
+    except subprocess.TimeoutExpired:
+        # Not even SIGKILL ends a process that waits for a dead device or file server.
         return _INTERRUPTED
     if code >= 0:
         return code
@@ -258,7 +258,7 @@ def _exit_code(child: subprocess.Popen[bytes], tree: TreeEnd) -> int:
 
 
 def _is_for_us_alone(received: signal.struct_siginfo) -> bool:
-    """The kernel's own (positive) are from the terminal; those of this process went to the whole group."""
+    """Return False for signals of the terminal (positive code) or this process: the whole group got them."""
     return received.si_code <= 0 and received.si_pid != os.getpid()
 
 

@@ -1,6 +1,6 @@
-"""Runs a script or a module as ``__main__`` of this process, as ``python script.py`` or ``python -m`` would.
+"""Run a script or a module as ``__main__`` of this process, like ``python script.py`` or ``python -m``.
 
-What it prints, raises and exits with is its own; a traceback begins with its own first line.
+Its output, exceptions and exit code stay its own; a traceback starts with its own first line.
 """
 
 import builtins
@@ -17,15 +17,15 @@ from zprof.model.errors import BadInput
 
 
 def is_python_program(command: Sequence[str]) -> bool:
-    """Whether a command is no program of its own, but a script or a module for this interpreter."""
+    """Return whether a command is a script or a module for this interpreter, not an executable."""
     return command[0].endswith(".py") or command[0] == "-m"
 
 
 def check_program(command: Sequence[str]) -> None:
-    """Refuse, before anything runs, what cannot be run.
+    """Refuse a program that cannot be run, before anything runs.
 
     Raises:
-        BadInput: no such script, or no module named.
+        BadInput: the script does not exist, or no module is named.
     """
     if command[0] != "-m":
         if not Path(command[0]).is_file():
@@ -35,8 +35,10 @@ def check_program(command: Sequence[str]) -> None:
 
 
 def run_program(command: Sequence[str]) -> None:
-    """Run it to its end; what it raises comes out of here, without the frames of zprof in its traceback."""
-    before = sys.modules["__main__"]  # kept: its globals would be cleared with it, and zprof still runs
+    """Run a program to its end; its exceptions propagate without the frames of zprof in their traceback."""
+    before = sys.modules[
+        "__main__"
+    ]  # a reference keeps its globals from being cleared while zprof still runs
     try:
         if command[0] == "-m":
             _run_module(command)
@@ -72,7 +74,7 @@ def _run_module(command: Sequence[str]) -> None:
 
 
 def _replace_main() -> ModuleType:
-    """It stays: what ends after the program (threads, atexit, pickles) still finds it."""
+    """Install a new main module; it stays, because threads, atexit and pickles use it after the program."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     main.__annotations__ = {}
@@ -81,7 +83,7 @@ def _replace_main() -> ModuleType:
 
 
 def _hide_own_frames(error: BaseException) -> None:
-    """Have Python print the traceback from the program's first frame on, with the program's own hook."""
+    """Hide zprof's frames from the traceback that Python prints, and keep the program's own hook."""
     show = sys.excepthook
 
     def show_without_ours(

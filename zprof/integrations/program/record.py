@@ -1,4 +1,4 @@
-"""``zprof record``: record a command in its Python children, or a script in this process."""
+"""Implement ``zprof record``: record a command in its Python children, or a script in this process."""
 
 import os
 import shlex
@@ -33,13 +33,13 @@ def record_command(
     beside: CommandWatcher | None = None,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run a command to its end and record what trains in it; its exit code.
+    """Run a command to its end, record the training in it, and return its exit code.
 
-    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.  After an interrupt it has
-    ``grace_s`` until SIGTERM, and again until SIGKILL.
+    ``output`` gets the command's output while ``beside`` owns the terminal. After an interrupt, the command
+    has ``grace_s`` until SIGTERM and again until SIGKILL.
 
     Raises:
-        BadInput: it cannot be run, or the run is there already.
+        BadInput: it cannot be run, or the run exists already.
     """
     if not on:
         return run_command(command, os.environ, grace_s=grace_s, say=say)
@@ -56,18 +56,18 @@ def record_command(
 def record_here(
     command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Say
 ) -> Callable[[], int]:
-    """What runs a script or a module in this process; what that raises comes out of it.
+    """Return a function that runs a script or a module in this process; its exceptions propagate.
 
-    A run that is there is not moved aside: ranks of one job share its place, and each replaces its own part.
+    An existing run is not moved aside: ranks of one job share the directory, and each replaces its own part.
 
     Raises:
-        BadInput: it cannot be run, or the run is there already.
+        BadInput: it cannot be run, or the run exists already.
     """
     in_process.check_program(command)
     if on:
         check_output_path(Path(settings.run), force=force, since_ns=launcher_start_ns())
 
-    # Made while an error is still one of zprof: what the program raises is shown as Python does.
+    # Created here, where an error is still reported by zprof: Python itself shows what the program raises.
     folder = Path(tempfile.mkdtemp(prefix="zprof-record-")) if on else None
 
     def program() -> int:
@@ -89,14 +89,14 @@ def _record_here(command: Sequence[str], settings: ProgramSettings, folder: Path
         in_process.run_program(command)
     finally:
         here.finish()
-        if os.getpid() == process_id:  # a fork that ends with an exception comes here too
+        if os.getpid() == process_id:  # a fork that ends with an exception gets here too
             if os.environ.get("RANK", "0") == "0":
                 _say_notes(lambda: list_notes(session.notes(), Path(settings.run), began_ns), say)
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _say_notes(notes: Callable[[], Iterable[str]], say: Say) -> None:
-    """The program is over, and its end is its own: nobody who reads our notes, say, must not change that."""
+    """Print the notes; a failure to do so must not change how the program ends."""
     with suppress(Exception):
         for note in notes():
             say(note)
@@ -106,9 +106,9 @@ _CUT_SHORT = "recording cut short"
 
 
 def list_notes(told: Iterable[str], run: Path, began_ns: int) -> Iterator[str]:
-    """What the recorded processes told, and what became of a recording that began at ``began_ns``.
+    """Yield the notes of the recorded processes, and the outcome of a recording started at ``began_ns``.
 
-    What lies at ``run`` from before is none of it.
+    An older run at ``run`` is ignored.
     """
     told = list(told)
     yield from told
@@ -137,12 +137,12 @@ def _first_rank(run: Path, began_ns: int) -> RankManifest | None:
     return next((rank for rank in ranks if rank.run_id == manifest.run_id), None)
 
 
-_START_FIELD = 19  # the 22nd of proc_pid_stat(5), counted after the name in brackets
+_START_FIELD = 19  # field 22 of proc_pid_stat(5), counted after the name in parentheses
 _PROC = Path("/proc")
 
 
 def launcher_start_ns() -> int:
-    """Start of torchrun where it started this process; else now: nobody else can have begun before."""
+    """Return the start of torchrun if it started this process, else now: no other rank can be older."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return time.time_ns()
     try:

@@ -1,4 +1,4 @@
-"""What the processes of one recording share: settings, a folder for notes, the recorder's start."""
+"""Share settings, notes and the recorder's start among the processes of one recording."""
 
 import json
 import os
@@ -17,16 +17,16 @@ _MAX_NOTE_LENGTH = 500
 
 
 class Session:
-    """Files are written by the children, and read by the parent after they ended."""
+    """Files that children write and the parent reads after they have ended."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._said = 0
 
     def claim(self, rank: int) -> bool:
-        """Whether this process is the one that records the rank: the first one that trains as it.
+        """Return True if this process records the rank: it is the first one that trains as this rank.
 
-        A launcher that starts a failed job again replaces the ranks that it started before.
+        A launcher that restarts a failed job replaces the ranks of the earlier attempt.
         """
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
@@ -38,12 +38,12 @@ class Session:
 
     def say(self, note: str) -> None:
         """Leave a line for the parent."""
-        self._said += 1  # one file a note: a process may have several to leave
+        self._said += 1  # one file per note: a process may leave several
         path = self._folder / f"note.{os.getpid()}.{self._said}"
         path.write_text(note, encoding="utf-8")
 
     def notes(self) -> Iterator[str]:
-        """Each different line once."""
+        """Yield each distinct note once."""
         seen: set[str] = set()
         for path in sorted(self._folder.glob("note.*"))[:_MAX_NOTES]:
             note = path.read_text(encoding="utf-8", errors="replace")[:_MAX_NOTE_LENGTH]
@@ -53,15 +53,15 @@ class Session:
 
 
 VARIABLE = "ZPROF_RECORD"
-#: Goes in front of PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
+#: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
 STARTUP = Path(__file__).parents[1] / "startup"
-#: The folder that holds the package ``zprof``, for children that start elsewhere.
+#: Folder that holds the package ``zprof``, for children that start elsewhere.
 HOME = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSettings:
-    """``session`` is a folder in which the children leave word; none where this process is the program."""
+    """Settings of a recording; ``session`` is the children's folder for notes, empty if there are none."""
 
     run: str
     skip: int = 2
@@ -73,17 +73,17 @@ class ProgramSettings:
     home: str = str(HOME)
 
     def to_json(self) -> str:
-        """As the variable holds it."""
+        """Return the settings as the environment variable holds them."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> "ProgramSettings":
-        """Raises ValueError or TypeError where it is not what :meth:`to_json` wrote."""
+        """Parse the output of :meth:`to_json`; raise ValueError or TypeError for anything else."""
         return ProgramSettings(**json.loads(text))
 
 
 def child_environment(settings: ProgramSettings) -> dict[str, str]:
-    """This process's environment, and in it what starts the recorder in its Python children."""
+    """Return this process's environment with the variables that start the recorder in Python children."""
     environment = dict(os.environ)
     before = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([before] if before else [])])
@@ -92,7 +92,7 @@ def child_environment(settings: ProgramSettings) -> dict[str, str]:
 
 
 def remove_recording(environment: MutableMapping[str, str]) -> None:
-    """Take it out again: the children of a process that records are none that train."""
+    """Remove the recorder's variables: children of a recording process do not train."""
     environment.pop(VARIABLE, None)
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     rest = [path for path in paths if path != str(STARTUP)]
@@ -105,14 +105,14 @@ def remove_recording(environment: MutableMapping[str, str]) -> None:
 
 
 class RecordedProcess:
-    """The recording of this process, from the import of torch to the end of the program."""
+    """Recording of this process, from the import of torch to the end of the program."""
 
     def __init__(self, settings: ProgramSettings, session: Session) -> None:
         self._settings, self._session = settings, session
         self._recording: ProgramRecording | None = None
 
     def begin(self) -> None:
-        """Watch this process; a fault of ours is a note, and never reaches the program."""
+        """Start to record; a failure becomes a note and never reaches the program."""
         try:
             self._recording = self._armed()
         except Exception as error:
@@ -121,7 +121,7 @@ class RecordedProcess:
             )
 
     def finish(self) -> None:
-        """The program is over."""
+        """Finish the recording after the program."""
         if self._recording is not None:
             self._recording.finish()
 
@@ -148,6 +148,6 @@ class RecordedProcess:
 
 
 def start_in_child() -> None:
-    """As the environment says, for a child of ``zprof record``."""
+    """Start to record in a child of ``zprof record``, with the settings of its environment."""
     settings = ProgramSettings.from_json(os.environ[VARIABLE])
     RecordedProcess(settings, Session(Path(settings.session))).begin()

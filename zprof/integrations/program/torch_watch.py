@@ -1,6 +1,6 @@
-"""Calls a function once torch has been imported: a light import hook that looks at one name.
+"""Call a function once torch has been imported, with a light import hook for that one name.
 
-Needs the standard library only: a child whose interpreter has no zprof loads this file too.
+It needs only the standard library, because a child whose interpreter has no zprof loads this file too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _WATCHED = "torch"
 
 
 class TorchWatch(importlib.abc.MetaPathFinder):
-    """Stands first among the finders until torch has been imported: many only ask whether it is there."""
+    """First meta path finder until torch has been imported; a mere ``find_spec("torch")`` does not count."""
 
     def __init__(self, imported: Callable[[], None]) -> None:
         self._imported = imported
         self._asking: set[int] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """None for all but torch: the finders behind go on."""
+        """Return torch's spec with a wrapped loader; None for other names, so that the next finders go on."""
         thread = _thread.get_ident()
         if name != _WATCHED or thread in self._asking:
             return None
@@ -34,19 +34,19 @@ class TorchWatch(importlib.abc.MetaPathFinder):
         finally:
             self._asking.discard(thread)
         if spec is not None and spec.loader is not None:
-            with suppress(AttributeError):  # a loader that cannot be told: nothing is recorded
+            with suppress(AttributeError):  # a loader without writable attributes: nothing is recorded
                 self._follow(spec.loader)
         return spec
 
     def _follow(self, loader: Any) -> None:
-        if "exec_module" in vars(loader):  # asked for before, with a loader that is kept
+        if "exec_module" in vars(loader):  # wrapped by an earlier lookup, and the loader was kept
             return
         run = loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
             if module.__name__ == _WATCHED:
-                loader.__dict__.pop("exec_module", None)  # it was this loader's own, for this one import
+                loader.__dict__.pop("exec_module", None)  # the wrapper is for this one import
                 self._done()
 
         loader.exec_module = exec_module
@@ -58,7 +58,7 @@ class TorchWatch(importlib.abc.MetaPathFinder):
 
 
 def watch(imported: Callable[[], None]) -> None:
-    """Begin to watch; ``imported`` must not raise.  Where torch is there already it is called now."""
+    """Start to watch; ``imported`` must not raise. If torch is already imported, call it now."""
     if _WATCHED in sys.modules:
         imported()
     else:

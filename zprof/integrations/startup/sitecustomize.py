@@ -1,7 +1,7 @@
-"""Python runs this at the start of each child of ``zprof record``, then the ``sitecustomize`` that it hides.
+"""Start the recorder in a Python child of ``zprof record``, then run the hidden ``sitecustomize``.
 
-Every interpreter that a command starts comes here, of any version and with or without zprof: it does next to
-nothing, and what fails in it is never seen.
+Every interpreter that a command starts imports this file, whatever its version and with or without zprof
+installed. It therefore does very little, and its failures stay silent.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ def _watch() -> None:
 def _begin() -> None:
     try:
         _import_zprof()
-    except Exception as error:  # another environment than that of zprof
+    except Exception as error:  # an environment without zprof
         _say(f"{sys.executable} imported torch, and zprof cannot be imported there ({error})")
         return
     try:
@@ -41,7 +41,7 @@ def _import_zprof() -> None:
     try:
         import zprof
     except ImportError:
-        # A checkout is found by the folder that it was started in, which a child need not share.
+        # A checkout is found through the folder that it was started in, which a child may not share.
         home = _settings()["home"]
         sys.path.append(home)
         try:
@@ -62,7 +62,7 @@ def _say(note: str) -> None:
 
 
 def _run_hidden() -> None:
-    """The user's own, exactly as Python would have: what it raises is Python's to report."""
+    """Run the user's own sitecustomize as Python would; Python reports the errors that it raises."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != HERE]
     ours = sys.modules.pop("sitecustomize")
     try:

@@ -1,1 +1,1 @@
-"""Per-device memory by tenant."""
+"""Plan per-device memory by tenant."""

@@ -1,22 +1,23 @@
-"""Memory of a ZeRO stage or of model parallelism by the closed forms of arXiv 1910.02054.
+"""Compute the memory of a ZeRO stage or of model parallelism by the closed forms of arXiv 1910.02054.
 
-Used for jobs whose units do not know all their bytes; what depends on facts that are not stated stays
-unknown.  Two moments: the backward (states, activations, buffers, gathered units) and the optimizer (states
-and its copy of the gradients).
+These apply to jobs whose units lack byte counts. A term that depends on unstated facts stays unknown. There
+are two moments: the backward (states, activations, buffers, gathered units) and the optimizer (states and its
+copy of the gradients).
 
-Residual state (sections 3.2 and 6).  L layers, h hidden, t = b s tokens of a micro-batch, e bytes an
-element, psi parameters of a rank:
+Residual state (sections 3.2 and 6), with L layers, hidden size h, t = b s tokens per micro-batch, e bytes per
+element and psi parameters per rank:
 
     activations                12 h t L e
-    checkpointed               h t L e, and 12 h t e while a block is computed again
-    Pa, Pa+cpu                 checkpoints / mp, and none on the device
-    fused buffers              4 psi bytes, or 4 CB with buffers of a constant size
-    optimizer's gradients      c of each of its elements, c CB with buffers of a constant size
+    checkpointed               h t L e, and 12 h t e while a block is recomputed
+    Pa, Pa+cpu                 checkpoints / mp; none on the device
+    fused buffers              4 psi bytes, or 4 CB with constant-size buffers
+    optimizer's gradients      c bytes per element, or c CB with constant-size buffers
 
-What a gathered unit takes is not in the paper: the largest unit, one more with prefetch, and what encloses.
+The paper does not count gathered units. They are the largest unit, the next largest with prefetch, and the
+units that enclose others.
 
-What is unknown may be any size: the moment with the most known bytes is taken, and the unknown terms of all
-moments stay with it, so that its sum is a lower bound and never passes for the peak.
+An unknown term may be any size. The moment with the most known bytes is taken and keeps the unknown terms of
+all moments, so that its sum is a lower bound and is never shown as the peak.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from zprof.planner.rounding import ceil_div
 
 
 def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
-    """Terms at the highest moment as far as they are known, and that moment."""
+    """Return the terms at the highest moment, as far as they are known, and that moment's name."""
     states = state_terms(job, scheme)
     travelling = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
     backward = (*states, *activation_terms(job), _buffer_term(job), *travelling)
@@ -39,7 +40,7 @@ def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
 
 
 def activation_terms(job: Job) -> tuple[Term, ...]:
-    """Of one micro-batch; one unknown term where the shape or the batch is not known."""
+    """Return the activations of one micro-batch; one unknown term if the shape or the batch is unknown."""
     shape, tokens = job.shape, job.batch.tokens
     if shape is None or tokens is None:
         key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
@@ -57,7 +58,7 @@ def activation_terms(job: Job) -> tuple[Term, ...]:
 
 
 def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """The optimizer's copy of the gradients; none where it makes none or the size of units is not known."""
+    """Return the optimizer's copy of the gradients; empty if it makes none or unit sizes are unknown."""
     sharded_over = job.degrees.dp if get_zero_stage(scheme) >= 1 else 1
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
         return ()
@@ -66,7 +67,7 @@ def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def _buffer_term(job: Job) -> Term:
-    """Units whose bytes are not known have work buffers of a size that is not known either."""
+    """Return the temporary buffers; unknown for counted units, whose work buffers are unknown too."""
     capped = job.residual.constant_buffer_elements is not None
     key = "residual.constant_buffer" if capped else "residual.fused_buffer"
     if job.units:
@@ -88,7 +89,7 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """Stages that shard gradients reduce them out of buffers; by the paper these are the fused ones."""
+    """Return the reduction buffers of stages that shard gradients; the paper's are the fused buffers."""
     in_place = scheme not in (Scheme.ZERO_2, Scheme.ZERO_3) or job.degrees.dp == 1
     by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
     if in_place or by_paper:
@@ -110,19 +111,19 @@ def _temporary_term(sub: str, size: int, assumption: str) -> Term:
     return Term(tenant=Tenant.TEMPORARY_BUFFERS, sub=sub, bytes=size, assumption=assumption)
 
 
-#: Elements of activations for each element of hidden, of a block and token (section 3.2, footnote).
+#: Activation elements per hidden element, block and token (section 3.2, footnote).
 BLOCK_ELEMENTS = 12
-#: Of an element of a fused buffer: fp32.
+#: Bytes per element of a fused buffer: fp32.
 FUSED_BYTES = 4
 
 
 def activation_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
-    """Of all blocks, nothing computed again."""
+    """Return the activation bytes of all blocks, without recomputation."""
     return shape.layers * working_set_bytes(shape, tokens, element_bytes, mp=mp)
 
 
 def working_set_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
-    """Of one block: its input whole, and what else it makes split over the model-parallel ranks."""
+    """Return the bytes of one block: its input in full, the rest split over model-parallel ranks."""
     row = shape.hidden * tokens * element_bytes
     return row + ceil_div((BLOCK_ELEMENTS - 1) * row, mp)
 
@@ -130,7 +131,7 @@ def working_set_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int 
 def checkpoint_bytes(
     shape: Shape, tokens: int, element_bytes: int, residual: Residual, *, mp: int = 1
 ) -> int:
-    """Of the inputs of all blocks, on the device."""
+    """Return the on-device bytes of the inputs of all blocks."""
     if residual.offload:
         return 0
     whole = shape.layers * shape.hidden * tokens * element_bytes
@@ -138,14 +139,15 @@ def checkpoint_bytes(
 
 
 def fused_buffer_bytes(elements: int, residual: Residual) -> int:
-    """Of the flat fp32 copy of all gradients that reductions and norms are made on."""
+    """Return the bytes of the flat fp32 gradient copy that is used for reductions and norms."""
     return FUSED_BYTES * _cap_elements(elements, residual)
 
 
 def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
-    """Of the gradients in the optimizer's type while it runs; the units' largest where units are known.
+    """Return the bytes of the gradients in the optimizer's type while it runs, without frozen elements.
 
-    ``sharded_over``: ranks that share the optimizer's work (1: each does all of it).  Frozen ones have none.
+    With known units, this is the copy for the largest unit. ``sharded_over``: ranks that share the
+    optimizer's work (1: each rank does all of it).
     """
     kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
     whole = Unit(name="", elements=rank_elements(job))
@@ -154,9 +156,10 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
 
 
 def gathered_bytes(job: Job) -> int:
-    """Of the units that are surely whole on a device at once under stage 3; ``job.units`` must be known.
+    """Return the bytes of units gathered at the same time in stage 3; ``job.units`` must be known.
 
-    Fetched further ahead than one, the others are there when gradients are not all there yet.
+    At most one unit ahead counts. With deeper prefetch, the extra units are present while gradients are not
+    complete yet.
     """
     inner = sorted((unit.elements for unit in job.units if not unit.encloses), reverse=True)
     around = sum(unit.elements for unit in job.units if unit.encloses)
@@ -172,7 +175,7 @@ TermsByMoment = Mapping[str, Sequence[Term]]
 
 
 def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
-    """Terms at the highest moment, and its name; the first of equals."""
+    """Return the terms of the highest moment and its name; ties go to the first."""
     name = max(moments, key=lambda each: sum_known_bytes(moments[each]))
     unknown = [
         term for other, terms in moments.items() for term in terms if other != name and term.bytes is None
@@ -181,7 +184,7 @@ def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
 
 
 def sum_known_bytes(terms: Sequence[Term]) -> int:
-    """The sum of the terms whose bytes are known."""
+    """Sum the terms whose bytes are known."""
     return sum(term.bytes for term in terms if term.bytes is not None)
 
 
@@ -190,7 +193,7 @@ _NO_SHAPE = (
     "state --layers and --hidden, or --preset, in place of --params",
 )
 _NO_BATCH = ("the batch is not known", "state --micro-batch and --sequence")
-#: Of a model that was counted.
+#: Reason and remedy for a counted model.
 _NO_UNIT_BYTES = (
     "what the model's units keep and need is not known",
     "let its forward take int64 tokens [samples, sequence], or plan with --layers and --hidden in place of "
@@ -208,12 +211,12 @@ _TENANT_WORDS = {
 
 
 def unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
-    """A term without its bytes."""
+    """Return a term whose bytes are unknown."""
     return Term(tenant=tenant, sub=sub, bytes=None, assumption=assumption)
 
 
 def find_memory_gaps(job: Job, terms: tuple[Term, ...]) -> tuple[Gap, ...]:
-    """One for each tenant of which a term is unknown."""
+    """Return one gap per tenant that has an unknown term."""
     tenants = dict.fromkeys(term.tenant for term in terms if term.bytes is None)
     return tuple(_memory_gap(job, tenant) for tenant in tenants)
 

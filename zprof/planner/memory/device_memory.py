@@ -1,8 +1,8 @@
-"""Memory of one device at its peak under each scheme.
+"""Plan the memory of one device at its peak under each scheme.
 
-ZeRO stages, data and model parallelism (stage 0 on a rank's part of the model) are walked through as the
-reference engine does a step where the job's units know their bytes (``walk``); else they follow the paper's
-closed forms (``closed_forms``).  Pipelines: ``pipelines``.
+ZeRO stages, data parallelism and model parallelism (stage 0 on a rank's part of the model) follow a walk
+through a step of the reference engine if the job's units know their bytes (``walk``). Otherwise they follow
+the paper's closed forms (``closed_forms``). Pipelines are in ``pipelines``.
 """
 
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {**states.STATE_ASSUMPTIONS, **RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The terms of one device at its peak, the moment of that, and what could not be said."""
+    """Terms of one device at its peak, the name of that moment, and gaps for unknown terms."""
 
     terms: tuple[Term, ...]
     peak_at: str
@@ -100,9 +100,9 @@ class MemoryPlan:
 
 
 def plan_memory(job: Job, scheme: Scheme) -> MemoryPlan:
-    """What one device holds at its peak; terms that are not known have None for their bytes.
+    """Return the memory of one device at its peak; unknown terms have None for their bytes.
 
-    With an unknown term the moment is that of the most known bytes, and the sum a lower bound.
+    With an unknown term, the moment is the one with the most known bytes and the sum is a lower bound.
     """
     terms, peak_at = _plan_terms(job, scheme)
     return MemoryPlan(terms=terms, peak_at=peak_at, gaps=find_memory_gaps(job, terms))

@@ -1,15 +1,15 @@
-"""Search the largest model that fits a device.
+"""Search for the largest model that fits a device.
 
-Where the layers of the model are known, the larger of two: of the job's width with as many layers as fit (in
-steps of a pipeline's stages), and of the job's layers with as large a hidden as fits (in steps that heads
-and model-parallel ranks divide; heads stay as many).  What is not known without a batch is left out here
-too: the result is then an upper bound, and no model of either kind that is larger fits.  A model without a
-shape has no other width.  Else by the model states alone:
+If the model's layers are known, the result is the larger of two models: one with the job's width and as many
+layers as fit (in multiples of the pipeline stages), and one with the job's layers and the largest hidden size
+that fits (in multiples that heads and model-parallel ranks divide; the number of heads stays). Bytes that are
+unknown without a batch are left out. The result is then an upper bound: no larger model of either kind fits.
+A model without a shape has only its own width. If the layers are unknown, model states alone decide:
 
-    parameters <= memory x mp x pp / (bytes a parameter that the scheme leaves on a device)
+    parameters <= memory x mp x pp / (bytes per parameter that the scheme leaves on a device)
 
-(arXiv 1910.02054, table 2, theoretical columns).  Found by a search over whole numbers, so that the next
-larger one does not fit; up to the layers and the width that a plan takes.
+(arXiv 1910.02054, table 2, theoretical columns). The search is over integers, so the next larger value does
+not fit. It is bounded by the maximum layers and width of a plan.
 """
 
 import math
@@ -36,14 +36,14 @@ LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="an upper bound where a part of the peak is not known: by what is known",
     ),
 }
-#: Layers up to which any number of them is looked at; beyond, first the one that a straight line says.
+#: Up to this many layers, any count is evaluated. Beyond, the search starts from a linear extrapolation.
 MAX_WALKED_LAYERS = 512
 
 
 def largest_parameters(job: Job, scheme: Scheme) -> int | None:
-    """Parameters of the largest model of the job's width or of its layers that fits; None without hardware.
+    """Return the parameters of the largest model that fits, by layers or by width; None without hardware.
 
-    0: the batch is too much for the smallest of either.
+    0 means that the batch is too large even for the smallest model.
     """
     if job.hardware is None:
         return None
@@ -66,7 +66,7 @@ def _largest_by_states(job: Job, scheme: Scheme, budget: int) -> int:
 
 
 def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
-    """Layers in steps of a pipeline's stages: each stage has as many."""
+    """Search in multiples of the pipeline stages, so that every stage has the same number of layers."""
     stages = job.degrees.pp
 
     @cache
@@ -81,7 +81,7 @@ def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
 
 
 def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> int:
-    """In steps that the heads and the model-parallel ranks divide."""
+    """Search in multiples that the heads and the model-parallel ranks divide."""
     step = math.lcm(job.degrees.mp, shape.heads or 1)
 
     def model(count: int) -> Job:
@@ -96,7 +96,7 @@ def _known_peak(job: Job, scheme: Scheme) -> int:
 
 
 def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:
-    """The same up to ``known``; beyond, on the straight line through the last half of that."""
+    """Return ``size_of`` up to ``known``; beyond, extrapolate linearly from the second half of that range."""
     half = known // 2
 
     def size(count: int) -> int:
@@ -109,7 +109,7 @@ def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[in
 
 
 def with_layers(job: Job, layers: int) -> Job:
-    """The job with so many layers; a model without a shape repeats its own units in their order."""
+    """Return the job with another number of layers; a model without a shape repeats its units in order."""
     if job.shape is not None:
         return _with_shape(job, replace(job.shape, layers=layers))
     inner = [unit for unit in job.units if not unit.encloses]
@@ -122,13 +122,13 @@ def with_layers(job: Job, layers: int) -> Job:
 
 
 def with_parameters(job: Job, parameters: int) -> Job:
-    """The job with so many parameters, of which as large a part is frozen."""
+    """Return the job with another number of parameters; the frozen fraction stays."""
     frozen = job.frozen_parameters * parameters // job.parameters
     return replace(job, parameters=parameters, frozen_parameters=frozen)
 
 
 def count_parameters_with_layers(job: Job, layers: int) -> int:
-    """Parameters of the job with so many layers, which are counted and not built."""
+    """Return the parameters of the job with another number of layers, without building its units."""
     if job.shape is not None:
         return count_parameters(replace(job.shape, layers=layers))
     inner = [unit.elements for unit in job.units if not unit.encloses]
@@ -138,7 +138,7 @@ def count_parameters_with_layers(job: Job, layers: int) -> int:
 
 
 def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
-    """The job with another hidden; as many layers, and as many heads."""
+    """Return the job with another hidden size; the numbers of layers and heads stay."""
     return _with_shape(job, replace(shape, hidden=hidden))
 
 
@@ -147,20 +147,20 @@ def _with_shape(job: Job, shape: Shape) -> Job:
 
 
 def _repeat_unit(unit: Unit, number: int) -> Unit:
-    """A unit is known by its name."""
+    """Copy a unit under a new name, because units are identified by name."""
     return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
 
 
-#: A size at which the search stops growing: more than any machine holds.
+#: Size at which the search stops growing: more than any machine holds.
 MAX_SIZE = 10**18
 
 
 def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int = MAX_SIZE) -> int:
-    """The largest n in 0..most with ``size_of(n) <= budget``; 0 where not even 1 fits.
+    """Return the largest n in 0..most with ``size_of(n) <= budget``; 0 if not even 1 fits.
 
-    ``size_of`` does not fall.  Asks it about log2(n) times, first at powers of two and then between the last
-    that fits and the first that does not: twice where a straight line through both crosses the budget
-    (on a line that is the answer and its neighbour), then in their middle.
+    ``size_of`` must be non-decreasing. It is called about log2(n) times: at powers of two, then between the
+    last value that fits and the first that does not. Each round there tries the linear interpolation twice
+    (exact on a line: the answer and its neighbour), then the middle.
     """
     low, low_size, high = 0, 0, 1
     while high <= most and (high_size := size_of(high)) <= budget:
@@ -173,9 +173,9 @@ def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int =
 
 
 def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most: int = MAX_SIZE) -> int:
-    """As ``largest_that_fits``, from a guess in 1..most: asks it, its neighbour, and what is further off.
+    """Return the same as ``largest_that_fits``, searching outward from a guess in 1..most.
 
-    For a ``size_of`` that costs much at every number that is asked on the way.
+    Use it if each call of ``size_of`` is expensive: a good guess needs only itself and its neighbour.
     """
     size, step = size_of(guess), 1
     fits = size <= budget
@@ -199,7 +199,7 @@ def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most
 def _search_between(
     size_of: Callable[[int], int], budget: int, fitting: tuple[int, int], larger: tuple[int, int]
 ) -> int:
-    """The largest that fits, from a number that does and one that does not, each with its size."""
+    """Return the largest value that fits, given one that fits and one that does not, each with its size."""
     (low, low_size), (high, high_size) = fitting, larger
     while high - low > 1:
         for guess in (_guess_crossing, _guess_crossing, _guess_middle):

@@ -1,18 +1,19 @@
-"""Memory of the worst device of a pipeline: GPipe and PipeDream.
+"""Plan the memory of the worst device of a pipeline: GPipe and PipeDream.
 
-m micro-batches a step, pp stages, S what a micro-batch keeps on a stage, B the input of its first block:
+With m micro-batches per step, pp stages, S the bytes a micro-batch keeps on a stage, and B the input of the
+stage's first block:
 
     GPipe (arXiv 1811.06965, section 2.3)      one version of the weights
-        m S; checkpointed m B + S (the stage is computed again, a micro-batch at a time).  Worst: the last
-        stage, whose loss is in S.
+        m S; checkpointed: m B + S (the stage is recomputed one micro-batch at a time). The last stage is the
+        worst, because its S includes the loss.
     PipeDream (arXiv 1806.03377, section 3)    one forward, one backward; weights stashed
         first stage: pp versions of the weights, pp S;  last stage: 1 version, 1 S with the loss.
-        Checkpointed, S is the inputs of the stage's blocks, and one block is computed again.
+        Checkpointed: S is the inputs of the stage's blocks, and one block is recomputed.
 
-Model parallelism has no moment of its own: it is stage 0 on a rank's part of the model.
+Model parallelism has no moments of its own: it is stage 0 on a rank's part of the model.
 
-S and B come from the job's units where they know their bytes.  By the paper: 12 h t e a block and h t e for
-its input (arXiv 1910.02054, section 3.2), no work buffers.
+S and B come from the job's units if those know their bytes. Otherwise the paper's figures apply: 12 h t e per
+block and h t e for its input (arXiv 1910.02054, section 3.2), without work buffers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +36,10 @@ from zprof.planner.rounding import ceil_div
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """Of one micro-batch.
+    """Bytes of one micro-batch on one stage.
 
-    ``saved``: nothing computed again.  ``checkpoints``: inputs of all its blocks; ``input``: of its first.
-    ``largest_saved``: of the block that keeps the most.  ``work``: buffers beside that.
+    ``saved``: without recomputation. ``checkpoints``: inputs of all blocks. ``input``: input of the first
+    block. ``largest_saved``: the block that saves the most. ``work``: temporary buffers, in addition.
     """
 
     saved: int
@@ -49,7 +50,7 @@ class StageBytes:
 
 
 def has_unit_bytes(units: Sequence[Unit]) -> bool:
-    """Whether there are units, and each knows what it keeps and needs."""
+    """Return True if there are units and each knows the bytes that it saves and needs."""
     return bool(units) and all(
         None
         not in (unit.saved_bytes, unit.checkpoint_bytes, unit.forward_work_bytes, unit.backward_work_bytes)
@@ -58,7 +59,7 @@ def has_unit_bytes(units: Sequence[Unit]) -> bool:
 
 
 def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
-    """Of the largest stage that has, or has not, the loss behind it; None where that is not known."""
+    """Return the bytes of the largest stage, with or without the loss; None if unknown."""
     if has_unit_bytes(job.units):
         stages = split_stages(job.units, job.degrees.pp)
         around = [unit for unit in job.units if unit.encloses] if with_head else []
@@ -82,7 +83,7 @@ def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit
 
 
 def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
-    """A rank's part of a checkpoint under Pa, none under Pa+cpu."""
+    """Return the on-device part of a checkpoint: a rank's share under Pa, none under Pa+cpu."""
     if job.residual.offload:
         return 0
     return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
@@ -110,7 +111,7 @@ _Terms = tuple[Term, ...]
 
 
 def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
-    """Terms of the worst device at its highest moment, and that moment."""
+    """Return the terms of the worst device at its highest moment, and that moment's name."""
     return max(
         (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
         key=_known_device_bytes,

@@ -1,22 +1,23 @@
-"""Model states of one device under each scheme: parameters, gradients and optimizer state.
+"""Compute the model states of one device under each scheme: parameters, gradients and optimizer state.
 
-The formulas of the ZeRO stages stand in ``zprof.analysis.zero_formulas`` (arXiv 1910.02054, section 5 and
-figure 1),
-which measured runs are checked against too.  Here they get the elements of one model-parallel rank:
+The formulas of the ZeRO stages are in ``zprof.analysis.zero_formulas`` (arXiv 1910.02054, section 5 and
+figure 1), which measured runs are checked against too. Here they are applied to the elements of one
+model-parallel rank:
 
     model parallel  (p + g + k) psi / mp
     GPipe           (p + g + k) psi / (mp pp)
     PipeDream       (p v + g + k) psi / (mp pp), with v versions of the weights: pp on the first stage
 
-Frozen parameters have no gradient, no optimizer state and one version; each rank and stage has its share.
+Frozen parameters have no gradient, no optimizer state and one version. They are assumed to be spread evenly
+over ranks and stages.
 
 Elements of one device before ZeRO shards them:
 
-    model parallel    the units of one rank, where they are known: their sum; else ceil(parameters / mp)
-    pipeline          the largest stage: ceil(blocks / pp) blocks and what stands around the blocks
+    model parallel    the sum of one rank's units if they are known, else ceil(parameters / mp)
+    pipeline          the largest stage: ceil(blocks / pp) blocks and the parts outside the blocks
 
-The token embedding is at home on the first stage, the head on the last.  Where both share one table (tied)
-each of the two keeps a copy of it; else each has its own table.
+The token embedding is on the first stage and the head on the last. If they are tied, each of the two stages
+keeps a copy of the table; otherwise each has its own table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
 
 
 def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """Three terms whose bytes are known; the versions of the weights that PipeDream stashes are not in it."""
+    """Return one term with known bytes per model state, without PipeDream's stashed weight versions."""
     return tuple(
         Term(tenant=tenant, sub=_STATE_SUBS[tenant], bytes=size, assumption=f"states.{scheme.value}")
         for tenant, size in state_bytes(job, scheme).items()
@@ -70,9 +71,9 @@ def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def stashed_term(job: Job, scheme: Scheme) -> Term:
-    """The versions of the weights that the first stage of PipeDream keeps beside the newest.
+    """Return the weight versions that the first stage of PipeDream keeps in addition to the newest.
 
-    Weights that are not trained are the same in all of them.
+    Weights that are not trained are the same in all versions and are not copied.
     """
     versions = job.degrees.pp - 1
     return Term(
@@ -84,7 +85,7 @@ def stashed_term(job: Job, scheme: Scheme) -> Term:
 
 
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
-    """Of one device, without stashed versions; a share that is no whole byte is rounded up."""
+    """Return the state bytes of one device by tenant, without stashed versions; partial bytes round up."""
     elements = _device_elements(job, scheme)
     both = (elements, _trained_part(job, elements))
     all_of_them, of_trained = (compute_tenant_formulas(_training_facts(job, scheme, each)) for each in both)
@@ -95,7 +96,7 @@ def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
 
 
 def total_state_bytes(job: Job, scheme: Scheme) -> int:
-    """All model states of one device at rest, with the versions of the weights that PipeDream stashes."""
+    """Return all model states of one device at rest, including the weight versions that PipeDream stashes."""
     stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
     return sum(state_bytes(job, scheme).values()) + stashed
 
@@ -120,14 +121,14 @@ def _training_facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
 
 
 def rank_elements(job: Job) -> int:
-    """Of one model-parallel rank, all layers."""
+    """Return the elements of one model-parallel rank over all layers."""
     if job.units:
         return sum(unit.elements for unit in job.units)
     return ceil_div(job.parameters, job.degrees.mp)
 
 
 def stage_elements(job: Job) -> int:
-    """Of one model-parallel rank of the pipeline stage that has the most."""
+    """Return the elements of one model-parallel rank of the largest pipeline stage."""
     if job.degrees.pp == 1:
         return rank_elements(job)
     if job.units:
@@ -138,7 +139,7 @@ def stage_elements(job: Job) -> int:
 
 
 def split_stages(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
-    """The units within the model, in order, in so many pieces of as equal a number as can be."""
+    """Split the inner units, in order, into at most ``pp`` stages of equal size; the last may be smaller."""
     inner = [unit for unit in units if not unit.encloses]
     most = max(1, ceil_div(len(inner), pp))
     return [inner[start : start + most] for start in range(0, len(inner), most)] or [[]]

@@ -1,1 +1,1 @@
-"""How a plan answers to bandwidth, latency, tokens and world size."""
+"""Compute how a plan responds to bandwidth, latency, tokens and world size."""

@@ -1,7 +1,7 @@
-"""Sensitivity of a job in sentences.
+"""Express the sensitivity of a job in sentences.
 
-Working set: sharded states and what is gathered at once, which arXiv 1910.02054 leaves out of its 15.6 GB
-for 1e12 parameters on 1024 devices.
+The working set is the sharded states plus the units gathered at the same time. arXiv 1910.02054 leaves the
+latter out of its 15.6 GB for 1e12 parameters on 1024 devices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,22 @@ from zprof.planner.step.collectives import data_group
 from zprof.planner.step.ledger import plan_step_of_stack
 from zprof.planner.step.unit_times import Stack
 
-#: A network of low and one of high latency, a hop.
+#: Hop latency of a fast and of a slow network.
 _FAST_NS, _SLOW_NS = 10_000, 100_000
-#: Units a quarter as large: each matrix of a block by itself, about.
+#: Units a quarter of the size: roughly one matrix of a block each.
 _PARTS = 4
 _HALF = 0.5
-#: Below it two decimals print 1.00.
+#: Below this, two decimals print 1.00.
 _SUPER_LINEAR_RATIO = 1.005
 
 
 def answer_sentences(
     job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]
 ) -> Iterator[str]:
-    """For one kind of machine; ``job`` has it, and tokens.  First whether it holds, then whether it fits."""
+    """Yield the sentences for one kind of hardware: whether the speed holds, then whether the job fits.
+
+    ``job`` has that hardware and a number of tokens.
+    """
     devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
     group = data_group(hardware, job.degrees)
@@ -48,7 +51,7 @@ def answer_sentences(
 
 
 def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
-    """Where several kinds of machines are asked: from how many tokens each holds at half the bandwidth."""
+    """Yield a comparison of hardware: the tokens from which each kind holds at half the bandwidth."""
     across = {kind.name for kind in kinds if data_group(kind, job.degrees).nodes > 1}
     half = [row for row in even if row.bandwidth_ratio == _HALF and row.holds_from_tokens is not None]
     half = [row for row in half if row.hardware in across]
@@ -64,7 +67,7 @@ def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEv
 
 
 def speed_up_sentences(rows: Sequence[SpeedUp]) -> Iterator[str]:
-    """From the smallest world in which a sample fits to the largest."""
+    """Yield the speed-up from the smallest world in which a sample fits to the largest."""
     if len(rows) < 2:
         return
     first, last = rows[0], rows[-1]
@@ -80,7 +83,7 @@ def speed_up_sentences(rows: Sequence[SpeedUp]) -> Iterator[str]:
 
 
 def _single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
-    """One node: no network takes part."""
+    """Yield the sentence for a single node, where no network takes part."""
     holds = even.holds_from_tokens
     kept = (
         ""
@@ -138,7 +141,7 @@ def _latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
 
 
 def _fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
-    """By the whole peak where all of it is known, else by what ZeRO-3 surely holds."""
+    """Return the memory verdict: by the whole peak if it is known, else by states and gathered units."""
     sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):

@@ -1,12 +1,12 @@
-"""Tokens of a device in a micro-batch from which on compute hides what ZeRO-3 moves.
+"""Compute the tokens per device and micro-batch from which compute hides ZeRO-3's traffic.
 
-Without latency a unit of psi elements takes 2 psi T / (F eta) to compute and b psi / beta to gather, so that
+Without latency, a unit of psi elements takes 2 psi T / (F eta) to compute and b psi / beta to gather, so
 
     forward     T* = b F eta / (2 beta), F eta / beta at 2 bytes
     backward    (b_gather + b_reduce) F eta / (2 k beta), k = 2, or 3 with recomputation: then 2/3 T*
 
-whatever the size of the model; beta: bandwidth of the data-parallel group.  The whole step, with latency and
-with what nothing can hide (the first gather, the last reduction), comes from the model of the step.
+for any model size, with beta the bandwidth of the data-parallel group. The whole step, with latency and with
+the parts that nothing can hide (the first gather, the last reduction), comes from the step model.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,19 @@ from zprof.planner.step.collectives import data_group
 from zprof.planner.step.ledger import plan_step_of_stack
 from zprof.planner.step.unit_times import Stack, reached_flops_per_s
 
-#: A step "holds" while it has this share of the speed that it would have if gathers and reductions took no
-#: time.  Our choice: at 0.97 the tokens would be about 8 % fewer.
+#: A step "holds" if it keeps this share of the speed it would have with free gathers and reductions. This is
+#: a judgement: at 0.97, the tokens would be about 8 % fewer.
 KEPT_RATIO = 0.99
 BANDWIDTHS = (1.0, 0.75, 0.5)
-#: Nobody has more tokens on a device at once; what does not hold below, does not hold.
+#: Upper end of the search: no device has more tokens at once.
 _MOST_TOKENS = 1 << 26
 
 
 def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
-    """At each bandwidth; ``job`` has that hardware.  Nothing for one rank alone: it moves nothing.
+    """Yield the break-even at each bandwidth; ``job`` has that hardware.
 
-    Nothing either where the peak in the job's precision is not known.
+    Yields nothing for a single data-parallel rank, which moves nothing, or if the peak in the job's precision
+    is unknown.
     """
     rate = reached_flops_per_s(job, hardware)
     if job.degrees.dp == 1 or rate is None:
@@ -50,7 +51,7 @@ def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Ite
 
 
 def find_min_tokens(job: Job, stack: Stack) -> int | None:
-    """The fewest tokens with which the step keeps ``KEPT_RATIO``; None where it never does, or is not known.
+    """Return the fewest tokens with which the step keeps ``KEPT_RATIO``; None if it never does or is unknown.
 
     More tokens never lower the ratio: compute grows with them, a gather does not.
     """
@@ -64,7 +65,7 @@ def find_min_tokens(job: Job, stack: Stack) -> int | None:
 
 
 def kept_speed_ratio(job: Job, stack: Stack) -> float | None:
-    """Speed of the step against that of one whose gathers and reductions take no time."""
+    """Return the step's speed relative to that with free gathers and reductions; None if unknown."""
     found = plan_step_of_stack(job, Scheme.ZERO_3, stack)
     alone = plan_step_of_stack(with_ranks(job, 1), Scheme.ZERO_3, stack)
     if found is None or alone is None or not found.wall_ns:

@@ -1,4 +1,4 @@
-"""Copies of a job under another condition: bandwidth, latency, tokens, world size, size of its units."""
+"""Copy a job under other conditions: bandwidth, latency, tokens, world size, unit size."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from zprof.planner.step.unit_times import Run, Stack
 
 
 def with_bandwidth(job: Job, ratio: float) -> Job:
-    """The network between nodes gives a data-parallel group ``ratio`` of what it gave.
+    """Scale the bandwidth that a data-parallel group gets from the network between nodes.
 
-    That is a share of min(bus, node g / devices a node), so that it counts where the bus is the limit too.
-    A group within one node does not feel it.
+    ``ratio`` applies to min(bus, node g / devices per node), so that it has an effect even if the bus is the
+    limit. A group within one node is not affected.
     """
     if job.hardware is None:
         return job
@@ -20,7 +20,7 @@ def with_bandwidth(job: Job, ratio: float) -> Job:
 
 
 def slower_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardware:
-    """As ``with_bandwidth``."""
+    """Return the hardware with the group's inter-node bandwidth scaled, as in ``with_bandwidth``."""
     group = make_group(hardware, degrees.dp, stride=degrees.mp)
     if ratio == 1 or group.nodes == 1:
         return hardware
@@ -29,32 +29,33 @@ def slower_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardwa
 
 
 def with_latency(job: Job, latency_ns: int) -> Job:
-    """Another latency of a hop between nodes."""
+    """Return the job with another hop latency between nodes."""
     if job.hardware is None:
         return job
     return replace(job, hardware=replace(job.hardware, inter_latency_ns=latency_ns))
 
 
 def with_tokens(job: Job, tokens: int) -> Job:
-    """So many tokens of a device in a micro-batch, by more samples of the same length.
+    """Return the job with another number of tokens per device and micro-batch.
 
-    Flop of a token stay as they are: a longer sequence would cost more of attention.
+    Flop per token are kept, as with more samples of the same length: longer sequences would cost more
+    attention.
     """
     return replace(job, batch=Batch(samples=1, sequence=tokens, micro_batches=job.batch.micro_batches))
 
 
 def with_samples(job: Job, samples: int) -> Job:
-    """So many samples of a device in a micro-batch."""
+    """Return the job with another number of samples per device and micro-batch."""
     return replace(job, batch=replace(job.batch, samples=samples))
 
 
 def with_ranks(job: Job, dp: int) -> Job:
-    """So many data-parallel ranks; each keeps its batch."""
+    """Return the job with another number of data-parallel ranks; each keeps its batch."""
     return replace(job, degrees=replace(job.degrees, dp=dp))
 
 
 def split_units(stack: Stack, parts: int) -> Stack:
-    """Every unit but the root in so many alike."""
+    """Split every unit except the root into ``parts`` equal units."""
     return replace(
         stack,
         runs=tuple(

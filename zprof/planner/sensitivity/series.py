@@ -1,4 +1,4 @@
-"""How ZeRO-3 of a job answers to bandwidth, latency, tokens and world size."""
+"""Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -17,17 +17,17 @@ from zprof.planner.step.collectives import data_group
 from zprof.planner.step.ledger import plan_step_of_stack
 from zprof.planner.step.unit_times import Stack, reached_flops_per_s, stack_units
 
-#: Where no hardware is stated: kinds that differ in time (an h200 is an h100 with more memory).
+#: Kinds of hardware if none is stated; they differ in time (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
 
 
 def analyze_sensitivity(job: Job) -> Sensitivity:
-    """How ZeRO-3 of this job answers to bandwidth, latency, tokens and world size.
+    """Return how ZeRO-3 of a job responds to bandwidth, latency, tokens and world size.
 
-    Units of its shape are made after it is spread: micro-batches, and so their bytes, are others then.
-    Without hardware all known kinds of machines answer for the break-even, and the series are empty.
-    Without a peak in the job's precision there is nothing to say (``step.rate`` has the gap).
-    Without a batch they are at the largest power of two of tokens that is below the break-even.
+    Units are derived from the shape after the job is spread, because spreading changes the micro-batches and
+    with them the bytes. Without hardware, all known kinds answer for the break-even, and the series are
+    empty. Without a peak in the job's precision the result is empty (``unit_times.find_rate_gaps`` has the
+    gap). Without a batch, the job gets the largest power of two of tokens that is not above the break-even.
     """
     if job.hardware is not None and reached_flops_per_s(job, job.hardware) is None:
         return Sensitivity()
@@ -48,7 +48,7 @@ def analyze_sensitivity(job: Job) -> Sensitivity:
 
 
 def _add_series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sensitivity:
-    """``bare``: the job before units of its shape are made, which keep other bytes with other batches."""
+    """Add the series; ``bare`` has no units yet, because their bytes depend on the batch."""
     speed_up = compute_speed_up(bare, stack, world_sizes(bare))
     return replace(
         known,
@@ -62,7 +62,7 @@ def _add_series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sens
 
 
 def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
-    """The job on that hardware, with tokens."""
+    """Return the job on that hardware, with a number of tokens."""
     there = replace(job, hardware=hardware)
     if job.batch.tokens is not None:
         return there
@@ -72,24 +72,24 @@ def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
 
 
 LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
-#: Worlds are looked at up to here, or to the job's own.
+#: World sizes go up to this, or to the job's own size.
 _MAX_DEVICES = 1024
 
 
 def bandwidth_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
-    """At 100, 75 and 50 % of what the group gets of the network."""
+    """Return points at 100, 75 and 50 % of the group's network bandwidth."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(job, stack, states, ratio) for ratio in BANDWIDTHS)
 
 
 def latency_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
-    """At 5 to 100 µs a hop between nodes."""
+    """Return points at hop latencies of 5 to 100 µs between nodes."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 
 
 def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tuple[SensitivityPoint, ...]:
-    """At powers of two around the job's tokens and the break-even, at each bandwidth."""
+    """Return points at powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
     counts = list(_powers_of_two(min(tokens) / 2, max(tokens) * 2))
     states = total_state_bytes(job, Scheme.ZERO_3)
@@ -99,7 +99,7 @@ def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tup
 
 
 def world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
-    """From one node on, twice as many data-parallel ranks each time; a device keeps its batch."""
+    """Return points from one node on, doubling the data-parallel ranks; a device keeps its batch."""
     sized = [with_ranks(job, dp) for dp in world_sizes(job)]
     return _known_points(
         _make_point(there, stack, total_state_bytes(there, Scheme.ZERO_3)) for there in sized
@@ -107,7 +107,7 @@ def world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
 
 
 def world_sizes(job: Job) -> tuple[int, ...]:
-    """Data-parallel degrees from one node's up to 1024 devices', and the job's."""
+    """Return data-parallel degrees from one node to 1024 devices, and the job's own."""
     degrees, hardware = job.degrees, job.hardware
     within = degrees.mp * degrees.pp
     first = 1 if hardware is None else max(1, hardware.devices_per_node // within)

@@ -1,17 +1,17 @@
-"""Super-linear speed-up, split into equal batch and larger batch.
+"""Split super-linear speed-up into the effects of an equal batch and of a larger batch.
 
-Sharding over more ranks leaves a device more memory, so that it takes more samples, and what is exposed in a
-step is spread over more of them (arXiv 1910.02054, section 10.3, figure 3, table 6).  With thr(N, n) samples
-a second of a device at N ranks and n samples a micro-batch:
+Sharding over more ranks leaves each device more memory, so it takes more samples, and the exposed time of a
+step is spread over more of them (arXiv 1910.02054, section 10.3, figure 3, table 6). With thr(N, n) the
+throughput of a device at N ranks and n samples per micro-batch:
 
     whole = thr(N, n_N) / thr(N_0, n_0) = [thr(N, n_0) / thr(N_0, n_0)] x [thr(N, n_N) / thr(N, n_0)]
 
-The first factor is of equal batch, and hardly above 1: sharding itself moves no less.  n_N is the most that
-fits by the memory of the plan.  Where a part of that is not known (units of the job's own, whose bytes at
-another batch nobody says), it is the most that fits beside model states, gathered units, checkpoints and the
-block that is computed again: an upper bound.
+The first factor is the equal-batch effect and hardly above 1: sharding itself moves no less. n_N is the most
+that fits by the plan's memory. If a part of that is unknown (counted units, whose bytes at another batch are
+not given), n_N is the most that fits next to model states, gathered units, checkpoints and the recomputed
+block. This is an upper bound.
 
-Activations follow ``memory.closed_forms``; work buffers and the optimizer's copies are left out of them.
+Reported activations follow ``memory.closed_forms``, without work buffers and the optimizer's copies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,13 +29,13 @@ from zprof.planner.sensitivity.conditions import with_ranks, with_samples
 from zprof.planner.step.ledger import plan_step_of_stack
 from zprof.planner.step.unit_times import Stack
 
-#: Above this many samples a micro-batch is no longer one.
+#: Maximum samples of a micro-batch.
 _MAX_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSamples:
-    """Of a device's micro-batch; ``at_most``: an upper bound, as not all of its memory is known."""
+    """Largest micro-batch of a device; ``at_most`` marks an upper bound, because some memory is unknown."""
 
     count: int
     at_most: bool
@@ -51,9 +51,9 @@ class _World:
 def compute_speed_up(
     job: Job, stack: Stack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
-    """Of every world in which a sample fits, against the smallest of them; empty where it is not known.
+    """Return the speed-up of every world in which a sample fits, relative to the smallest; empty if unknown.
 
-    ``job`` has no units of its shape yet: they keep other bytes with every batch.
+    ``job`` must not have units of its shape yet, because their bytes depend on the batch.
     """
     worlds = sorted(_fitting_worlds(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
     return tuple(
@@ -62,7 +62,7 @@ def compute_speed_up(
 
 
 def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
-    """A device's largest micro-batch that fits; 0 where none does, or that is not known."""
+    """Return a device's largest micro-batch that fits; 0 if none does or the inputs are unknown."""
     if job.hardware is None or job.shape is None or job.batch.sequence is None:
         return MaxSamples(count=0, at_most=False)
     memory = job.hardware.memory_bytes
@@ -75,7 +75,7 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
 
 
 def _is_memory_known(job: Job, scheme: Scheme) -> bool:
-    """All of its memory at any batch."""
+    """Return whether all memory of the job is known at any batch."""
     terms = plan_memory(with_units(with_samples(job, 1)), scheme).terms
     return not job.units and all(term.bytes is not None for term in terms)
 
@@ -124,13 +124,13 @@ def _compare_worlds(first: _World, world: _World, stack: Stack, scheme: Scheme) 
 
 
 def _device_throughput(job: Job, stack: Stack, samples: int, scheme: Scheme) -> float | None:
-    """Samples a second of a device."""
+    """Return samples per ns of a device."""
     step = plan_step_of_stack(with_samples(job, samples), scheme, stack)
     return None if step is None or not step.wall_ns else samples * job.batch.micro_batches / step.wall_ns
 
 
 def micro_batch_activation_bytes(job: Job, samples: int) -> int | None:
-    """What the forward keeps for the backward; None where the shape or the sequence is not known."""
+    """Return the bytes that the forward saves for the backward; None if shape or sequence is unknown."""
     shape, sequence, mp = job.shape, job.batch.sequence, job.degrees.mp
     if shape is None or sequence is None:
         return None

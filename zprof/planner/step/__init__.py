@@ -1,1 +1,1 @@
-"""The time of a step, and what travels in it."""
+"""Model the time of a planned step and the bytes that it moves."""

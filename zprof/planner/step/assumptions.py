@@ -1,4 +1,4 @@
-"""Formula, source and known deviation of each figure of a planned step and of its traffic."""
+"""State formula, source and known deviation of each figure of a planned step and of its traffic."""
 
 from collections.abc import Mapping
 
@@ -143,7 +143,7 @@ _TRANSFER_KEYS: Mapping[Scheme, str] = {
 def assumptions_by_leaf(
     scheme: Scheme, *, pipelined: bool, prefetch: int, keep_last: bool
 ) -> Mapping[str, str]:
-    """The assumption of each leaf of a planned step."""
+    """Return the assumption key of each leaf of a planned step."""
     transfer = _TRANSFER_KEYS[scheme]
     if scheme is Scheme.ZERO_3 and prefetch == 0:
         transfer = "step.stage_3_waits"

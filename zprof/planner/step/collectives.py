@@ -1,19 +1,18 @@
-"""Time of one collective on a group, and which ranks form the groups of each parallelism.
+"""Compute the time of one collective on a group, and place the groups of each kind of parallelism.
 
-With S bytes of the full (gathered) tensor, N ranks on n nodes, beta bus bandwidth, a_i and a_e the latency
-of a hop within a node and between nodes:
+With S bytes of the full (gathered) tensor, N ranks on n nodes, bus bandwidth beta, and hop latencies a_i
+within a node and a_e between nodes:
 
     ring all-gather = reduce-scatter = lat(N) + S (N-1) / (N beta)      ring all-reduce = twice that
-    lat(N) = n a_e + (N - n) a_i, in one node (N-1) a_i
+    lat(N) = n a_e + (N - n) a_i, or (N-1) a_i in one node
     tree all-reduce = 2 ceil(log2 N) a + 2 S / beta
 
-Source: ring volume (N-1)/N from arXiv 1910.02054, section 7 (and Patarasuk and Yuan, 2009); hops and the
-tree as NCCL documents them (nccl-tests, doc/PERFORMANCE.md).  NCCL has no tree for all-gather and
-reduce-scatter.
+Source: ring volume (N-1)/N from arXiv 1910.02054, section 7 (and Patarasuk and Yuan, 2009); hops and the tree
+as documented by NCCL (nccl-tests, doc/PERFORMANCE.md). NCCL has no tree for all-gather and reduce-scatter.
 
-Placement. Model-parallel ranks lie next to each other, data-parallel ones as far apart as there are
-model-parallel ones, stages of a pipeline farthest: the order of Megatron-LM (arXiv 2104.04473, section 3),
-which keeps what cannot be hidden within a node.
+Placement. Model-parallel ranks are adjacent, data-parallel ranks are mp apart, and pipeline stages are
+farthest apart. This is the order of Megatron-LM (arXiv 2104.04473, section 3), which keeps the collectives
+that cannot be hidden within a node.
 """
 
 import math
@@ -29,8 +28,8 @@ _NS_PER_S = 1e9
 class Group:
     """Ranks that communicate, as a ring sees them.
 
-    ``per_node``: of them on each node.  ``bytes_per_s``: bus bandwidth.  ``latency_ns``: of a ring, once
-    around; ``hop_ns``: of its slowest hop.
+    ``per_node``: ranks on each node. ``bytes_per_s``: bus bandwidth. ``latency_ns``: once around the ring.
+    ``hop_ns``: its slowest hop.
     """
 
     ranks: int
@@ -41,19 +40,18 @@ class Group:
 
     @property
     def nodes(self) -> int:
-        """Nodes that it spans."""
+        """Nodes that the group spans."""
         return ceil_div(self.ranks, self.per_node)
 
 
 def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
-    """The group of every ``stride``-th rank, where ranks fill one node after the other.
+    """Return the group of every ``stride``-th rank; ranks fill one node after the other.
 
-    It has g = devices_per_node / stride ranks on a node (at least 1), and gets
-    min(intra, node g / devices_per_node): with every g-th of the cards.  The usual mistake is to give a flat
-    group over whole nodes (g = devices_per_node) a single device's share of the cards, node /
-    devices_per_node: a ring enters and leaves each node once, through all cards, so that is too slow by as
-    many times as a node has devices.  A group with one rank a node does get only that share, because as many
-    such groups run side by side.
+    The group has g = devices_per_node / stride ranks per node (at least 1) and a bus bandwidth of min(intra,
+    node g / devices_per_node). A common mistake is to give a flat group over whole nodes (g =
+    devices_per_node) one device's share of the NICs, node / devices_per_node. A ring enters and leaves each
+    node once and uses all NICs there, so that estimate is too slow by a factor of devices_per_node. A group
+    with one rank per node does get only that share, because devices_per_node such groups run side by side.
     """
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
     nodes = ceil_div(ranks, per_node)
@@ -76,20 +74,20 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
 
 
 def gather_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
-    """All-gather or reduce-scatter of so many bytes of full tensors, in so many messages."""
+    """Return the time in ns of an all-gather or reduce-scatter; ``size_bytes`` counts full tensors."""
     if group.ranks == 1:
         return 0.0
     return messages * group.latency_ns + ring_bytes(group.ranks, size_bytes) / group.bytes_per_s * _NS_PER_S
 
 
 def all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
-    """All-reduce by the faster of ring and tree."""
+    """Return the time of an all-reduce by ring or tree, whichever is faster."""
     ring = 2 * gather_ns(group, size_bytes, messages)
     return min(ring, tree_all_reduce_ns(group, size_bytes, messages))
 
 
 def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
-    """All-reduce up and down a binary tree, pipelined."""
+    """Return the time of an all-reduce up and down a pipelined binary tree."""
     if group.ranks == 1:
         return 0.0
     hops = 2 * math.ceil(math.log2(group.ranks)) * group.hop_ns
@@ -97,26 +95,26 @@ def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> fl
 
 
 def ring_bytes(ranks: int, size_bytes: float) -> float:
-    """What of a tensor passes one link of a ring: (N-1)/N of it."""
+    """Return the bytes of a tensor that cross one link of a ring: (N-1)/N of it."""
     return size_bytes * (ranks - 1) / ranks
 
 
 def data_group(hardware: Hardware, degrees: Degrees) -> Group:
-    """Ranks with the same part of the model."""
+    """Return the group of ranks that hold the same part of the model."""
     return make_group(hardware, degrees.dp, stride=degrees.mp)
 
 
 def model_group(hardware: Hardware, degrees: Degrees) -> Group:
-    """Ranks that share the matrices of every block."""
+    """Return the group of ranks that share the matrices of every block."""
     return make_group(hardware, degrees.mp)
 
 
 def boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
-    """Two neighbours of a pipeline: the slowest pair, which is on two nodes where the job is."""
+    """Return the slowest pair of neighbouring pipeline stages; it spans two nodes if the job does."""
     spans = degrees.devices > hardware.devices_per_node
     return make_group(hardware, 2, stride=hardware.devices_per_node if spans else 1)
 
 
 def link_name(group: Group) -> str:
-    """``intra``: within a node; ``inter``: through network cards."""
+    """Return ``intra`` for a group within a node, ``inter`` for one that uses NICs."""
     return "intra" if group.nodes == 1 else "inter"

@@ -1,4 +1,7 @@
-"""The ledger of a planned step: wall = compute + exposed_transfer + exposed_memcpy + idle, exactly."""
+"""Compute the ledger of a planned step; its terms sum exactly to the wall time.
+
+wall = compute + exposed_transfer + exposed_memcpy + idle
+"""
 
 from zprof.model.job import Hardware, Job
 from zprof.model.plan import PlannedStep, Scheme, get_zero_stage
@@ -26,13 +29,16 @@ from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack
 
 
 def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
-    """The step of one device; None where hardware, batch or the model's units are not known."""
+    """Return the planned step of one device; None if hardware, batch or units are unknown."""
     stack = stack_units(job)
     return None if stack is None else plan_step_of_stack(job, scheme, stack)
 
 
 def plan_step_of_stack(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
-    """As ``step_of``, with the units of the job in runs: for who asks about many batches or machines."""
+    """Return the planned step of units that are already grouped in runs.
+
+    Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.
+    """
     if job.hardware is None:
         return None
     times = device_times(job, job.hardware, stack, get_zero_stage(scheme))
@@ -54,7 +60,7 @@ def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ..
 
 
 def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
-    """What the pipeline adds; None where what passes between its stages is not known."""
+    """Return the pipeline's share of the step; None if the size of its transfers is unknown."""
     if job.degrees.pp == 1:
         return PipelineFlow(idle_ns=0, exposed_ns=0, moved_ns=0)
     elements = stream_elements(job)
@@ -77,7 +83,7 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
 
 
 def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
-    """Of a micro-batch that is not the last."""
+    """Return the passes of a micro-batch that is not the last one."""
     if scheme is Scheme.ZERO_3:
         return sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)

@@ -1,30 +1,31 @@
-"""What tensor parallelism and pipelines move in a step, and what a pipeline waits for.
+"""Compute what tensor parallelism and pipelines move per step, and how long a pipeline waits.
 
-Tensor parallelism in Megatron's manner.  Of b samples, sequence s and hidden size h, a block all-reduces b s
-h elements twice in its forward, twice in its backward, and twice more where it is computed again.  An
-all-reduce counts twice: 12 b s h elements with checkpointing, 8 without.  Each waits for the product before
-it and the next product waits for it, so nothing is hidden.  Pa adds one all-gather of b s h before each
-recomputation: 1/12 of the volume.  Pa+cpu moves a rank's part of a checkpoint, 2 b s h / mp bytes, to the
-host in the forward and back in the backward, beside the compute.
+Tensor parallelism as in Megatron-LM. With b samples, sequence length s and hidden size h, a block all-reduces
+b s h elements twice in its forward, twice in its backward, and twice more if it is recomputed. An all-reduce
+moves each element twice: 12 b s h elements with checkpointing, 8 without. Each all-reduce waits for the
+product before it and blocks the next one, so nothing is hidden. Pa adds one all-gather of b s h before each
+recomputation: 1/12 of the volume. Pa+cpu moves a rank's part of a checkpoint, 2 b s h / mp bytes, to the host
+in the forward and back in the backward, overlapped with compute.
 
-Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3.  Left out: the all-reduces of a
-vocabulary that is split, once a step.
+Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3. Left out: the all-reduces of a split
+vocabulary, once per step.
 
-A pipeline of p stages and m micro-batches.  GPipe: every micro-batch forward, then every one backward, then
-the update.  With f and b a stage's forward and backward of one micro-batch and x the transfer between two
-stages,
+A pipeline of p stages and m micro-batches. GPipe runs every micro-batch forward, then every one backward,
+then the update. With f and b the forward and backward of one micro-batch on one stage, and x the transfer
+between two stages:
 
     forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
 
-of which (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute's time (arXiv 1811.06965, section 2.3).  One
-device moves a tensor each way for each micro-batch, 2 m x: it waits for its first each way, and for what is
-longer than compute.  The other 2 (p-2) x to fill and drain are on the links of other stages: bubble too.
+Of this, (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute time (arXiv 1811.06965, section 2.3). A device
+moves one tensor each way per micro-batch, 2 m x. It waits for the first one each way and for the part of the
+others that is longer than compute. The other 2 (p-2) x of fill and drain are on the links of other stages and
+count as bubble too.
 
-PipeDream, in its steady state (one forward, one backward): no flush and no bubble, for which each stage
-keeps stashed weights; a micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3).  It
-updates, and reduces gradients over data-parallel ranks, with every micro-batch.
+PipeDream in its steady state (one forward, one backward) has no flush and no bubble, at the price of stashed
+weights on each stage. A micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3). PipeDream
+updates, and reduces gradients over data-parallel ranks, in every micro-batch.
 
-A transfer is b s h elements a boundary, each way, a micro-batch.
+A transfer is b s h elements per boundary, direction and micro-batch.
 """
 
 from dataclasses import dataclass
@@ -32,18 +33,18 @@ from dataclasses import dataclass
 from zprof.model.job import Hardware, Job
 from zprof.planner.step.collectives import all_reduce_ns, boundary_group, gather_ns, model_group
 
-#: All-reduces of a block in each of its passes.
+#: All-reduces of a block per pass.
 _ALL_REDUCES_PER_PASS = 2
-#: An all-reduce is a reduce-scatter and an all-gather.
+#: An all-reduce is a reduce-scatter plus an all-gather.
 _PARTS_OF_ALL_REDUCE = 2
 _NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTraffic:
-    """Of one block in one micro-batch.  ``gather_elements``: of Pa, among ``elements``.
+    """Traffic of one block in one micro-batch.
 
-    ``host_bytes``: each way.
+    ``gather_elements``: the all-gathers of Pa, included in ``elements``. ``host_bytes``: per direction.
     """
 
     elements: int
@@ -53,7 +54,7 @@ class BlockTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTimes:
-    """Of one block in one micro-batch, ns."""
+    """Collective and copy times of one block in one micro-batch, in ns."""
 
     forward_ns: int
     backward_ns: int
@@ -61,7 +62,7 @@ class BlockTimes:
 
 
 def block_traffic(job: Job) -> BlockTraffic | None:
-    """None where the shape or the batch is not known."""
+    """Return the traffic of one block; None if the shape or the batch is unknown."""
     tensor = stream_elements(job)
     if tensor is None:
         return None
@@ -74,7 +75,7 @@ def block_traffic(job: Job) -> BlockTraffic | None:
 
 
 def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
-    """None where the shape or the batch is not known."""
+    """Return the collective and copy times of a block; None if shape or batch is unknown."""
     tensor, traffic = stream_elements(job), block_traffic(job)
     if tensor is None or traffic is None:
         return None
@@ -89,7 +90,7 @@ def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
 
 
 def _count_passes(job: Job) -> int:
-    """Forward, backward, and the forward again."""
+    """Count forward, backward and, with checkpointing, the recomputed forward."""
     return 3 if job.residual.checkpointing else 2
 
 
@@ -99,10 +100,11 @@ def _partitions_checkpoints(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFlow:
-    """What a pipeline adds to the passes of one device.
+    """Time that a pipeline adds to the passes of one device.
 
-    ``idle_ns``: it waits for the compute and the transfers of other stages.  ``moved_ns``: its own transfers,
-    a tensor each way for each micro-batch, hidden or not; ``exposed_ns``: those of them that are not hidden.
+    ``idle_ns``: waits for the compute and the transfers of other stages. ``moved_ns``: own transfers, one
+    tensor each way per micro-batch, hidden or not. ``exposed_ns``: the part of ``moved_ns`` that is not
+    hidden.
     """
 
     idle_ns: int
@@ -111,7 +113,7 @@ class PipelineFlow:
 
 
 def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
-    """One transfer: a hop, and the bytes; each model-parallel rank sends the whole tensor."""
+    """Return the time of a transfer, a hop plus the bytes; each model-parallel rank sends all of it."""
     pair = boundary_group(hardware, job.degrees)
     size = elements * job.element_bytes.parameter
     return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
@@ -120,7 +122,7 @@ def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
 def gpipe_flow(
     *, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
 ) -> PipelineFlow:
-    """Flushed after the last micro-batch; two stages or more, as one alone moves nothing."""
+    """Return the flow of GPipe, which flushes after the last micro-batch; ``stages`` is at least 2."""
     beyond = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
     return PipelineFlow(
         idle_ns=(stages - 1) * (forward_ns + backward_ns) + 2 * (stages - 2) * transfer,
@@ -130,12 +132,12 @@ def gpipe_flow(
 
 
 def pipedream_flow(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> PipelineFlow:
-    """In its steady state."""
+    """Return the flow of PipeDream in its steady state."""
     beyond = max(0, 2 * transfer - forward_ns - backward_ns)
     return PipelineFlow(idle_ns=0, exposed_ns=micro_batches * beyond, moved_ns=2 * micro_batches * transfer)
 
 
 def stream_elements(job: Job) -> int | None:
-    """b s h elements, in one micro-batch of one replica; None where the shape or the batch is not known."""
+    """Return b s h elements per micro-batch of one replica; None if shape or batch is unknown."""
     tokens = job.batch.tokens
     return None if job.shape is None or tokens is None else tokens * job.shape.hidden

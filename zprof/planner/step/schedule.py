@@ -1,4 +1,4 @@
-"""Which collectives run beside which compute: the phases of a step under each ZeRO stage.
+"""Lay out the phases of a step under each ZeRO stage: which collectives run beside which compute.
 
     stage   gathers of all parameters                  reductions of all gradients
     0       none                                       all-reduce, last micro-batch
@@ -6,42 +6,43 @@
     2       once, beside the first forward             every micro-batch
     3       in every forward and every backward        every micro-batch
 
-Source: arXiv 1910.02054, section 7; with A micro-batches a sharded gradient cannot wait for the last one,
-and a sharded parameter is there for one pass only.  So elements a step are 2, 2, A+1 and 3A times the
-model's, as ``zprof.analysis.zero_formulas.compute_expected_volume`` has it.
+Source: arXiv 1910.02054, section 7; with A micro-batches, a sharded gradient cannot wait for the last one,
+and a sharded parameter is gathered for one pass only. So the elements moved per step are 2, 2, A+1 and 3A
+times the model's, as in ``zprof.analysis.zero_formulas.compute_expected_volume``.
 
-Forward of one micro-batch, c_u compute and AG_u all-gather of unit u:
+Forward of one micro-batch, with compute c_u and all-gather AG_u of unit u:
 
     no gathers           sum c
     stage 3              AG_1 + sum_{u<U} max(c_u, AG_{u+1}) + c_U
     stages 1 and 2       sum c + max_u (sum_{v<=u} AG_v - sum_{v<u} c_v): the first forward after an update
 
-A root that encloses the others is gathered first, and computes (its head) last.  The first one is the
-schedule of FSDP (arXiv 2304.11277, section 3.3) with one unit prefetched, the last that of an engine which
-gathers updated parameters beside the next forward.
+A root that encloses the others is gathered first and computes (its head) last. Stage 3 is the schedule of
+FSDP (arXiv 2304.11277, section 3.3) with one unit prefetched. Stages 1 and 2 are the schedule of an engine
+that gathers updated parameters beside the next forward.
 
-Backward of one micro-batch, b_u compute, AG_u all-gather, RS_u reduction of unit u; unit U is first:
+Backward of one micro-batch, with compute b_u, all-gather AG_u and reduction RS_u of unit u; unit U is first:
 
     stage 3        AG_U + max(b_U, AG_{U-1}) + sum_{1<u<U} max(b_u, RS_{u+1} + AG_{u-1})
                    + max(b_1, RS_2) + RS_1
     last kept      b_U + sum_{u<U} max(b_u, AG_{u-1} + RS_{u+1}) + RS_1, AG_0 standing for AG_{U-1}
     stages 0 to 2  b_U + sum_{u<U} max(b_u, RS_{u+1}) + RS_1
 
-One link, first come first served: a unit's reduction is launched when its backward is over, and before the
-gather that the next unit launches.  Source: the schedule of FSDP (arXiv 2304.11277, section 3.3) and of the
+There is one link, first come first served: a unit's reduction is launched when its backward ends, before the
+gather that the next unit launches. Source: the schedule of FSDP (arXiv 2304.11277, section 3.3) and of the
 reference engine.
 
 "Last kept" (the last unit stays gathered since its forward) is the usual formula: it counts the gather of
-unit U-1 in the last phase, not beside b_U, where it could run.  With units alike that is longer than the
-schedule by events by at most b_U.  With units that differ it may be shorter than that schedule, where the
-last phase has room for a gather; so for those it is the schedule by events:
+unit U-1 in the last phase instead of beside b_U, where it could run. With equal units the result is at most
+b_U longer than an event schedule. With unequal units it may be shorter than the event schedule if the last
+phase can hide a gather, so unequal units use the event schedule:
 
     units differ   max(b_U, AG_{U-1}) + sum_{1<u<U} max(b_u, RS_{u+1} + AG_{u-1}) + max(b_1, RS_2) + RS_1
 
-A root that encloses the others is gathered again, computes (its head) first, and is reduced last.
+In the backward, a root that encloses the others is gathered again, computes (its head) first and is reduced
+last.
 
-A phase lasts as long as the longest of what runs in it; what is beyond compute is exposed.  All in whole
-nanoseconds, so that the terms of a ledger sum to its wall time exactly.
+A phase lasts as long as the longest activity in it; the part beyond compute is exposed. All times are whole
+nanoseconds, so that the terms of a ledger sum exactly to its wall time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,11 +54,11 @@ from zprof.planner.step.unit_times import StackTimes, UnitTimes, pair_with_next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """``count`` times after another: compute, and what runs beside it.
+    """Compute and everything that runs beside it, repeated ``count`` times.
 
-    ``model_ns``: collectives between pieces of the compute, which wait for each other: never hidden.
-    ``link_ns``: collectives beside both.  ``hidden_ns``: further collectives, known to be hidden.
-    ``copy_ns``: to or from the host, beside all of these.
+    ``model_ns``: collectives between pieces of the compute, never hidden because each waits for the other.
+    ``link_ns``: collectives beside both. ``hidden_ns``: further collectives, known to be hidden. ``copy_ns``:
+    copies to or from the host, beside all of these.
     """
 
     count: int = 1
@@ -69,28 +70,31 @@ class Phase:
 
     @property
     def wall_ns(self) -> int:
-        """Of all ``count``."""
+        """Wall time of all ``count`` repetitions, in ns."""
         return self.count * max(self.compute_ns + self.model_ns, self.link_ns, self.copy_ns)
 
     @property
     def collective_ns(self) -> int:
-        """Hidden or not, of all ``count``."""
+        """Time of collectives, hidden or not, over all repetitions, in ns."""
         return self.count * (self.link_ns + self.model_ns + self.hidden_ns)
 
     @property
     def exposed_transfer_ns(self) -> int:
-        """Collectives with no compute beside them, of all ``count``."""
+        """Time of collectives with no compute beside them, over all repetitions, in ns."""
         return self.count * max(self.model_ns, self.link_ns - self.compute_ns)
 
     @property
     def exposed_memcpy_ns(self) -> int:
-        """Copies with neither compute nor collectives beside them, of all ``count``."""
+        """Time of copies with neither compute nor collectives beside them, over all repetitions, in ns."""
         return self.count * max(0, self.copy_ns - max(self.compute_ns + self.model_ns, self.link_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTotal:
-    """wall = compute + exposed_transfer + exposed_memcpy.  ``collective_ns``: hidden or not."""
+    """Sum of phases: wall = compute + exposed_transfer + exposed_memcpy.
+
+    ``collective_ns`` counts collectives, hidden or not.
+    """
 
     wall_ns: int
     compute_ns: int
@@ -100,7 +104,7 @@ class PhaseTotal:
 
 
 def sum_phases(phases: Iterable[Phase]) -> PhaseTotal:
-    """The sum of phases one after another."""
+    """Sum phases that run one after another."""
     listed = tuple(phases)
     return PhaseTotal(
         wall_ns=sum(phase.wall_ns for phase in listed),
@@ -112,7 +116,7 @@ def sum_phases(phases: Iterable[Phase]) -> PhaseTotal:
 
 
 def repeat_phases(phases: Sequence[Phase], times: int) -> tuple[Phase, ...]:
-    """So many times after another."""
+    """Return the phases with their counts multiplied by ``times``; none if it is 0."""
     return tuple(replace(phase, count=phase.count * times) for phase in phases) if times else ()
 
 
@@ -125,12 +129,12 @@ class Passes:
 
     @property
     def all(self) -> tuple[Phase, ...]:
-        """One after another."""
+        """The forward phases, then the backward ones."""
         return (*self.forward, *self.backward)
 
 
 def step_phases(times: StackTimes, *, stage: int, micro_batches: int, overlap: Overlap) -> tuple[Phase, ...]:
-    """All phases of a step."""
+    """Return all phases of a step."""
     if stage == 3:
         return repeat_phases(sharded_passes(times, overlap).all, micro_batches)
     plain = Passes(forward=plain_forward(times), backward=plain_backward(times))
@@ -151,7 +155,7 @@ def step_phases(times: StackTimes, *, stage: int, micro_batches: int, overlap: O
 
 
 def sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
-    """Stage 3: one micro-batch."""
+    """Return the passes of one micro-batch in stage 3."""
     if overlap.prefetch == 0:
         return _exposed_passes(times, overlap)
     backward = kept_backward(times) if overlap.keep_last else gathered_backward(times)
@@ -159,7 +163,7 @@ def sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
 
 
 def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
-    """Without prefetch a unit waits for its gather, and for the reduction that is on the link before it."""
+    """Return the passes without prefetch: a unit waits for its gather and the reduction queued before it."""
     last = times.computed[-1] if not times.units else times.units[-1]
     kept = last.gather_ns if overlap.keep_last else 0
     gathered = sum(unit.count * unit.gather_ns for unit in times.computed)
@@ -171,14 +175,14 @@ def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
 
 
 def plain_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Every parameter is there."""
+    """Return the phases of a forward whose parameters are all resident."""
     return tuple(_forward_phase(unit, 0, unit.count) for unit in times.computed)
 
 
 def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stage 3: each unit is gathered beside the compute of the one before it.
+    """Return the stage 3 forward: each unit is gathered beside the compute of the previous one.
 
-    Deeper prefetch than of one unit is as one: with units alike it hides no more.
+    Deeper prefetch is modelled as prefetch of one unit; with equal units it hides no more.
     """
     root = 0 if times.root is None else times.root.gather_ns
     phases = [Phase(link_ns=root + (times.units[0].gather_ns if times.units else 0))]
@@ -192,9 +196,9 @@ def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
 
 
 def refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stages 1 and 2, first micro-batch: gathers are launched at once, in order; a unit waits for its own.
+    """Return the first forward of stages 1 and 2: all gathers launch at once, each unit waits for its own.
 
-    Along units alike the wait changes evenly, so that the first and the last of them decide.
+    Along a run of equal units the wait changes linearly, so its maximum is at the first or the last one.
     """
     gathered = exposed = 0 if times.root is None else times.root.gather_ns
     computed = 0
@@ -219,7 +223,7 @@ def _forward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackwardRow:
-    """Units alike, and what travels beside each: the reduction of the unit before, the gather of the next."""
+    """Equal units, with the reduction of the previous unit and the gather of the next beside each."""
 
     unit: UnitTimes
     count: int
@@ -228,12 +232,12 @@ class _BackwardRow:
 
 
 def plain_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Every parameter is there, and nothing is reduced yet."""
+    """Return the phases of a backward with resident parameters and no reductions."""
     return tuple(_backward_phase(unit, 0, unit.count) for unit in reversed(times.computed))
 
 
 def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stages 0 to 2."""
+    """Return the backward of stages 0 to 2, with reductions and no gathers."""
     return gathered_backward(
         StackTimes(
             units=tuple(replace(unit, gather_ns=0) for unit in times.units),
@@ -243,7 +247,7 @@ def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
 
 
 def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stage 3, every unit gathered again."""
+    """Return the stage 3 backward with every unit gathered again."""
     first = times.units[-1].gather_ns if times.units else 0
     return (
         *_first_gathers(times, first),
@@ -253,7 +257,11 @@ def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
 
 
 def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stage 3, the last unit kept: the root only where it is alone.  Units alike are one run."""
+    """Return the stage 3 backward with the last unit kept gathered.
+
+    The root is the last unit only if it is the only one. A single run of equal units uses the "last kept"
+    formula.
+    """
     rows = _backward_rows(times.units)
     if not rows:
         return reduced_backward(times)
@@ -266,20 +274,20 @@ def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
 
 
 def _first_gathers(times: StackTimes, first_ns: int) -> tuple[Phase, ...]:
-    """What is gathered before there is compute to hide it; the root's backward hides the first unit's."""
+    """Return the gathers that have no compute to hide them; the root's backward hides the first unit's."""
     if times.root is None:
         return (Phase(link_ns=first_ns),)
     return (Phase(link_ns=times.root.gather_ns), _backward_phase(times.root, first_ns, 1))
 
 
 def _last_reductions(times: StackTimes) -> Phase:
-    """The reductions that nothing is left to hide: of the unit whose backward is last, and of the root."""
+    """Return the reductions that nothing hides: of the unit whose backward is last, and of the root."""
     root = 0 if times.root is None else times.root.reduce_ns
     return Phase(link_ns=root + (times.units[0].reduce_ns if times.units else 0))
 
 
 def _backward_rows(units: Sequence[UnitTimes]) -> list[_BackwardRow]:
-    """In the order of the backward; the middle of a run is one row."""
+    """Return rows in the order of the backward; the middle units of a run share one row."""
     rows, above = [], 0
     for unit, following in pair_with_next(tuple(reversed(units))):
         own, below = unit.gather_ns, 0 if following is None else following.gather_ns

@@ -1,8 +1,8 @@
-"""Bytes that one device moves in a step, along each axis of parallelism.
+"""Compute the bytes that one device moves per step along each axis of parallelism.
 
-Data: gathers x psi + reductions x psi elements of the device's part of the model, as the stage has them
-(arXiv 1910.02054, section 7); model: section 8; pipeline: a tensor of activations a boundary each way.
-Padding of shards is left out; frozen parameters are gathered in stage 3 only, and never reduced.
+Data: gathers x psi + reductions x psi elements of the device's part of the model, with counts per stage
+(arXiv 1910.02054, section 7). Model: section 8. Pipeline: one activation tensor per boundary, each way. Shard
+padding is left out. Frozen parameters are gathered in stage 3 only and never reduced.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from zprof.planner.step.unit_times import (
     trained_elements,
 )
 
-#: Where nothing is known of the machine: nodes of 8, which says only what stays within one.
+#: Stand-in for unknown hardware: nodes of 8 decide only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
     name="unknown",
     memory_bytes=1,
@@ -38,7 +38,7 @@ _DATA_ASSUMPTIONS = {0: "traffic.stage_0", 1: "traffic.stage_1", 2: "traffic.sta
 
 
 def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
-    """Traffic of one device; times are None without hardware.  What is not known is left out."""
+    """Return the traffic of one device, without unknown links; times are None without hardware."""
     placed = job if job.hardware else replace(job, hardware=_UNKNOWN_HARDWARE)
     hardware = job.hardware or _UNKNOWN_HARDWARE
     links = (
@@ -76,7 +76,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
 
 
 def _device_part(job: Job) -> Stack:
-    """The device's units; where they are not known, its part of the parameters as one."""
+    """Return the device's units; if they are unknown, its part of the parameters as one unit."""
     stack = stack_units(job)
     if stack is not None:
         return device_stack(job, stack)
@@ -135,16 +135,16 @@ def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCounts:
-    """How often all parameters are gathered and all gradients reduced; an all-reduce is two reductions."""
+    """Gathers of all parameters and reductions of all gradients per step; an all-reduce is two reductions."""
 
     gathers: int
     reductions: int
 
 
 def count_collectives(scheme: Scheme, micro_batches: int) -> CollectiveCounts:
-    """In a step (arXiv 1910.02054, section 7.2; with micro-batches see ``overlap``).
+    """Count the gathers and reductions of a step (arXiv 1910.02054, section 7.2).
 
-    PipeDream updates with every micro-batch, so that it reduces as often (arXiv 1806.03377, section 3.3).
+    PipeDream updates, and therefore reduces, in every micro-batch (arXiv 1806.03377, section 3.3).
     """
     match scheme:
         case Scheme.ZERO_1:

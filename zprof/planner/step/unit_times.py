@@ -1,15 +1,14 @@
-"""Compute, gather and reduction time of each unit of a job on given hardware.
+"""Estimate the compute, gather and reduction time of each unit of a job on given hardware.
 
-    c_u = flop_u / (F eta), flop_u = 2 psi_u T where the unit does not say it
+    c_u = flop_u / (F eta), flop_u = 2 psi_u T unless the unit states it
     b_u = 2 c_u, 3 c_u with recomputation of the forward
 
-with psi_u elements, T tokens of a device in a micro-batch, F eta the flop/s that are reached
-(arXiv 1910.02054, section 4.2; backward and recomputation: arXiv 2104.04473, appendix).  The root is not
-recomputed, frozen weights have no product of their own in the backward.  The optimizer's update is left out.
+with psi_u elements, T tokens per device and micro-batch, and F eta the achieved flop/s (arXiv 1910.02054,
+section 4.2; backward and recomputation: arXiv 2104.04473, appendix). The root is not recomputed. Frozen
+weights have no weight-gradient product in the backward. The optimizer's update is left out.
 
-Equal units are grouped in runs.  F is the vendor's peak of 16-bit matrices, or of fp32 without TF32 where an
-element of the parameters has 4 bytes.  Runs keep a model of a hundred thousand layers as quick as one of
-ten.
+Equal units are grouped in runs, so that a model with a hundred thousand layers plans as fast as one with ten.
+F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parameter element has 4 bytes.
 """
 
 import math
@@ -26,10 +25,11 @@ from zprof.planner.step.parallelism import BlockTimes, block_times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
-    """Of each of ``count`` units alike, in whole nanoseconds.
+    """Times of each of ``count`` equal units, in whole nanoseconds.
 
-    ``backward_ns`` holds the recomputation.  ``reduce_ns``: a reduce-scatter, or an all-reduce.  ``model_*``:
-    collectives of the model-parallel group in the pass.  ``copy_ns``: of its checkpoint, out or in.
+    ``backward_ns`` includes recomputation. ``reduce_ns``: a reduce-scatter or an all-reduce. ``model_*``:
+    collectives of the model-parallel group in the pass. ``copy_ns``: one copy of the checkpoint to or from
+    the host.
     """
 
     count: int = 1
@@ -44,31 +44,31 @@ class UnitTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackTimes:
-    """Of all units in the order of the forward; ``root`` encloses the others, and is one."""
+    """Times of all units in forward order; ``root`` is a single unit that encloses the others."""
 
     units: tuple[UnitTimes, ...]
     root: UnitTimes | None = None
 
     @property
     def computed(self) -> tuple[UnitTimes, ...]:
-        """In the order in which forwards end."""
+        """Units in the order in which their forwards end."""
         return self.units if self.root is None else (*self.units, self.root)
 
 
 def pair_with_next(units: Sequence[UnitTimes]) -> Iterator[tuple[UnitTimes, UnitTimes | None]]:
-    """Each run of units, and the one after it."""
+    """Yield each run of units with the next one, or None."""
     yield from pairwise((*units, None))
 
 
-#: A product of matrices has 2 flop for each weight and token (arXiv 1910.02054, section 4.2).
+#: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
 _FLOP_PER_ELEMENT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """So many units one after another, alike in all that time depends on.
+    """A run of consecutive units that are equal in everything that affects time.
 
-    ``flop_per_token``: of the forward of one of them.
+    ``flop_per_token``: forward flop of one unit.
     """
 
     count: int
@@ -78,46 +78,46 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The units of one device in the order of the forward; ``root`` encloses the others, if there is one."""
+    """Units of one device in forward order; ``root`` encloses the others, if there is one."""
 
     runs: tuple[Run, ...]
     root: Run | None = None
 
     @property
     def blocks(self) -> int:
-        """Units without the root."""
+        """Number of units without the root."""
         return sum(run.count for run in self.runs)
 
     @property
     def all(self) -> tuple[Run, ...]:
-        """With the root first."""
+        """All runs, the root first."""
         return self.runs if self.root is None else (self.root, *self.runs)
 
     @property
     def elements(self) -> int:
-        """Of all units."""
+        """Elements of all units."""
         return sum(run.count * run.elements for run in self.all)
 
     @property
     def last(self) -> Run:
-        """Of the last unit; the root only where it is alone, as its forward encloses the others."""
+        """The run of the last unit; the root only if it is alone, because it encloses the others."""
         return self.all[-1]
 
 
 def stack_units(job: Job) -> Stack | None:
-    """The units of a job; None where they are not known, or their flop cannot be."""
+    """Return the units of a job grouped in runs; None if the job has no units."""
     if not job.units:
         return None
     inner = [unit for unit in job.units if not unit.encloses]
     roots = [unit for unit in job.units if unit.encloses]
-    if len(roots) > 1:  # only the outermost one encloses all; what is in it takes its turn
+    if len(roots) > 1:  # only the outermost root encloses all units; nested ones count as inner units
         inner, roots = [*roots[1:], *inner], roots[:1]
     tokens = job.batch.tokens
     return Stack(runs=_group_runs(inner, tokens), root=next(iter(_group_runs(roots, tokens)), None))
 
 
 def take_blocks(stack: Stack, count: int) -> Stack:
-    """The first ``count`` blocks, with the root."""
+    """Return the first ``count`` blocks, with the root."""
     left, kept = count, []
     for run in stack.runs:
         taken = min(left, run.count)
@@ -136,30 +136,29 @@ def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[Run, ...]:
 
 
 def _flop_per_token(unit: Unit, tokens: int | None) -> float:
-    """As the unit says; else of matrices alone: without attention over the sequence, which adds s/6h."""
+    """Return the unit's flop per token, else that of its matrices; attention would add s/6h."""
     if unit.forward_flop is None or not tokens:
         return float(_FLOP_PER_ELEMENT * unit.elements)
     return unit.forward_flop / tokens
 
 
-#: A backward multiplies twice for each product of the forward: by the inputs, and, where they are trained,
-#: by the weights.
+#: The backward multiplies twice per forward product: by the inputs, and by the weights if they are trained.
 _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
 
 
 def device_stack(job: Job, stack: Stack) -> Stack:
-    """The units of the stage of the pipeline that has most: the root, and its part of the others."""
+    """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
     return take_blocks(stack, ceil_div(stack.blocks, job.degrees.pp))
 
 
 def device_layers(job: Job) -> int:
-    """Blocks of the shape on that stage; 0 where the shape is not known."""
+    """Return the shape's blocks on the largest pipeline stage; 0 if the shape is unknown."""
     return 0 if job.shape is None else ceil_div(job.shape.layers, job.degrees.pp)
 
 
 def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
-    """Of every unit of a device; None where something that takes time is not known."""
+    """Return the times of all units of a device; None if a time is unknown."""
     tokens, within = job.batch.tokens, _model_parallel_times(job, hardware, stack)
     if tokens is None or within is None or reached_flops_per_s(job, hardware) is None:
         return None
@@ -174,15 +173,15 @@ def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> Stac
 
 
 def trained_elements(job: Job, elements: int) -> int:
-    """Of so many, those that are trained: frozen ones count as spread evenly over the model."""
+    """Return the trained part of ``elements``, as if frozen ones were spread evenly over the model."""
     return elements - elements * job.frozen_parameters // job.parameters
 
 
 def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
-    """A gather of all parameters of one unit, and a reduction of its gradients (in stage 0 an all-reduce).
+    """Return the times of gathering a unit's parameters and of reducing its gradients, in ns.
 
-    What is frozen has no gradient, and is not gathered after an update (stages 1 and 2).
-    Constant-size buffers cut a reduction into so many messages; a gather is one.
+    Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
+    2). Constant-size buffers split a reduction into several messages; a gather is one message.
     """
     group, sizes = data_group(hardware, job.degrees), job.element_bytes
     trained, most = trained_elements(job, run.elements), job.residual.constant_buffer_elements
@@ -212,7 +211,7 @@ def _time_unit(
 
 
 def _model_parallel_times(job: Job, hardware: Hardware, stack: Stack) -> BlockTimes | None:
-    """What travels within the passes of a unit: of a block, by as many blocks as a unit is."""
+    """Return a block's collective times, scaled by the number of blocks per unit."""
     if job.degrees.mp == 1 and not job.residual.offload:
         return BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
     block = block_times(job, hardware)
@@ -227,13 +226,13 @@ def _model_parallel_times(job: Job, hardware: Hardware, stack: Stack) -> BlockTi
 
 
 def reached_flops_per_s(job: Job, hardware: Hardware) -> float | None:
-    """None where the job computes in fp32, and the peak of that is not known."""
+    """Return the achieved flop/s; None if the job computes in fp32 and that peak is unknown."""
     peak = hardware.peak_flops_per_s(job.element_bytes.parameter)
     return None if peak is None else peak * hardware.efficiency_ratio
 
 
 def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
-    """That a job has no time on its hardware; empty where it has, or needs none."""
+    """Return a gap if step times need an fp32 peak that is unknown; else an empty tuple."""
     hardware = job.hardware
     if hardware is None or reached_flops_per_s(job, hardware) is not None:
         return ()

@@ -1,1 +1,1 @@
-"""A measured run, modelled, and changed in one thing."""
+"""Model a measured run and predict the effect of single changes."""

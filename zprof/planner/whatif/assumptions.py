@@ -1,4 +1,4 @@
-"""Formula and source of each predicted figure of a changed run."""
+"""State formula and source of each predicted figure of a changed run."""
 
 from collections.abc import Mapping
 

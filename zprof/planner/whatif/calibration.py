@@ -1,8 +1,8 @@
-"""Fit the model of a run: passes and their work, costs, engine policy and link.
+"""Fit the model of a run: passes and their work, message costs, engine policy and link.
 
-Work of passes that share a stretch.  A stretch that holds several passes goes to each by the median of that
-pass where it stands alone, else by the median of passes of its kind and size; what is left goes to those of
-which nothing is known, by bytes (a backward counts twice).
+Pass boundaries are not always visible, so a stretch between two known instants may hold several passes. Its
+work is split by each pass's median from the steps in which it stands alone, else by the median of passes of
+the same kind and size. The rest goes to passes without any figure, by bytes (a backward counts twice).
 """
 
 from dataclasses import dataclass, replace
@@ -26,14 +26,14 @@ from zprof.planner.whatif.pass_times import RankRows, collect_rank_rows, pass_st
 from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize, list_passes
 
 _GAP_WHAT = "step of a changed run"
-#: What the reference engine calls itself: how it gathers new parameters is known.
+#: Name of the reference engine in a run; how it gathers new parameters is known.
 _REFERENCE_ENGINE = "reference"
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedModel:
-    """A run as the model knows it.  ``alone``: passes whose work was seen by itself."""
+    """Fitted model of a run; ``alone`` counts the passes whose work was measured alone."""
 
     skeleton: StepPasses
     habits: EnginePolicy
@@ -45,7 +45,7 @@ class CalibratedModel:
 
 
 def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
-    """Take the model of a run from it; a gap where that cannot be done."""
+    """Fit the model of a run; return a gap if the run does not record enough."""
     if analysis.run.world_size < 2:
         return _calibration_gap("one rank sends nothing", "record a run of two ranks or more")
     if not len(analysis.steps) or not analysis.tracks:
@@ -79,7 +79,7 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
 
 
 def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) -> int | None:
-    """Of a gradient on the wire: as its messages say it, else the program; None where neither does."""
+    """Return the bytes per reduced gradient element, by messages or the program; None if unknown."""
     rows = messages.sharding
     types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
     seen = types.map(_ELEMENT_BYTES).dropna()
@@ -140,7 +140,10 @@ def _fit_step_passes(
 
 
 def _measure_stretches(rank: RankRows, step: int, begins: Floats) -> list[tuple[int, int, float]]:
-    """(first pass, pass after the last, work) between known instants; the head is -1, the tail after all."""
+    """Return (first pass, pass after the last, work) between known instants.
+
+    The head of the step is pass -1, the tail is the number of passes.
+    """
     count = len(begins) - 1
     known = np.flatnonzero(~np.isnan(begins))
     edges = [float(rank.begins[step]), *begins[known].tolist(), float(rank.ends[step])]
@@ -177,14 +180,14 @@ def _sum_phase_ns(typical: Floats, passes: tuple[Pass, ...], phase: Phase) -> in
 
 
 def _measure_skew(busy: Floats, ranks: tuple[int, ...]) -> tuple[int | None, int]:
-    """The rank that works longest, and how much longer than the median one."""
+    """Return the rank with the most work, and its excess over the median rank."""
     each = np.median(busy, axis=0)
     if len(each) < 2:
         return None, 0
     return ranks[int(each.argmax())], round(float(each.max() - np.median(each)))
 
 
-#: Units whose bytes differ by less are taken to compute alike.
+#: Units whose bytes differ by less than this share are assumed to take equal compute.
 _SAME_SIZE_RATIO = 0.1
 
 
@@ -194,16 +197,16 @@ def split_shared_work(
     passes: tuple[Pass, ...],
     units: tuple[UnitSize, ...],
 ) -> tuple[Floats, int]:
-    """Fill the passes that share a stretch.
+    """Split the work of stretches that hold several passes.
 
     Args:
-        alone: Work of [pass, step, rank], NaN where the pass shares a stretch.
-        shared: By (step, rank, first pass, pass after the last) the work of the stretch.
+        alone: Work of [pass, step, rank], NaN if the pass shares a stretch.
+        shared: Work of a stretch by (step, rank, first pass, pass after the last).
         passes: The passes of a step.
         units: Their units.
 
     Returns:
-        All work, and how many passes stood alone in at least one step.
+        All work, and the number of passes that stood alone in at least one step.
     """
     with np.errstate(all="ignore"):
         known = np.array([np.nanmedian(row) if (~np.isnan(row)).any() else np.nan for row in alone])
@@ -217,7 +220,7 @@ def split_shared_work(
 
 def _pass_weight(each: Pass) -> float:
     if not each.needs:
-        return 0.1  # after the others the root has its embedding only
+        return 0.1  # after the others, only the root's embedding is left
     return 1.0 if each.phase is Phase.FORWARD else 2.0
 
 
@@ -242,7 +245,7 @@ def _split_work(usual: Floats, weights: Floats, work: float) -> Floats:
     if not missing.any():
         return np.asarray(usual * (work / sure) if sure > 0 else np.full(len(usual), work / len(usual)))
     least = 0.0
-    if sure > work:  # nothing would be left for the others
+    if sure > work:  # known passes alone exceed the stretch
         usual, sure = usual * (work / sure), work
     weights = np.where(missing, np.maximum(weights, 1e-9), 0.0)
     rest = max(least, work - sure)

@@ -1,4 +1,4 @@
-"""A change of a run: in words, checked, and applied to the model of the run."""
+"""Describe a change of a run, check it, and apply it to the run's model."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from zprof.planner.whatif.calibration import CalibratedModel
 from zprof.planner.whatif.engine_policy import DEFAULT_IN_FLIGHT, EnginePolicy
 from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize
 
-#: Ranks differ by more than this share of their work: to make them even is worth a question.
+#: If ranks' work differs by more than this share, levelling the ranks is one of the usual changes.
 _SKEW_RATIO = 0.03
 
 
 def change_policy(habits: EnginePolicy, change: Change) -> EnginePolicy:
-    """What the engine does after a change."""
+    """Return the engine's policy after a change."""
     stage = habits.stage if change.stage is None else change.stage
     from_2 = habits.stage >= 2
     ahead = habits.prefetch if habits.stage == 3 or stage != 3 else 1
@@ -31,7 +31,7 @@ def change_policy(habits: EnginePolicy, change: Change) -> EnginePolicy:
 
 
 def _reductions_in_flight(habits: EnginePolicy, stage: int) -> int:
-    """Below stage 2 nothing shows how many reductions an engine would have under way from it on."""
+    """Return the reductions in flight; a run below stage 2 does not show them, so use the default."""
     return DEFAULT_IN_FLIGHT if stage >= 2 else habits.in_flight
 
 
@@ -40,7 +40,7 @@ def _value_or(value: bool | None, otherwise: bool) -> bool:
 
 
 def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
-    """Passes, their work and the bytes of their messages after a change."""
+    """Return passes, their work and their message bytes after a change."""
     skeleton = model.skeleton
     if change.stage is not None:
         skeleton = _change_reductions(skeleton, model.habits.stage, change.stage)
@@ -63,7 +63,7 @@ def _scale_reductions(skeleton: StepPasses, times: float) -> StepPasses:
 
 
 def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
-    """With accumulation: stages 0 and 1 reduce after the last micro-batch, the others after each."""
+    """Move reductions: with accumulation, stages 0 and 1 reduce in the last micro-batch, 2 and 3 in each."""
     if (old >= 2) == (new >= 2) or skeleton.micro_batches == 1:
         return skeleton
     last = skeleton.micro_batches - 1
@@ -76,13 +76,13 @@ def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
 
 
 def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
-    """Whether the gradients of the unit are complete after it."""
+    """Return whether the gradients of the unit are complete after this pass."""
     encloses = skeleton.units[each.unit].encloses
     return each.phase is Phase.BACKWARD and (not encloses or not each.needs)
 
 
 def _with_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
-    """The same samples a step in other portions: each pass has its share of the work."""
+    """Split the same samples per step into ``count`` micro-batches, and the work of each pass with them."""
     old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
     first = skeleton.passes[-size:]
     each_reduces = all(
@@ -99,7 +99,7 @@ def _with_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
 
 
 def _merge_units(skeleton: StepPasses, count: int) -> StepPasses:
-    """So many neighbours become one unit; the one that encloses them stays by itself."""
+    """Merge every ``count`` neighbouring units into one; units that enclose others stay separate."""
     inside = [index for index, unit in enumerate(skeleton.units) if not unit.encloses]
     around = [index for index, unit in enumerate(skeleton.units) if unit.encloses]
     groups = [[index] for index in around]
@@ -130,7 +130,7 @@ def _merge_sizes(units: list[UnitSize]) -> UnitSize:
 
 
 def _level_ranks(work: PassWork) -> PassWork:
-    """All ranks as the median one."""
+    """Give every rank the median rank's work."""
 
     def median(values: Floats) -> Floats:
         middle = np.median(values, axis=-1, keepdims=True)
@@ -142,7 +142,7 @@ def _level_ranks(work: PassWork) -> PassWork:
 
 
 def usual_changes(model: CalibratedModel) -> tuple[Change, ...]:
-    """What is asked first of a run: each other stage, prefetch, the link, even ranks, what stays gathered."""
+    """Return the usual changes: stages, prefetch, kept units, bandwidth and, if skewed, even ranks."""
     habits, summary = model.habits, model.summary
     found = [Change(stage=stage) for stage in range(4) if stage != habits.stage]
     if habits.stage == 3:
@@ -160,7 +160,7 @@ _HINT = "zprof whatif --help shows what can be changed"
 
 
 def describe_change(change: Change) -> str:
-    """As one would say it: ``stage 2, prefetch 2, bandwidth x2``."""
+    """Return a change as a phrase, such as ``stage 2, prefetch 2, bandwidth x2``."""
     said = [
         _format_part("stage {}", change.stage),
         _format_part("prefetch {}", change.prefetch),
@@ -193,17 +193,17 @@ def _describe_merging(count: int | None) -> str:
 
 
 def _describe_micro_batches(count: int | None) -> str:
-    """What a plan's micro-batches are not: they add samples there."""
+    """Say "the same samples", because a plan's micro-batches add samples instead."""
     if count is None:
         return ""
     return "the same samples in 1 micro-batch" if count == 1 else f"the same samples in {count} micro-batches"
 
 
 def refuse_change(change: Change) -> None:
-    """Refuse what cannot be.
+    """Refuse a change with an impossible value.
 
     Raises:
-        BadInput: with the value that is wrong.
+        BadInput: names the wrong value.
     """
     for wrong, what in (
         (change.stage is not None and change.stage not in range(4), f"stage {change.stage}: 0 to 3"),
@@ -227,10 +227,10 @@ def refuse_change(change: Change) -> None:
 
 
 def refuse_merging(change: Change, units: int | None) -> None:
-    """Refuse to merge more units than the run has; None: that is not known.
+    """Refuse to merge more units than the run has; ``units`` is None if that is unknown.
 
     Raises:
-        BadInput: with how many there are.
+        BadInput: names the number of units.
     """
     if units is not None and change.units_merged is not None and change.units_merged > units:
         raise BadInput(f"units merged {change.units_merged}: the run has {units} units", hint=_HINT)

@@ -7,21 +7,21 @@ import pandas as pd
 
 from zprof.planner.whatif.messages import GATHER, UnitOrder
 
-#: Reductions in flight where nothing tells (the reference engine's default from stage 2 on).
+#: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2
 _UNLIMITED = 1 << 20
 _IMMEDIATE_NS = 20_000
-#: Gathers of which more shows than this share run beside nothing.
+#: If more than this share of the gathers' time is exposed, they overlap with nothing.
 _EXPOSED_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePolicy:
-    """What the run does, and what a change may change.
+    """Schedule of an engine, including everything that a change can alter.
 
-    ``keep``: none, last or all.  ``in_flight``: reductions before the oldest is waited for.
-    ``updates_first``: an engine that is not known, on a device: where it waits for new parameters at once,
-    it gathers them after the whole update.
+    ``keep``: none, last or all. ``in_flight``: reductions before the oldest is waited for. ``updates_first``:
+    set for an unknown engine on a device; if it waits for new parameters at once, it gathers them after the
+    whole update.
     """
 
     stage: int
@@ -34,7 +34,7 @@ class EnginePolicy:
 
 
 def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> EnginePolicy:
-    """From the order of launches and waits; ``stage`` as the run says it, None where it does not."""
+    """Return the policy shown by the order of launches and waits; ``stage`` is the run's own, or None."""
     found = _detect_stage(rows, order) if stage is None else stage
     reduces = rows[rows["kind"] != GATHER]
     limit = _detect_in_flight(reduces)
@@ -62,7 +62,7 @@ def _detect_kept_units(order: UnitOrder) -> str:
 
 
 def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
-    """Gathers launched in a backward when a unit is reduced, beyond those that were needed by then."""
+    """Return the gathers that are launched ahead when a unit is reduced in a backward; median over steps."""
     around = {unit.name for unit in order.units if unit.encloses}
     seen = []
     for _, step in rows.groupby(["rank", "step"]):
@@ -83,7 +83,7 @@ def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
 
 
 def _gathers_wait_at_once(rows: pd.DataFrame) -> bool:
-    """Whether every gather is waited for where it is launched, ahead or not (FSDP2 on CPU ranks)."""
+    """Return whether almost every gather is waited for right after its launch, as in FSDP2 on CPU ranks."""
     gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna() & rows["launch_end_ns"].notna()]
     if gathers.empty:
         return False
@@ -92,7 +92,7 @@ def _gathers_wait_at_once(rows: pd.DataFrame) -> bool:
 
 
 def _detect_forward_prefetch(step: pd.DataFrame) -> int:
-    """Gathers launched before the first wait, beyond the first."""
+    """Return the number of gathers launched before the first wait, not counting the first."""
     gathers = step[(step["kind"] == GATHER) & (step["phase"] == "forward")]
     waits = gathers["wait_start_ns"].dropna()
     if waits.empty:
@@ -101,7 +101,7 @@ def _detect_forward_prefetch(step: pd.DataFrame) -> int:
 
 
 def _detect_in_flight(reduces: pd.DataFrame) -> int:
-    """Reductions launched before the oldest was waited for; waits at the end of a backward say nothing."""
+    """Return the reductions launched before the oldest is waited for, without waits after the last launch."""
     most, limited = 1, False
     for _, step in reduces[reduces["wait_start_ns"].notna()].groupby(["rank", "step"]):
         at = np.sort(step["at"].to_numpy(np.int64))
@@ -126,11 +126,11 @@ def _reductions_wait_at_once(reduces: pd.DataFrame) -> bool:
 
 
 def _gathers_wait_before_end(rows: pd.DataFrame) -> bool:
-    """Stages 1 and 2: whether gathers of new parameters are waited for before the next step begins."""
+    """Return whether stages 1 and 2 wait for gathers of new parameters before the next step starts."""
     gathers = rows[rows["kind"] == GATHER]
     waits = gathers[gathers["wait_start_ns"].notna()]
     if len(waits) < len(gathers) / 2 or gathers.empty:
-        # without a wait: what is hidden by nothing is waited for at once
+        # without recorded waits: if nothing hides the gathers, they are waited for at once
         exposed = float((gathers["exposed_transfer_ns"] + gathers["exposed_wait_ns"]).sum())
         return bool(len(gathers)) and exposed > _EXPOSED_RATIO * float(
             (gathers["transfer_ns"] + gathers["wait_ns"]).sum()

@@ -1,8 +1,8 @@
-"""What a message costs in a run: latency and bandwidth by kind, launch, pick-up and wake-up.
+"""Measure the cost of a message in a run: latency and bandwidth by kind, launch, pick-up and wake-up.
 
-Alpha and beta come from the fit over message sizes.  Where messages have one size only they cannot be told
-apart: alpha then lies between nothing and all of the time, and a prediction for another bandwidth between
-the two.  A kind that the run does not send goes at the bus bandwidth of one that it does:
+Latency (alpha) and bandwidth (beta) come from the fit over message sizes. With a single message size they
+cannot be separated: alpha is anywhere between 0 and the whole time, and a prediction for another bandwidth
+covers both ends. A kind that the run does not send uses the bus bandwidth of a kind that it does:
 
     T(kind, S) = alpha + S * bus_factor(kind, N) / busbw
 """
@@ -20,31 +20,31 @@ from zprof.model.whatif import Change, FittedLink
 from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER, ShardingMessages
 from zprof.planner.whatif.passes import Floats
 
-#: A fit that misses the median message by more is no fit.
+#: A fit that misses the median message by more than this is rejected.
 _RESIDUAL_RATIO = 0.25
-#: A message that takes so many times the median one was held up by something else.
+#: Messages longer than this multiple of the median were delayed by something else.
 _OUTLIER_FACTOR = 3.0
-#: A message of so few bytes is all latency.
+#: Messages up to this size are pure latency.
 _TINY_BYTES, _MIN_TINY = 1024, 3
 _KINDS = (GATHER, SCATTER, ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLine:
-    """T = latency + bytes * ns_per_byte.  ``known``: the two were told apart."""
+    """T = latency + bytes * ns_per_byte; ``known`` is True if the two could be separated."""
 
     latency_ns: float
     ns_per_byte: float
     known: bool
 
     def at(self, size: float) -> float:
-        """Time of a message."""
+        """Return the time of a message in ns."""
         return self.latency_ns + self.ns_per_byte * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What messages of each kind take.  ``seen``: means by kind and size, where the run sent them."""
+    """Message times of each kind; ``seen`` holds measured means by kind and size."""
 
     lines: Mapping[str, LinkLine]
     seen: Mapping[tuple[str, float], float]
@@ -55,7 +55,7 @@ class Link:
     ranks: int = 0
 
     def transfer_ns(self, kind: str, size: float) -> float:
-        """Time of a message once all ranks are there."""
+        """Return the time of a message in ns once all ranks have arrived."""
         line, factor = self._line(kind)
         latency = line.latency_ns
         moving = line.ns_per_byte * size * factor
@@ -67,7 +67,7 @@ class Link:
         return latency * self.latency_ratio * self._hops(kind) + moving / self.bandwidth_ratio
 
     def changed(self, change: Change) -> "Link":
-        """The link after a change."""
+        """Return the link after a change."""
         return replace(
             self,
             bandwidth_ratio=self.bandwidth_ratio * (change.bandwidth_ratio or 1.0),
@@ -76,7 +76,7 @@ class Link:
         )
 
     def with_latency_share(self, share: float) -> "Link":
-        """Where alpha and beta could not be told apart: with this share of a message as alpha."""
+        """Return the link with ``share`` of a message's time as alpha, for kinds whose alpha is not known."""
         lines = {
             kind: line if line.known else _split_latency(line, share, self.seen, kind)
             for kind, line in self.lines.items()
@@ -84,7 +84,7 @@ class Link:
         return replace(self, lines=lines)
 
     def with_most_latency(self) -> "Link":
-        """With all as latency that the smallest message seen of a kind took: it cannot be more."""
+        """Return the link with each kind's smallest message time as latency, the upper bound."""
         least = {
             kind: min((size, ns) for (each, size), ns in self.seen.items() if each == kind)[1]
             for kind in {each for each, _ in self.seen}
@@ -97,11 +97,11 @@ class Link:
 
     @property
     def is_known(self) -> bool:
-        """Whether alpha and beta were told apart."""
+        """True if alpha and beta could be separated for every kind."""
         return all(line.known for line in self.lines.values())
 
     def _line(self, kind: str) -> tuple[LinkLine, float]:
-        """The line of the kind, or of another one and how much more a byte of this kind costs."""
+        """Return the line of the kind, or that of another kind with the ratio of their bus factors."""
         if kind in self.lines:
             return self.lines[kind], 1.0
         other = next(each for each in _KINDS if each in self.lines)
@@ -109,7 +109,7 @@ class Link:
         return self.lines[other], ours / theirs if theirs else 1.0
 
     def _share(self) -> float:
-        """A ring of n ranks moves (n-1)/n."""
+        """Return the change in bytes per rank with the group size: a ring of n ranks moves (n-1)/n."""
         if not self.ranks or self.ranks == self.group_size:
             return 1.0
         return (1 - 1 / self.ranks) / (1 - 1 / self.group_size)
@@ -121,7 +121,7 @@ class Link:
 
 
 def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
-    """The link of the sharding's messages; None where no time of one is known."""
+    """Fit the link of the sharding's messages; None if no message time is known."""
     rows = messages.every
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
     each = rows.drop_duplicates("instance")
@@ -146,12 +146,12 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
 
 
 def _robust_mean_ns(times: Floats) -> float:
-    """The mean, for delays add up; what is far out counts as some medians."""
+    """Return the mean, because delays add up; outliers count as a few medians."""
     return float(np.minimum(times, _OUTLIER_FACTOR * np.median(times)).mean())
 
 
 def _tiny_message_latency_ns(messages: ShardingMessages) -> float | None:
-    """What messages of next to no bytes take (a norm, the loss) among as many ranks; None without any."""
+    """Return the time of tiny messages (a norm, the loss) in groups of the same size; None if too few."""
     tiny = messages.others
     tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
     tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]
@@ -210,20 +210,20 @@ def _split_latency(
     return LinkLine(latency_ns=share * typical, ns_per_byte=(1 - share) * line.ns_per_byte, known=False)
 
 
-#: A thread whose wait begins so soon before the end of its message does not sleep.
+#: A thread that starts to wait less than this before the message ends does not sleep.
 _NO_SLEEP_NS = 20_000
 _WAKE_NS = 30_000
-#: Share of the messages' time in which two kinds run at once, from which on each has a link of its own.
+#: If two kinds overlap for more than this share of the messages' time, each kind has its own link.
 _CONCURRENT_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCosts:
-    """Per message, in nanoseconds.
+    """Costs per message, in ns.
 
-    ``launch_ns``: of the thread, by kind.  ``pick_up_ns``: from the launch to the start on an idle link;
-    ``queue_ns``: from the end of one message to the start of the next in line.  ``wake_ns``: from the end
-    to the thread that waited.  ``lanes``: each kind has a link of its own.
+    ``launch_ns``: thread time of a launch, by kind. ``pick_up_ns``: from launch to start on an idle link.
+    ``queue_ns``: from the end of one message to the start of the next in the queue. ``wake_ns``: from the end
+    of a message to the resumption of the waiting thread. ``lanes``: True if each kind has its own link.
     """
 
     launch_ns: dict[str, float]
@@ -234,7 +234,7 @@ class MessageCosts:
 
 
 def measure_costs(rows: pd.DataFrame, *, device: bool) -> MessageCosts:
-    """Medians over all messages."""
+    """Return the median costs over all messages."""
     launch, start, end = (
         rows[name].astype("float64").to_numpy() for name in ("launch_end_ns", "start_ns", "end_ns")
     )
@@ -259,7 +259,7 @@ def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", otherwise
 
 
 def _previous_ends(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
-    """The end of the message before each on its rank, and whether kinds run beside each other."""
+    """Return the previous message's end for each message on its rank, and whether kinds run concurrently."""
     before = np.full(len(rows), -np.inf)
     rank, kind = rows["rank"].to_numpy(np.int64), encode_texts(rows["kind"])[0]
     start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)

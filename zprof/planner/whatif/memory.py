@@ -3,19 +3,18 @@
     predicted = recorded + (model of the changed step - model of this step)
 
 Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5), with the
-padding and the counters that the engine states.  What the model does not know stays as recorded.
+padding and step counters that the engine reports. Bytes outside the model stay as recorded.
 
-Moments of a step at which memory may peak.  With U a unit's whole bytes, a what one unit's forward keeps, N
-ranks, d units ahead, L reductions in flight:
+Moments of a step at which memory may peak, with d units prefetched and at most L reductions in flight:
 
-    forward of unit j     gathered (root, j, d ahead), activations of the units until j
-    backward of j begins  the same gathered, min(L, reduced) buckets, shards of what is reduced, activations
-                          of the units until j
+    forward of unit j     gathered (root, j, d ahead), activations of the units up to j
+    backward of j starts  the same gathered, min(L, reduced) buckets, shards of what is reduced, activations
+                          of the units up to j
     backward of j ends    with j's whole gradients, without its activations
     optimizer             all gradients
 
-Whole gradients stay in stages 0 and 1.  gloo takes scratch of the size of the message beside a running
-reduce_scatter and all_gather, which counts where the run had any.
+Whole gradients stay in stages 0 and 1. gloo allocates scratch of the message size during a reduce_scatter or
+all_gather; it counts if the run had any.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +32,7 @@ from zprof.planner.whatif.changes import change_passes, change_policy
 from zprof.planner.whatif.engine_policy import EnginePolicy
 from zprof.planner.whatif.passes import StepPasses
 
-#: Gathers of new parameters that have scratch at a time, after the update.
+#: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2
 
 BytesByTenant = dict[Tenant, float]
@@ -41,10 +40,10 @@ BytesByTenant = dict[Tenant, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySizes:
-    """What the walk needs beside the units.
+    """Sizes that the walk needs in addition to the units.
 
-    ``gradients``: of all, as they are kept; ``ranks`` share them.  ``activations``: all that a forward keeps.
-    ``scratch``: whether the backend takes any.
+    ``gradients``: bytes of all gradients as they are stored; ``ranks`` share them. ``activations``: bytes
+    saved by a whole forward. ``scratch``: whether the backend allocates any.
     """
 
     gradients: float
@@ -56,7 +55,7 @@ class MemorySizes:
 def list_moments(
     skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes
 ) -> Iterator[tuple[str, BytesByTenant]]:
-    """Each moment by its phase: gradients, communication buffers and activations."""
+    """Yield each moment as its phase and its bytes of gradients, communication buffers and activations."""
     walk = _Walk(skeleton, habits, sizes)
     yield from walk.forward()
     yield from walk.backward()
@@ -134,7 +133,7 @@ class _Walk:
         return self._sizes.gradients / self._sizes.ranks if self._several else 0.0
 
     def _reduced(self, place: int) -> float:
-        """Gradients that are kept while the unit is in its backward."""
+        """Return the gradient bytes held while the unit is in its backward."""
         if self._habits.stage < 2:
             return self._sizes.gradients
         if self._several:
@@ -154,7 +153,7 @@ class _Walk:
         }
 
 
-#: How well the model of a change is trusted, beyond its error on the run.
+#: Share of a change's effect that is added to the range, on top of the model's error on the run.
 _TRUST_RATIO = 0.1
 _TENANT_ASSUMPTIONS = {
     Tenant.PARAMETERS: assumptions.STATES,
@@ -167,7 +166,7 @@ _FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMemory:
-    """The rank with the highest peak, and its state by the law."""
+    """The rank with the highest peak, the sizes for the walk, and its temporary and untagged bytes."""
 
     rank: RankMemory
     sizes: MemorySizes
@@ -175,7 +174,7 @@ class MeasuredMemory:
 
 
 def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
-    """What the memory of a run is predicted from; a gap where that is not enough."""
+    """Return the memory figures that predictions start from; a gap if the run does not record enough."""
     what = "peak of a changed run"
     if not analysis.memory.per_rank:
         return Gap(what=what, reason="no memory was recorded", remedy="record with the memory window on")
@@ -208,7 +207,7 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
 def predict_memory(
     analysis: RunAnalysis, memory: MeasuredMemory, model: CalibratedModel | None, change: Change
 ) -> tuple[PredictedFigure, ...]:
-    """``peak_bytes`` and the tenants of the changed run; without a model the states alone change."""
+    """Return ``peak_bytes`` and the tenants of the changed run; without a model, only model states change."""
     before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:
         before |= _highest_moment(model.skeleton, model.habits, memory.sizes, before)
@@ -242,7 +241,7 @@ def _tenant_bytes(rank: RankMemory, tenant: Tenant) -> int:
 
 
 def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float]:
-    """Parameters and optimizer state of one rank by the law."""
+    """Return parameters and optimizer state of one rank by the ZeRO formula."""
     facts = analysis.training
     facts = replace(
         facts,
@@ -257,7 +256,7 @@ def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float
 
 
 def _change_sizes(sizes: MemorySizes, old: StepPasses, new: StepPasses, change: Change) -> MemorySizes:
-    """Other micro-batches keep other activations; other ranks share the gradients."""
+    """Scale activations to the micro-batch size and share gradients over the new number of ranks."""
     return replace(
         sizes,
         activations=sizes.activations * old.micro_batches / new.micro_batches,
@@ -268,7 +267,7 @@ def _change_sizes(sizes: MemorySizes, old: StepPasses, new: StepPasses, change: 
 def _highest_moment(
     skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes, states: Mapping[Tenant, float]
 ) -> dict[Tenant, float]:
-    """What is held at the moment at which all together is most."""
+    """Return the bytes by tenant at the moment with the highest total."""
     return max(
         (held for _, held in list_moments(skeleton, habits, sizes)), key=lambda held: sum(held.values())
     )

@@ -1,11 +1,11 @@
-"""The sharding's messages of a run, and the order of units that they show.
+"""Select the sharding's messages of a run, and detect the order of units from them.
 
-Of each rank the group that moves most bytes by all_gather, else by reduce_scatter, else by all_reduce; of
-that group the messages of a size that counts: no norm, no loss.  A thousand ranks say the same as some: the
-slowest, the median one and some between are kept.
+Each rank's sharding group is the one that moves the most bytes by all_gather, else by reduce_scatter, else by
+all_reduce. Small messages of that group (norms, losses) are dropped. Up to 9 ranks represent any number of
+ranks: the median one and ranks spread evenly over the order of compute time, including the slowest.
 
-A unit that is gathered first in the backward and reduced last encloses the others (the root).  Messages that
-name no unit are buckets: each is taken for a unit, in the reverse of the order in which they are reduced.
+A unit that is gathered first in the backward and reduced last encloses the others (the root). Messages
+without a unit name are buckets: each counts as a unit, in the reverse order of the reductions.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ GATHER = CollectiveKind.ALL_GATHER.value
 SCATTER = CollectiveKind.REDUCE_SCATTER.value
 ALL_REDUCE = CollectiveKind.ALL_REDUCE.value
 _MAX_RANKS, _MAX_STEPS = 8, 12
-#: Messages of a rank that are played, in so many steps as have them: a model of many units needs fewer steps.
+#: Limit on replayed messages per rank; it sets the number of steps, so many units mean fewer steps.
 _MAX_MESSAGES, _MIN_STEPS = 2_000, 4
-#: Smaller ones than this share of the largest are no part of the model.
+#: Messages below this share of the largest do not belong to the sharding.
 _MIN_SIZE_RATIO = 1 / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingMessages:
-    """Rows of the collectives: those of the sharding, and the others, of the modelled ranks and steps.
+    """Collective rows of the modelled ranks and steps: those of the sharding, and all others.
 
-    ``every``: those of the sharding on all ranks and in all steps.
+    ``every``: rows of the sharding on all ranks and in all steps.
     """
 
     sharding: pd.DataFrame
@@ -45,7 +45,7 @@ class ShardingMessages:
 
 
 def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
-    """The messages; None where sharding sends none."""
+    """Select the sharding's messages; None if there are none."""
     rows = _with_phases(analysis)
     mine = _is_sharding(rows)
     if not mine.any():
@@ -94,7 +94,7 @@ def _is_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _select_ranks(analysis: RunAnalysis) -> tuple[int, ...]:
-    """The slowest, the median one and some between, where there are many."""
+    """Return ranks spread over the order of compute time, with the slowest and the median one."""
     busy = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
     order = [int(str(rank)) for rank in busy.index]
     places = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
@@ -107,16 +107,16 @@ def _select_steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
     return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // each)) :])
 
 
-#: What engines call the unit that encloses the others.
+#: Names that engines give to the unit that encloses the others.
 _ROOTS = frozenset({"root", "", "model", "module"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOrder:
-    """Units in forward order; ``backward``: those inside, in the order of their reductions.
+    """Units in forward order; ``backward`` lists the inner ones in the order of their reductions.
 
-    ``kept``: units that are gathered for the forward only.  ``before``: gathers serve the passes (stage 3).
-    ``named``: messages say their unit.
+    ``kept``: units gathered for the forward only. ``before``: gathers serve the passes (stage 3). ``named``:
+    messages name their unit.
     """
 
     units: tuple[UnitSize, ...]
@@ -130,7 +130,7 @@ class UnitOrder:
 
 
 def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
-    """From the sharding's messages; None where no step shows a reduction."""
+    """Detect the order of units from the sharding's messages; None if no step has a reduction."""
     step = _typical_step(rows)
     gathers, reduces = step[step["kind"] == GATHER], step[step["kind"] != GATHER]
     if reduces.empty:
@@ -161,7 +161,7 @@ def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
 
 
 def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
-    """The messages of the (rank, step) whose number of messages is the most common, in launch order."""
+    """Return the messages of a (rank, step) with the most common message count, in launch order."""
     reduces = rows[rows["kind"] != GATHER]
     chosen = rows if reduces.empty else rows[rows["step"].isin(reduces["step"])]
     counts = chosen.groupby(["rank", "step"]).size()
@@ -172,7 +172,7 @@ def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
-    """When each was launched; its start where nobody saw that."""
+    """Return each message's launch time, or its start if the launch was not recorded."""
     return rows["launch_start_ns"].fillna(rows["start_ns"]).astype("int64")
 
 
@@ -231,5 +231,5 @@ def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | 
 
 
 def unit_names(rows: pd.DataFrame) -> Sequence[str]:
-    """The unit of each row; empty where it says none."""
+    """Return the unit of each row; empty if the row has none."""
     return [name if isinstance(name, str) else "" for name in rows["unit"]]

@@ -1,4 +1,4 @@
-"""Predict step and peak of a measured run after single changes, each with its error and a range."""
+"""Predict step time and memory peak of a measured run after single changes, with error and range."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +23,10 @@ _STEP_GAP = "step of a changed run"
 
 
 def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> Outlook:
-    """Predict what changes would make of a run; without ``changes`` the usual ones.
+    """Predict the effect of changes on a run; ``changes=None`` means the usual ones.
 
     Raises:
-        BadInput: a change cannot be: a stage that is none, a bandwidth of 0.
+        BadInput: a change is impossible, such as stage 4 or bandwidth 0.
     """
     for change in changes or ():
         refuse_change(change)
@@ -45,7 +45,7 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
 
 
 def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
-    """The report with what the usual changes would make of its run; as it is where nothing is predicted."""
+    """Return the report with predictions for the usual changes; unchanged if nothing can be predicted."""
     found = predict_changes(analysis)
     return replace(report, outlook=found) if found.predictions else report
 
@@ -78,7 +78,7 @@ def _predict_memory_only(
 
 
 def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
-    """What a step gets shorter by, lowest and highest."""
+    """Return the lowest and highest saving per step, in ns; None if the wall time is not predicted."""
     wall = next((row for row in step if row.name == "wall_ns"), None)
     if wall is None or wall.measured is None or wall.low is None or wall.high is None:
         return None
@@ -86,7 +86,7 @@ def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
 
 
 def _model_gaps(base: ModelledRun) -> list[Gap]:
-    """Where the model is not sure of itself."""
+    """Return the gaps that make the model uncertain."""
     found = []
     if not base.reproduces:
         found.append(
@@ -110,9 +110,9 @@ def _model_gaps(base: ModelledRun) -> list[Gap]:
 
 
 def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] | None:
-    """Lowest and highest saving of a step, not below 0.
+    """Return the lowest and highest saving per step in ns, at least 0.
 
-    None where the run cannot be modelled, or the model misses its measured step by more than 15 %.
+    None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
     """
     model = calibrate(analysis)
     if isinstance(model, Gap):

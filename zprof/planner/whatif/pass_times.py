@@ -1,9 +1,9 @@
-"""When each pass of a rank's step begins, and how much it works.
+"""Find the start and the work of each pass of a rank's step.
 
-A pass begins where the wait for its gather begins; where no wait was recorded, where the gather behind those
-ahead is launched (on a device: starts, with the link idle), or where the thread resumes as its own ends.  A
-backward ends where its reduction is launched.  Between two instants the thread works for all time in which
-it neither waits for the sharding's messages nor launches them.
+A pass starts when the wait for its gather starts. If no wait was recorded, it starts when the gather after
+the prefetched ones is launched (on a device: when that gather starts on an idle link), or when the thread
+resumes as the pass's own gather ends. A backward ends when its reduction is launched. Between two instants,
+all time in which the thread neither waits for nor launches the sharding's messages counts as work.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from zprof.analysis.time.ledger import RankTracks
 from zprof.planner.whatif.messages import GATHER, UnitOrder, launch_times_ns, unit_names
 from zprof.planner.whatif.passes import Floats, Pass, Phase
 
-#: A thread resumes so soon after the message that it waited for.
+#: A thread that waited for a message resumes within this time after it.
 _RESUMES_NS = 200_000
-#: A message that starts so soon after another stood in line.
+#: A message that starts within this time after another one was queued behind it.
 _IN_LINE_NS = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRows:
-    """One rank: its messages by launch, when it was blocked, and its steps.  ``device``: none is a CPU's."""
+    """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
 
     rows: pd.DataFrame
     held: Intervals
@@ -33,14 +33,14 @@ class RankRows:
     device: bool
 
     def work_ns(self, since: Int64s, until: Int64s) -> Floats:
-        """Between the instants, without what held the thread."""
+        """Return the time between the instants during which the thread was not blocked."""
         return np.asarray((until - since) - covered(self.held, since, until), dtype=np.float64)
 
 
 def collect_rank_rows(
     tracks: RankTracks, mine: pd.DataFrame, others: pd.DataFrame, *, device: bool
 ) -> RankRows:
-    """What is needed of one rank; ``mine``: the sharding's messages."""
+    """Collect the rows of one rank; ``mine`` are the sharding's messages."""
     waits = mine[mine["wait_start_ns"].notna()]
     spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
     if len(waits) < len(mine) / 2:
@@ -64,7 +64,7 @@ def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
 
 
 def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int) -> Floats:
-    """When each pass began and, last, when the last one ended; NaN where that is not seen."""
+    """Return the start of each pass and, last, the end of the last one; NaN if not visible."""
     found = np.full(len(passes) + 1, np.nan)
     rows = rank.rows[rank.rows["step"] == step]
     _mark_backward_ends(found, rank, rows, order, passes)
@@ -75,7 +75,7 @@ def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass,
     begin, end = rank.begins[step], rank.ends[step]
     found[(found < begin) | (found > end)] = np.nan
     known = ~np.isnan(found)
-    # what is out of order is a wrong guess: the later one is dropped
+    # an instant before an earlier pass's instant is a wrong guess: drop it
     highest = np.maximum.accumulate(np.where(known, found, -np.inf))
     found[known & (found < highest)] = np.nan
     return found
@@ -84,7 +84,7 @@ def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass,
 def _mark_backward_ends(
     found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
-    """A reduction is launched where its pass ends, which is where the next one begins."""
+    """Mark ends of backward passes: a reduction is launched when its pass ends and the next one starts."""
     reduces = rows[rows["kind"] != GATHER]
     at = _ready_times(rank, reduces)
     if order.named:
@@ -94,7 +94,7 @@ def _mark_backward_ends(
         batch = reduces["micro_batch"].tolist()
         for name, instant, number in zip(reduces["name"], at, batch, strict=True):
             key = (name, -1 if pd.isna(number) else int(number))
-            if key not in seen:  # further pieces of the same unit say nothing
+            if key not in seen:  # further pieces of the same unit add nothing
                 seen[key] = 1
                 queue.setdefault(name, []).append(instant)
         for index, name in wanted:
@@ -107,7 +107,7 @@ def _mark_backward_ends(
 
 
 def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
-    """When the thread launched them; on a device when they could start, NaN where they stood in line."""
+    """Return launch times; on a device, start times, with NaN for messages that were queued."""
     if not rank.device:
         return [float(instant) for instant in rows["at"]]
     start = rows["start_ns"].to_numpy(np.int64)
@@ -120,7 +120,7 @@ def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
 def _mark_gathered_passes(
     found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
 ) -> None:
-    """Stage 3: a pass begins with the wait for its gather."""
+    """Mark stage 3 passes, which start with the wait for their gather."""
     gathers = rows[rows["kind"] == GATHER]
     phases = np.where(gathers["phase"] == "forward", Phase.FORWARD.value, Phase.BACKWARD.value)
     ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
@@ -142,7 +142,7 @@ def _mark_gathered_passes(
 
 
 def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
-    """When the thread began to wait for each, or resumed as it ended; NaN where neither was seen."""
+    """Return when the thread started to wait for each gather, or resumed as it ended; NaN if unknown."""
     waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
     known = np.asarray(waits, dtype=np.float64)
     if not len(rank.held):
@@ -157,7 +157,7 @@ def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
 def _mark_awaited_passes(
     found: Floats, rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
-    """Stages 1 and 2: the forward waits for what the last step gathered."""
+    """Mark forwards of stages 1 and 2, which wait for the gathers of the previous step."""
     waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
     begin, end = rank.begins[step], rank.ends[step]
     inside = waits[

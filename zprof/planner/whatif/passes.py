@@ -1,8 +1,8 @@
-"""A measured step as passes: which unit computes, in which order, what it needs and what it leaves.
+"""Describe a measured step as passes: which unit computes, in which order, what it needs and what it reduces.
 
-A step of a rank is its head, its passes, and its tail (the optimizer and what follows).  A unit that
-encloses the others (the root) has two passes in a backward: before the others, where it needs its
-parameters, and after them, where its gradients are complete.
+A rank's step consists of a head, its passes, and a tail (the optimizer and everything after it). A unit that
+encloses the others (the root) has two passes in a backward: before the others, where it needs its parameters,
+and after them, where its gradients are complete.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Phase(StrEnum):
-    """Of a pass; what is recomputed belongs to its backward."""
+    """Phase of a pass; recomputation belongs to the backward."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSize:
-    """What is gathered and reduced as a whole: bytes of the full tensors on the wire."""
+    """A unit that is gathered and reduced as a whole; bytes are those of the full tensors on the wire."""
 
     name: str
     gather_bytes: float
@@ -34,7 +34,10 @@ class UnitSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass of a unit.  ``needs``: its parameters; ``reduces``: its gradients are complete after it."""
+    """One pass of a unit.
+
+    ``needs``: the pass needs the unit's parameters. ``reduces``: the unit's gradients are complete after it.
+    """
 
     phase: Phase
     unit: int
@@ -45,9 +48,9 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """What ranks do when nothing of the sharding holds them up, in nanoseconds.
+    """Work of ranks while the sharding does not block them, in ns.
 
-    ``passes`` is [pass, step, rank]; the others are [step, rank].  ``between``: from a step to the next.
+    ``passes`` is [pass, step, rank]; the others are [step, rank]. ``between``: from one step to the next.
     """
 
     head: Floats
@@ -58,7 +61,7 @@ class PassWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPasses:
-    """Passes of a step, of all ranks and steps that are modelled."""
+    """Passes of a step, with the work of all modelled ranks and steps."""
 
     units: tuple[UnitSize, ...]
     passes: tuple[Pass, ...]
@@ -71,7 +74,10 @@ class StepPasses:
 def list_passes(
     units: Sequence[UnitSize], backward: Sequence[int], micro_batches: int, reduce_each: bool
 ) -> tuple[Pass, ...]:
-    """All passes of a step.  ``units`` stand in forward order, ``backward`` has those inside in theirs."""
+    """Return all passes of a step.
+
+    ``units`` are in forward order; ``backward`` lists the inner ones in backward order.
+    """
     found: list[Pass] = []
     around = [index for index, unit in enumerate(units) if unit.encloses]
     for number in range(micro_batches):

@@ -1,12 +1,13 @@
-"""Predict the changed step by terms of the ledger, with a range and with what the run leaves open.
+"""Predict the changed step by terms of the ledger, with ranges and gaps.
 
     predicted = measured + (model of the changed step - model of this step)
-    half range = noise of this run's steps + max(error of the model on this run + a tenth of what the change
-                 makes, minimum ratio of the kind of change * measured step)
+    half range = noise of this run's steps + max(error of the model on this run + a tenth of the effect,
+                 minimum ratio of the kind of change * measured step)
 
-The minimum ratios are our choice: on jobs whose changed twin was simulated or recorded too, another stage
-was missed by up to 8 % of the step, other changes by up to 3 %, which the model's error on the run does not
-show. The range does not hold what two recordings of one job differ by.
+The minimum ratios are a judgement: on jobs whose changed version was also simulated or recorded, predictions
+for another stage were off by up to 8 % of the step and those for other changes by up to 3 %, which the
+model's error on the run does not show. The range does not cover the difference between two recordings of the
+same job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,25 +23,25 @@ from zprof.planner.whatif.changes import change_passes, change_policy, describe_
 from zprof.planner.whatif.links import Link
 from zprof.planner.whatif.replay import ReplayedSteps, build_program, replay_steps
 
-#: How well the model of a change is trusted, beyond its error on the run.
+#: Share of a change's effect that is added to the range, on top of the model's error on the run.
 TRUST_RATIO = 0.1
-#: Of the measured step: a range is no narrower to either side (the module says why).
+#: Minimum half range as a share of the measured step (see the module docstring).
 MIN_STAGE_RANGE_RATIO = 0.08
 MIN_RANGE_RATIO = 0.03
-#: A latency that is scaled further than by this is taken apart: part of it may not scale at all.
+#: Latency scaled beyond this factor is examined separately: part of it may not scale at all.
 _FAR_RATIO = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A change on a link, as it is played."""
+    """A change and the link on which it is replayed."""
 
     change: Change
     link: Link
 
 
 def has_effect(model: CalibratedModel, change: Change) -> bool:
-    """Whether the changed run differs from the run at all."""
+    """Return whether the changed run differs from the measured one at all."""
     same_link = (
         (change.bandwidth_ratio or 1.0) == 1.0
         and change.latency_ratio in (None, 1.0)
@@ -51,7 +52,7 @@ def has_effect(model: CalibratedModel, change: Change) -> bool:
 
 
 def min_range_ratio(model: CalibratedModel, change: Change) -> float:
-    """Share of the measured step by which a range reaches at least to either side."""
+    """Return the minimum half range as a share of the measured step."""
     if not has_effect(model, change):
         return 0.0
     other_stage = change.stage is not None and change.stage != model.habits.stage
@@ -59,7 +60,7 @@ def min_range_ratio(model: CalibratedModel, change: Change) -> float:
 
 
 def likely_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
-    """What may be meant with equal right; the prediction is the mean of these."""
+    """Return the equally likely readings of a change; the prediction is their mean."""
     if not is_gather_unknown(model, change):
         return (Case(change=change, link=model.link),)
     return tuple(
@@ -68,7 +69,7 @@ def likely_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
 
 
 def outer_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
-    """What cannot be excluded: the range of a prediction reaches to these."""
+    """Return the cases that cannot be excluded; the range of a prediction covers them."""
     link, found = model.link, []
     scales = change.bandwidth_ratio is not None or change.latency_ratio is not None
     if scales and not link.is_known:
@@ -80,20 +81,20 @@ def outer_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
 
 
 def is_far_latency(change: Change) -> bool:
-    """Whether a latency is scaled so far that what of it scales counts."""
+    """Return whether latency is scaled so far that its unscaled part matters."""
     ratio = change.latency_ratio
     return ratio is not None and not 1 / _FAR_RATIO <= ratio <= _FAR_RATIO
 
 
 def is_gather_unknown(model: CalibratedModel, change: Change) -> bool:
-    """Whether stages 1 or 2 are asked for, and nothing tells if their new parameters are gathered unseen."""
+    """Return whether the run leaves open if stage 1 or 2 hides the gather of new parameters."""
     stage = model.habits.stage if change.stage is None else change.stage
     told = not model.habits.updates_first or model.habits.stage in (1, 2)
     return stage in (1, 2) and not told and change.overlap_gather is None
 
 
 def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[Gap]:
-    """What stays open of the changes that are asked about, and which of them mean nothing."""
+    """Return the gaps of the requested changes: open questions, and changes without effect."""
     found = []
     if any(is_gather_unknown(model, change) for change in changes):
         found.append(
@@ -117,7 +118,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
 
 
 def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
-    """Why a part of the change is without effect."""
+    """Return a gap that says why a part of the change has no effect."""
     stage = model.habits.stage if change.stage is None else change.stage
     of_passes = change.prefetch is not None or change.keep_after_forward is not None
     said = ""
@@ -140,7 +141,7 @@ def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
     )
 
 
-#: A model that misses the measured step by more does not reproduce the run.
+#: A model that misses the measured step by more than this does not reproduce the run.
 REPRODUCES_RATIO = 0.15
 _WALL = "wall_ns"
 _WAIT, _TRANSFER, _COMPUTE, _IDLE = "exposed_wait_ns", "exposed_transfer_ns", "compute_ns", "idle_ns"
@@ -155,7 +156,7 @@ _TERM_ASSUMPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledRun:
-    """The step as it was measured, and as the model plays it: means over ranks and steps."""
+    """The measured step and its modelled replay, as means over ranks and steps."""
 
     model: CalibratedModel
     measured: Mapping[str, float]
@@ -165,24 +166,24 @@ class ModelledRun:
 
     @property
     def error_ratio(self) -> float:
-        """Of the modelled wall."""
+        """Relative error of the modelled wall time."""
         return self.modelled[_WALL] / self.measured[_WALL] - 1 if self.measured[_WALL] else 0.0
 
     @property
     def reproduces(self) -> bool:
-        """Whether the model comes near the measured step."""
+        """True if the model is within 15 % of the measured step."""
         return abs(self.error_ratio) <= REPRODUCES_RATIO
 
 
 def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
-    """Play the run as it was."""
+    """Replay the run unchanged and compare it with the measurement."""
     mine = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
     mine = mine[mine["step"].isin(model.skeleton.steps)]
     rows = analysis.steps
     measured = {name: float(rows[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
     sampled = {name: float(mine[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
     played = _replay_change(model, Change(), model.link)
-    # the modelled ranks and steps are some of all: what they differ by is no error of the model
+    # the modelled ranks and steps are a sample: their difference from the mean of all is not a model error
     modelled = {
         name: value + measured[name] - sampled[name]
         for name, value in _modelled_terms(model, played, played, sampled).items()
@@ -192,7 +193,7 @@ def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
 
 
 def predict_step(base: ModelledRun, change: Change) -> tuple[PredictedFigure, ...]:
-    """``wall_ns`` and the terms of the changed step, which sum to it."""
+    """Return ``wall_ns`` and the terms of the changed step, which sum to it."""
     likely = [_case_delta(base, case) for case in likely_cases(base.model, change)]
     outer = [_case_delta(base, case) for case in outer_cases(base.model, change)]
     delta = {name: sum(each[name] for each in likely) / len(likely) for name in likely[0]}
@@ -243,7 +244,7 @@ def _replay_change(model: CalibratedModel, change: Change, link: Link) -> Replay
 def _modelled_terms(
     model: CalibratedModel, played: ReplayedSteps, base: ReplayedSteps, sampled: Mapping[str, float]
 ) -> dict[str, float]:
-    """Modelled terms: waiting and transfer as played, idle what is left, the rest as measured."""
+    """Return modelled terms: wait and transfer from the replay, idle as the remainder, others as measured."""
     wall = float(played.wall_ns.mean())
     terms = {name: sampled[name] for name in LEDGER_TERMS}
     terms[_WAIT], terms[_TRANSFER] = float(played.wait_ns.mean()), float(played.transfer_ns.mean())
@@ -253,7 +254,7 @@ def _modelled_terms(
 
 
 def _balance_terms(base: ModelledRun, delta: Mapping[str, float], wall: float) -> dict[str, float]:
-    """Terms that are not negative and sum to the wall; idle takes what is left."""
+    """Return non-negative terms that sum to the wall; idle takes the remainder."""
     terms = {name: max(0.0, base.measured[name] + delta.get(name, 0.0)) for name in LEDGER_TERMS}
     rest = wall - sum(ns for name, ns in terms.items() if name != _IDLE)
     if rest >= 0:

@@ -1,17 +1,17 @@
-"""Replay steps of all ranks: the operations of a step, played on a link in the reference engine's order.
+"""Replay the steps of all ranks: run the operations of a step on a link in the reference engine's order.
 
-Stage 3: a unit is gathered when it is needed, those ahead with it, then waited for, and given back after its
-pass.  The unit that encloses the others comes first in both directions, stays until the forward is over, and
-is reduced last.  Stages 1 and 2: each unit is gathered after its update, and its next forward waits for it;
-an engine on a device that waits at once does so after the whole update.
-From stage 2 on a reduction is launched when fewer than ``in_flight`` are under way, or the oldest is waited
-for; each backward ends with a wait for all.
+Stage 3: when a unit is needed, it and the prefetched units are gathered; the unit is waited for and released
+after its pass. The unit that encloses the others comes first in both directions, stays until the forward is
+over and is reduced last. Stages 1 and 2: each unit is gathered after its update, and its next forward waits
+for it. An engine with ``updates_first`` that waits at once does so after the whole update. From stage 2 on, a
+reduction that would exceed ``in_flight`` first waits for the oldest. Each backward ends with a wait for all.
 
-    start_i = max(launch_i + pick up, end of the message before)     arrival = max_i start_i
+    start_i = max(launch_i + pick up, end of the previous message + queue)
+    arrival = max_i start_i
     end     = arrival + T(kind, bytes)
-    a thread that waits goes on at end + wake, or at once where the message is there
+    a waiting thread resumes at end + wake, or at once if the message has ended
 
-While it waits, what lies before the arrival of the message on the link is waiting, the rest transfer.
+Blocked time before the arrival of the message on the link is wait; the rest is transfer.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ HEAD, TAIL = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Work of a pass, by its number, of the head or of a share of the tail."""
+    """Work of a pass (by number), of the head, or of a share of the tail."""
 
     what: int
     share: float = 1.0
@@ -38,7 +38,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A message begins its way."""
+    """Launch of a message."""
 
     key: str
     kind: str
@@ -47,7 +47,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Await:
-    """The thread goes on when the message is there; one that nobody launched is there."""
+    """Wait for a message; one that was never launched does not block."""
 
     key: str
 
@@ -56,12 +56,12 @@ Op = Compute | Launch | Await
 
 
 def build_program(skeleton: StepPasses, habits: EnginePolicy) -> tuple[Op, ...]:
-    """One step; steps follow each other."""
+    """Return the operations of one step; consecutive steps repeat them."""
     return tuple(_ProgramBuilder(skeleton, habits).ops())
 
 
 class _ProgramBuilder:
-    """Builds the list; remembers what is gathered and what is in flight."""
+    """Builds the operations; tracks gathered units and reductions in flight."""
 
     def __init__(self, skeleton: StepPasses, habits: EnginePolicy) -> None:
         self._skeleton = skeleton
@@ -121,7 +121,7 @@ class _ProgramBuilder:
             return
         if not self._skeleton.units[each.unit].encloses and not self._stays(each.unit):
             self._present.discard(each.unit)
-        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, the root's too
+        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, also the root's
             self._present = {unit for unit in self._present if self._stays(unit)}
 
     def _stays(self, unit: int) -> bool:
@@ -168,13 +168,13 @@ class _ProgramBuilder:
                 yield Await(key=f"parameters.{index}")
 
 
-#: Messages of a lane back to which a blocked thread is compared with.
+#: Messages of a lane that a blocked thread is compared with.
 _LOOK_BACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedSteps:
-    """Of each step and rank, in nanoseconds: arrays of [step, rank]."""
+    """Times per step and rank, in ns: arrays of [step, rank]."""
 
     wall_ns: Floats
     wait_ns: Floats
@@ -190,11 +190,11 @@ class _SentMessage:
 
 
 def replay_steps(ops: Sequence[Op], work: PassWork, link: Link, costs: MessageCosts) -> ReplayedSteps:
-    """Run the steps one after the other; the first one starts with an idle link and new parameters."""
+    """Run the steps one after another, after a warm-up step whose messages carry over into step 0."""
     machine = _Machine(work, link, costs)
     count, ranks = work.head.shape
     walls, waits, moves, works = (np.zeros((count, ranks)) for _ in range(4))
-    for step in range(-1, count):  # one more before: what a step leaves to the next is under way then
+    for step in range(-1, count):  # warm-up step: its messages are still in flight when step 0 starts
         machine.begin(max(step, 0))
         machine.run(ops)
         if step >= 0:
@@ -218,13 +218,13 @@ class _Machine:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """A step begins."""
+        """Start a step."""
         self._step = step
         self.begun = self.host
         self.waited, self.moved, self.worked = (np.zeros(len(self.host)) for _ in range(3))
 
     def run(self, ops: Sequence[Op]) -> None:
-        """One step."""
+        """Run one step."""
         for op in ops:
             if isinstance(op, Compute):
                 self._compute(op)
@@ -274,7 +274,7 @@ class _Machine:
         least = float(since.min())
         for other in reversed(self._lane):
             if other.end <= least and not self._costs.lanes:
-                break  # one after the other: those before ended earlier still
+                break  # messages run one after another, so earlier ones ended before this one
             if other.end <= least or other.arrival > sent.end:
                 continue
             moving = np.minimum(other.end, sent.end) - np.maximum(since, other.arrival)

@@ -1,1 +1,1 @@
-"""What keeps devices from computing at full speed: their hosts, and what runs beside the kernels."""
+"""Rules about devices that do not compute at full speed: slow hosts, and work beside the kernels."""

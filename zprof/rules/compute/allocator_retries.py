@@ -1,15 +1,16 @@
-"""ZP501 allocator_retries: the allocator freed its cached segments and asked the device for memory again.
+"""ZP501 allocator_retries: the allocator freed its cached segments and requested device memory again.
 
 Each retry waits for the device and frees and allocates segments, in a step that is near the end of the
 memory; the first out-of-memory error is close. Two inputs, whichever is there:
 
-* the allocator's own counters.  Any retry is reported, because a steady state has none; support cases saw
-  steps slow down from one or two on.  High severity from one per step on.  Errors survived count too.
-* the trace: ``cudaFree`` or ``hipFree`` (or unmapping) on a thread that launches, within steps.  A steady
-  state has none; in fewer than half of the steps, or in the only one, it may be the end of the warm-up, and
-  is a note.  Without a free, ``cudaMalloc`` alone only grows the cache: a note from 1 % of the step on.
+* the allocator's own counters. Any retry is reported, because a steady state has none; support cases saw
+  steps slow down from one or two on. High severity from one per step on. Survived out-of-memory errors count
+  too.
+* the trace: ``cudaFree`` or ``hipFree`` (or unmapping) on a thread that launches, within steps. A steady
+  state has none. In fewer than half of the steps, or in the only one, it may be the end of the warm-up, and
+  is a note. Without a free, ``cudaMalloc`` alone only grows the cache: a note from 1 % of the step on.
 
-The trace prices it, on the rank that loses most, for all wait for that one:
+The trace prices it, on the rank that loses most, because all ranks wait for that one:
 
     saving: 0.7 of the device's idle time in these calls and right behind them .. all of it, exposed transfer
     with an empty queue meanwhile, and 15 % (ranks that are held up at different instants wait for each other)
@@ -28,14 +29,17 @@ from zprof.rules.compute.idle_time import recurring_mean, worst_rank_mean
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
 from zprof.rules.rule import make_finding, rate_severity, wall_ns
 
-#: What of the time is saved at least; at most, where the others then wait for the late rank.
+#: Minimum share of the time that is saved; maximum, because the others then wait for the late rank.
 _MIN_SAVING_RATIO = 0.7
 _MAX_SAVING_RATIO = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorCalls:
-    """Of the rank that loses most time, means of a step; ``busy_ratio``: of its steps with a free."""
+    """Allocator calls of the rank that loses most time, as means per step.
+
+    ``busy_ratio``: the share of its steps with a free.
+    """
 
     rank: int
     takes: float
@@ -48,17 +52,17 @@ class AllocatorCalls:
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """The range."""
+        """Lower and upper bound of the saving per step."""
         return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + self.exposed_ns)
 
     @property
     def lost_ratio(self) -> float:
-        """Of the step."""
+        """Lost time as a share of the step."""
         return self.lost_ns / self.wall_ns if self.wall_ns else 0.0
 
 
 def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
-    """None where the trace shows no device, or not what its host called."""
+    """Return the allocator calls of the worst rank, None if the trace shows no device or no launches."""
     rows = analysis.host
     if rows.empty or not (rows["on_device"] & rows["launches_seen"]).all():
         return None
@@ -80,9 +84,10 @@ def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
 
 _OFTEN_PER_STEP = 1.0
 _SELDOM_PER_STEP = 0.1
-#: Of the steps with a free: from here on it is no warm-up.
+#: From this share of the steps with a free it is no warm-up.
 _STEADY_RATIO = 0.5
-#: Of the step: calls that take no longer, and free nothing, are not worth a note; with frees they are sure.
+#: Minimum share of the step for a note if nothing is freed; with frees in steady steps it means high
+#: confidence.
 _WORTH_RATIO = 0.01
 
 _FIX = (
@@ -93,7 +98,7 @@ _FIX = (
 
 
 def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the allocator had to free its cache to go on."""
+    """Return a finding if the allocator had to free its cache to continue."""
     seen, counted = read_allocator_calls(analysis), _worst_counters(analysis)
     if seen and (seen.gives or seen.lost_ratio >= _WORTH_RATIO):
         return _find_from_trace(seen, counted)
@@ -106,7 +111,7 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
 
 
 def _worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
-    """The counters with most retries; None where no device was asked."""
+    """Return the counters with most retries, None if no device has any."""
     big = find_largest_rank(analysis)
     counted = [entry for entry in analysis.memory.counters if entry.device != "cpu"]
     if big is None or not big.on_gpu or not any(entry.retries is not None for entry in counted):

@@ -1,19 +1,19 @@
 """ZP503 blocking_sync: the host waits for its device again and again, and each time the queue runs dry.
 
-The wait for the last kernel is no loss, it would only be elsewhere.  What is lost is the time from the end of
-that kernel until the next one runs: the host wakes up, goes on and launches.  Signal: the idle time within
+The wait for the last kernel is no loss, it would only be elsewhere. The loss is the time from the end of that
+kernel until the next one runs: the host wakes up, continues and launches. Signal: the idle time within
 ``cuda/hip…Synchronize``, ``aten::item`` and copies that block their caller, and up to 1 ms of the gap right
-behind each, on most ranks.  From 1 % of the step on a note (docs/thresholds.md),
-from 2 % on a finding.  One such wait a step is how a loss is read: a note at most.  The first wait of a
-window has the start of the profiler in it (0.2 to 0.5 s were seen): what does not come back in most steps is
-no finding, and of a single step the longest wait is left out (:mod:`zprof.rules.compute.idle_time`).
+behind each, on most ranks. From 1 % of the step on it is a note (docs/thresholds.md), from 2 % on a finding.
+One such wait per step is how a loss is read: a note at most. The first wait of a window contains the start of
+the profiler (0.2 to 0.5 s were seen). What does not recur in most steps is no finding, and of a single step
+the longest wait is left out (:mod:`zprof.rules.compute.idle_time`).
 
     saving: half of it .. all of it, exposed transfer with an empty queue meanwhile, and 15 %: ranks that are
     held up at different instants wait for each other, and what is launched after it starts one by one
 
-A CPU rank has its scalar at once.  There the signal is exposed transfer of collectives that it waits for
-right after it read a scalar: all that is in flight has to end, needed or not.  Gathers that are needed next
-would be waited for anyway, so there the least is a third.
+A CPU rank has its scalar at once. There the signal is exposed transfer of collectives that the rank waits for
+right after it read a scalar: all that is in flight has to end, needed or not. Gathers that are needed next
+would be waited for anyway, so there the minimum is a third.
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ from zprof.rules.compute.idle_time import (
 )
 from zprof.rules.rule import make_finding, rate_severity, wall_ns
 
-#: Of the step: from the first on a note, from the second on a finding, from the third on a sure one.
+#: Minimum share of the step: for a note, for a finding, and for a sure one.
 _WORTH_RATIO = 0.01
 _LIKELY_RATIO = 0.02
 _SURE_RATIO = 0.05
-#: So many a step are no fault: the loss is read.
+#: Up to this many waits per step are no fault: the loss is read.
 _USUAL_COUNT = 1.5
-#: What is saved at least, with a device and without; at most, where ranks then wait for each other.
+#: Minimum share that is saved, with and without a device; maximum, because ranks then wait for each other.
 _MIN_SAVING_RATIO = 0.5
 _LEAST_WITHOUT_DEVICE_RATIO = 1 / 3
 _MAX_SAVING_RATIO = 1.15
@@ -57,7 +57,7 @@ _FIX_OF_INFERENCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostWaits:
-    """Means of a step: what is lost for sure, and beside it; how many waits there were."""
+    """Means per step: the loss, the range of the saving, and the number of waits."""
 
     wall_ns: float
     lost_ns: float
@@ -67,7 +67,7 @@ class _HostWaits:
 
 
 def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the hosts of all ranks keep waiting."""
+    """Return a finding if the hosts of all ranks keep waiting."""
     missing = missing_host_gap(analysis, Cause.BLOCKING_SYNC)
     if missing:
         return missing
@@ -102,7 +102,7 @@ def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
 
 def _finding(analysis: RunAnalysis, held: _HostWaits) -> Finding:
     share = held.lost_ns / held.wall_ns
-    # once a step a loss is read, and a decoder reads each token
+    # a loss is read once per step, and a decoder reads each token
     usual = held.count <= _USUAL_COUNT or is_inference(analysis)
     return make_finding(
         Cause.BLOCKING_SYNC,

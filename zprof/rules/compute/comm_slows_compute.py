@@ -1,24 +1,24 @@
 """ZP506 comm_slows_compute: kernels run slower while a collective runs beside them.
 
-A collective takes processors of the device and memory bandwidth (on CPU ranks its threads take cores) from
-what computes. Kernels that do the same work are compared, those alone with those beside a collective
-(:mod:`zprof.analysis.time.kernels`). With o the time that judged kernels ran beside a collective and e what
-they took longer than alone, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
+A collective takes processors of the device and memory bandwidth from compute; on CPU ranks its threads take
+cores. Kernels that do the same work are compared, those alone with those beside a collective
+(:mod:`zprof.analysis.time.kernels`). With o the time that judged kernels ran beside a collective and e how
+much longer than alone they took, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
 
     excess = longer than alone, where that is known, + (1 - 1/s) of the rest of the time beside collectives
 
 Reported from s > 1.15 and excess > 3 % of the step on, 1 % if the step can be replayed (docs/thresholds.md;
 GEMMs of A100s were seen at 1.76, NVIDIA/nccl issue 1428). Fewer channels for collectives save at most all of
-it, and collectives get slower by that: from half of it on. The upper bound has 10 % on top, for kernels that
-are only assumed to be slowed down like the others.
+it, but slow the collectives down: the saving starts at half of it. The upper bound has 10 % on top, for
+kernels that are only assumed to be slowed down like the others.
 
-Kernels of one name can do other work beside a collective than alone, in blocks of another size: on a device
-the median kernel (``typical_factor``) must be past 1.10, too.
+Kernels of one name can do other work beside a collective than alone, in blocks of another size. So on a
+device the median kernel (``typical_factor``) must exceed 1.10, too.
 
 Ranks on a CPU share its cores: a few kernels lose their core for a slice of the scheduler, and the mean is
 1.3 to 9 times that alone in healthy gloo runs on two cores, where the median kernel took 0.95 to 1.13 times
-as long (measured on seven). There the median, too, must be past 1.15, and those judged 8 % of the time
-beside collectives (2 to 5 % where the rest slept), else it is a note.
+as long (measured on seven). There the median, too, must exceed 1.15, and judged kernels must cover 8 % of the
+time beside collectives (2 to 5 % if the rest slept). Otherwise it is a note.
 """
 
 from dataclasses import dataclass
@@ -39,18 +39,18 @@ from zprof.rules.rule import (
     wall_ns,
 )
 
-#: A slowdown is measured where at least so many kernels, and this share of the time, tell of it.
+#: Minimum kernels, and share of the time beside collectives, to measure a slowdown.
 MIN_KERNELS = 8
 MIN_JUDGED_RATIO = 0.02
-#: From here on a name counts as slowed down.
+#: From this factor on a name counts as slowed down.
 SLOWDOWN_RATIO = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """Sums over all ranks and steps.  ``factor`` is 1 where too few kernels tell of it (not ``known``).
+    """Sums over all ranks and steps. ``factor`` is 1 if too few kernels show it (not ``known``).
 
-    ``agreeing_ratio``: the share of the judged time that lies in names which are slowed down themselves.
+    ``agreeing_ratio``: the share of the judged time in names that are slowed down themselves.
     """
 
     factor: float
@@ -64,7 +64,7 @@ class Slowdown:
 
 
 def measure_slowdown_by_name(kernels: pd.DataFrame) -> Slowdown:
-    """Measure it on compute and copies."""
+    """Return the slowdown of compute and of copies around collectives, by kernel name."""
     rows = kernels[kernels["role"] != "memcpy"]
     names = rows.groupby("name")[["judged_count", "judged_beside_ns", "excess_ns", "beside_ns"]].sum()
     judged, excess, beside = (
@@ -92,7 +92,7 @@ def _slowdown_factor(judged_ns: float, excess_ns: float) -> float:
 
 
 def _median_slowdown(rows: pd.DataFrame) -> float:
-    """1 where no name has both medians."""
+    """Return the median slowdown, weighted by time beside collectives; 1 if no name has both medians."""
     ratio = rows["overlapped_median_ns"] / rows["alone_median_ns"]
     known = rows.assign(ratio=ratio)[ratio > 0].sort_values("ratio")
     if known.empty:
@@ -102,19 +102,19 @@ def _median_slowdown(rows: pd.DataFrame) -> float:
 
 
 def alone_ns(kernels: pd.DataFrame, factor: float) -> "pd.Series[float]":
-    """What each row's kernels would take with no collective beside them."""
+    """Return the time of each row's kernels with no collective beside them."""
     assumed = (kernels["beside_ns"] - kernels["judged_beside_ns"]) * (1 - 1 / factor)
     return kernels["total_ns"] - kernels["excess_ns"] - assumed
 
 
-#: Of the step; a replay knows what is left of it where the compute is hidden itself.
+#: Minimum excess as a share of the step; lower with a replay, which knows the effect of hidden compute.
 _WORTH_RATIO, _REPLAYED_RATIO = 0.03, 0.01
-#: Of the median kernel on a device; medians hold kernels of several sizes, which hide some of it.
+#: Minimum slowdown of the median kernel on a device; medians mix kernel sizes, which hides some of it.
 _TYPICAL_RATIO = 1.10
-#: Where less of the step computes beside collectives than this, even twice slower kernels are not worth it.
+#: Below this share of the step beside collectives, even kernels twice as slow are not worth a finding.
 _BESIDE_RATIO = 0.06
 _SAVING_RATIOS = (0.5, 1.1)
-#: High confidence wants this many kernels and share of the time judged, from names that mostly agree.
+#: High confidence needs this many kernels and share of the time judged, from names that mostly agree.
 _SURE_KERNELS = 20
 _SURE_JUDGED_RATIO = 0.05
 _AGREEING_RATIO = 0.5
@@ -132,7 +132,7 @@ _CPU_FIX = (
 
 
 def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where kernels beside collectives are clearly slower than the same kernels alone."""
+    """Return a finding if kernels beside collectives are clearly slower than the same kernels alone."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.COMM_SLOWS_COMPUTE, "no collective was recorded", "record the time window")
     if analysis.kernels.empty or analysis.collectives.empty:
@@ -152,7 +152,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if seen.factor <= SLOWDOWN_RATIO or excess <= worth * wall:
         return None
     if analysis.run.device != "cpu" and seen.typical_factor <= _TYPICAL_RATIO:
-        return None  # some names take longer beside collectives: they do other work there
+        return None  # names differ in the work they do beside collectives
     return _finding(analysis, seen, excess)
 
 

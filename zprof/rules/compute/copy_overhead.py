@@ -1,17 +1,17 @@
 """ZP507 copy_overhead: copies around collectives hold the compute up.
 
 FSDP2 gathers into one buffer and copies each parameter out of it (``split_with_sizes_copy``), and copies
-gradients into one before it reduces them (``chunk_cat``).  Counted is the time of such kernels, and of those
-launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes, without those
-of gathers that need not be (ZP412 to ZP415): they vanish with them.  Reported above 3 % of the step (our
-choice), or where a replay of the step says that they cost 1 % of it.
+gradients into one before it reduces them (``chunk_cat``). What counts is the time of such kernels, and of
+those launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes. Copies of
+needless gathers (ZP412 to ZP415) do not count: they vanish with them. Reported above 3 % of the step (our
+choice), or if a replay of the step says that they cost 1 % of it.
 
-Where most of it is ``chunk_cat``, copies out are as quick as copies in, and it is what FSDP2 always costs, or
-padding of shapes that do not divide (ZP417): low.
+If most of it is ``chunk_cat``, copies out are as quick as copies in, and the cost is what FSDP2 always has,
+or padding of shapes that do not divide (ZP417): low confidence.
 
-What moves must be copied once where shards are not contiguous, so the saving is from half of it on: a
-copy of contiguous rows runs at the memory's speed, one of many narrow ones far below.  Where the step can be
-replayed, the saving is what it wins with none of these copies, as where parameters are views of a flat unit.
+If shards are not contiguous, data must be copied once, so the saving starts at half of it: a copy of
+contiguous rows runs at the memory's speed, one of many narrow rows far below. If the step can be replayed,
+the saving is the gain without these copies, as if parameters were views of a flat unit.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -39,8 +39,8 @@ from zprof.rules.volume.regathers import PROPOSED_RATIO, select_needless_gathers
 _WORTH_RATIO = 0.03
 _SURE_RATIO = 0.5
 _MIN_COPIES = 3
-#: Copies in cost about what copies out cost (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks):
-#: where they are most of it, what is copied out of gathers is no slower than usual.
+#: Copies in cost about as much as copies out (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks).
+#: If they are most of it, copies out of gathers are no slower than usual.
 _MOSTLY_RATIO = 1 / 2
 
 _FIXES = {
@@ -54,7 +54,7 @@ _FIXES = {
 
 
 def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where copies around collectives take much of the step."""
+    """Return a finding if copies around collectives take much of the step."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.COPY_OVERHEAD, "no collective was recorded", "record the time window")
     if analysis.kernels.empty:

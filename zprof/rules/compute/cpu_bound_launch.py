@@ -1,21 +1,21 @@
 """ZP502 cpu_bound_launch: the host launches slower than kernels run, so the device runs dry between them.
 
 Signal: idle time that ends with work launched after the device had nothing left (the queue was empty), and
-that is no wait for the device, no allocator, no data loader and no optimizer on the CPU; on most ranks, in
-the typical step.  Where one host came later than the others and is as fast as they are, its rank alone is
-idle, and the others wait for it meanwhile: that is the pace of all hosts as well.
-From 10 % of the step on a finding (docs/thresholds.md), from 15 % on a sure one:
-of real CPU ranks that were healthy, with two ranks on two cores, up to 8 % was such time.
+that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU; on most ranks, in
+the typical step. If one host came later than the others and is as fast as they are, its rank alone is idle,
+and the others wait for it meanwhile. That is the pace of all hosts, too. From 10 % of the step on it is a
+finding (docs/thresholds.md), from 15 % on a sure one: healthy real CPU ranks, two on two cores, had up to 8 %
+of such time.
 
-On a CPU rank: the main thread is in no operator, no wait, no launch of a collective.  Whether it then runs
-Python or sleeps no recording tells, so the finding says no more than that, and is never sure.
+On a CPU rank: the main thread is in no operator, no wait and no launch of a collective. No recording tells
+whether it then runs Python or sleeps, so the finding says no more than that, and is never sure.
 
     saving: half of (that idle time - collectives in the background that nothing else would hide)
          .. that idle time, exposed transfer that ran while nothing was queued behind it, and 15 %
 
-Half, because graphs, compiled or fused operators leave some launches.  Where the host comes late, the next
-gather is late too, and its transfer is exposed: hence the second term; and ranks that run dry at different
-instants wait for each other: hence the 15 %.  One late host is another finding.
+Half, because graphs and compiled or fused operators leave some launches. If the host is late, the next gather
+is late too, and its transfer is exposed: hence the second term. Ranks that run dry at different instants wait
+for each other: hence the 15 %. One late host is another finding.
 """
 
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ from zprof.rules.compute.idle_time import (
 from zprof.rules.rule import make_finding, rate_severity, untested_gap, wall_ns
 from zprof.rules.waiting.own_time import measure_own_time
 
-#: Of the step: from the first on a finding, from the second on a sure one.
+#: Minimum share of the step: for a finding, and for a sure one.
 _WORTH_RATIO = 0.10
 _SURE_RATIO = 0.15
-#: What is saved of it at least; at most, where ranks then wait for each other.
+#: Minimum share that is saved; maximum, because ranks then wait for each other.
 _MIN_SAVING_RATIO = 0.5
 _MAX_SAVING_RATIO = 1.15
 
@@ -56,7 +56,7 @@ _FIX_OF_INFERENCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LateHost:
-    """Means of a step.  ``unhidden_ns``: collectives under the gaps that compute has no room for."""
+    """Means per step. ``unhidden_ns``: collectives under the gaps that no compute could hide."""
 
     wall_ns: float
     idle_ns: float
@@ -65,17 +65,17 @@ class _LateHost:
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """The range."""
+        """Lower and upper bound of the saving per step."""
         least = _MIN_SAVING_RATIO * max(0.0, self.idle_ns - self.unhidden_ns)
         return least, _MAX_SAVING_RATIO * (self.idle_ns + self.exposed_ns)
 
 
 def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the hosts of all ranks are slower than their devices."""
+    """Return a finding if the hosts of all ranks are slower than their devices."""
     missing = missing_host_gap(analysis, Cause.CPU_BOUND_LAUNCH) or _missing_operators_gap(analysis)
     if missing:
         return missing
-    # an optimizer on the CPU is offload; one that only takes long to launch is not
+    # an optimizer on the CPU is offload, but one that only takes long to launch is not
     columns = ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
     shared = _waits_for_one_host(analysis, columns)
     seen = _LateHost(
@@ -91,9 +91,9 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
 
 
 def _waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> "pd.Series[float]":
-    """Of each step, what the host of one rank lost on a device, at the pace of all hosts, and others waited.
+    """Return per step what one rank's host lost at the pace of all hosts while the others waited.
 
-    Empty where that is not known: on CPU ranks, and where nobody can say whether the hosts differ.
+    Empty if unknown: on CPU ranks, and if it is unknown whether the hosts differ.
     """
     own = measure_own_time(analysis) if on_device(analysis) and analysis.run.world_size > 1 else None
     if own is None or not own.is_host_known or not len(own.numbers):
@@ -154,14 +154,14 @@ def _finding(analysis: RunAnalysis, seen: _LateHost) -> Finding:
 
 
 def _confidence(analysis: RunAnalysis, share: float) -> Confidence:
-    """One step lower on a CPU, where a thread that sleeps looks like one that is busy."""
+    """Return the confidence, one level lower on a CPU, where a sleeping thread looks like a busy one."""
     if on_device(analysis):
         return rate_confidence(analysis, share, _SURE_RATIO, _WORTH_RATIO)
     return Confidence.MEDIUM if share >= _SURE_RATIO else Confidence.LOW
 
 
 def choose_launch_fix(analysis: RunAnalysis) -> str:
-    """What fits: graphs of kernels only on devices, torch.compile only where it is not in use."""
+    """Return the fix that fits: kernel graphs only on devices, torch.compile only if not already used."""
     if is_inference(analysis):
         return _FIX_OF_INFERENCE
     is_compiled = bool(analysis.host["is_compiled"].astype(bool).any())

@@ -1,15 +1,15 @@
 """ZP504 data_loader: the device has nothing to run while the host waits for the next batch.
 
 Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right behind it, on
-most ranks and in the typical step.  From 2 % of the step on a finding (docs/thresholds.md;
-healthy loaders that we measured take 0.3 to 0.7 %), from 5 % on a sure one.
+most ranks and in the typical step. From 2 % of the step on it is a finding (docs/thresholds.md; healthy
+loaders that were measured take 0.3 to 0.7 %), from 5 % on a sure one.
 
     saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, and exposed
     transfer with an empty queue meanwhile
 
-A first batch that is late (workers start, caches are cold) is no finding where the others are not.
-A loader that keeps up still takes a moment for each batch, and on a CPU rank a collective in the background
-loses the time that it hid in.  A batch that is late on one rank alone is the business of ZP301 and ZP302.
+A late first batch (workers start, caches are cold) is no finding if the others are on time. A loader that
+keeps up still takes a moment for each batch, and on a CPU rank a collective in the background loses the time
+that it hid in. A batch that is late on one rank alone belongs to ZP301 and ZP302.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -25,10 +25,10 @@ from zprof.rules.compute.idle_time import (
 )
 from zprof.rules.rule import make_finding, rate_severity, untested_gap, wall_ns
 
-#: Of the step: from the first on a finding, from the second on a sure one.
+#: Minimum share of the step: for a finding, and for a sure one.
 _WORTH_RATIO = 0.02
 _SURE_RATIO = 0.05
-#: What is saved of it at least.
+#: Minimum share of it that is saved.
 _MIN_SAVING_RATIO = 0.6
 
 FIX = (
@@ -38,7 +38,7 @@ FIX = (
 
 
 def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where all ranks wait for data."""
+    """Return a finding if all ranks wait for data."""
     missing = _missing_input_gap(analysis)
     if missing:
         return missing

@@ -1,15 +1,15 @@
-"""ZP508 lost_compute_efficiency: the same kernels take longer than in the baseline, and not for collectives.
+"""ZP508 lost_compute_efficiency: the same kernels take longer than in the baseline, without collectives.
 
-For each kernel's name that both runs have, with t what its kernels take in a step of a rank, less what they
-lose beside collectives (:mod:`...slowdown`), and w the work of a step on a rank
+For each kernel name that both runs have, with t the time of its kernels per step and rank, less what they
+lose beside collectives (:mod:`zprof.rules.compute.comm_slows_compute`), and w the work per step and rank,
 
     ratio = sum(t_b / w_b) / sum(t_a / w_a)         lost = sum(t_b) * (1 - 1 / ratio)
 
-w are tokens, else samples where both runs say how many; else it is taken to be the same, and kernels must
-be as many.  Optimizers are left out: sharding gives a rank less of them; so are copies around collectives.
-Reported from 5 % on (docs/thresholds.md) on more than half of the ranks: one rank that is slower is a
-straggler (ZP301).  Compute that gets shorter can expose what it hides: if it shrinks by a share, so does
-what it hides in the worst case, and lost * (1 - overlapped / compute) is left.
+w is in tokens, else in samples, if both runs state them. Otherwise it is assumed to be the same, and the
+number of kernels must agree. Optimizers are left out, because sharding gives a rank less of them; so are
+copies around collectives. Reported from 5 % on (docs/thresholds.md) on more than half of the ranks: a single
+slower rank is a straggler (ZP301). Compute that gets shorter can expose what it hides: if it shrinks by a
+share, so does what it hides in the worst case, and lost * (1 - overlapped / compute) is left.
 """
 
 from dataclasses import dataclass
@@ -26,17 +26,18 @@ from zprof.rules.rule import make_finding, rate_severity, untested_gap, wall_ns
 
 _SLOWER_RATIO = 1.05
 _HIGH_RATIO = 1.10
-#: Kernels of both runs must be most of either's compute, and about as many where the work is not known.
+#: Minimum share of either run's compute in kernels of both, and maximum difference of their number if the
+#: work is unknown.
 _MATCHED_RATIO = 0.50
 _SAME_COUNT_RATIO = 0.10
-#: What the median over ranks, optimizers and the noise of kernels leave open.
+#: Margins for the median over ranks, optimizers and the noise of kernels.
 _SAVING_RATIOS = (0.90, 1.10)
 _OPTIMIZER = r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a step of a rank works off in each run; ``unit`` is empty where that is not known."""
+    """Work per step and rank in each run; ``unit`` is empty if unknown."""
 
     unit: str
     a: float
@@ -45,7 +46,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """``ratio`` of each rank at equal work, ``lost_ns`` a step, the names and their share of compute."""
+    """``ratio`` of each rank at equal work, ``lost_ns`` per step, number of names, their share of compute."""
 
     ratio: "pd.Series[float]"
     lost_ns: float
@@ -56,7 +57,7 @@ class _Comparison:
 
 
 def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where most ranks compute the same kernels slower than the baseline did."""
+    """Return a finding if most ranks compute the same kernels slower than the baseline did."""
     if analysis.kernels.empty:
         return None
     if baseline is None or baseline.kernels.empty:
@@ -104,7 +105,7 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _Comparison | None
 
 
 def _compute_share(table: pd.DataFrame, names: "pd.Index[str]") -> float:
-    """The share of these names in the compute of the table."""
+    """Return the share of these names in the compute of the table."""
     return float(table[names].to_numpy().sum()) / max(1.0, float(table.to_numpy().sum()))
 
 
@@ -114,7 +115,7 @@ def _model_kernels(analysis: RunAnalysis) -> pd.DataFrame:
 
 
 def _kernel_times_per_step(analysis: RunAnalysis) -> pd.DataFrame:
-    """What each name (a column) takes alone in a step of each rank (a row), in nanoseconds."""
+    """Return the time of each name (column) alone, per step of each rank (row), in ns."""
     factor = measure_slowdown_by_name(analysis.kernels).factor
     rows = _model_kernels(analysis)
     rows = rows.assign(alone_ns=alone_ns(rows, factor) / rows["rank"].map(_count_steps(analysis)))
@@ -122,7 +123,7 @@ def _kernel_times_per_step(analysis: RunAnalysis) -> pd.DataFrame:
 
 
 def _count_kernels(analysis: RunAnalysis, names: "pd.Index[str]") -> float:
-    """Kernels of these names in a step of a rank."""
+    """Return the number of kernels of these names per step and rank."""
     rows = _model_kernels(analysis)
     return float(rows.loc[rows["name"].isin(names), "count"].sum()) / max(1, len(analysis.steps))
 
@@ -132,7 +133,7 @@ def _count_steps(analysis: RunAnalysis) -> "pd.Series[int]":
 
 
 def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
-    """Work of a step on one rank: tokens, else samples, else not known."""
+    """Return the work per step and rank: tokens, else samples, else unknown."""
     for unit in ("tokens", "samples"):
         a, b = (getattr(run.training, f"{unit}_per_step") for run in (baseline, analysis))
         if a and b:

@@ -1,15 +1,15 @@
 """ZP505 offload_on_critical_path: shards travel to host memory and back with no compute beside them.
 
 Signal: exposed copies between host and device of 1 MiB or more, both ways in a step (a batch only goes in, a
-checkpoint only out), and the device idle while ``Optimizer.step`` launches nothing for a millisecond or more:
-the optimizer runs on the CPU.  On a CPU rank: the copies that an engine's ``::copy`` ranges name, of which
-those beside a collective in the background are idle time in the ledger.  From 5 % of the step on
+checkpoint only out), and an idle device while ``Optimizer.step`` launches nothing for a millisecond or more:
+the optimizer runs on the CPU. On a CPU rank, the copies that an engine's ``::copy`` ranges name; those beside
+a collective in the background are idle time in the ledger. Reported from 5 % of the step on
 (docs/thresholds.md).
 
     saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 15 %
 
-At least 0.7, because an update on the device takes time as well, and copies that hide share the link.  At
-most 15 % more: each wakes a thread up (two real ranks won 1.08 of it).
+At least 0.7, because an update on the device takes time as well, and hidden copies share the link. At most 15
+% more: each copy wakes a thread up (two real ranks gained 1.08 of it).
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from zprof.rules.compute.idle_time import (
 )
 from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
 
-#: Of the step: from the first on a finding, from the second on a sure one.
+#: Minimum share of the step: for a finding, and for a sure one.
 _WORTH_RATIO = 0.05
 _SURE_RATIO = 0.10
 _MIN_SAVING_RATIO = 0.7
@@ -44,7 +44,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OffloadCost:
-    """Means of a step."""
+    """Means per step."""
 
     wall_ns: float
     copies_ns: float
@@ -54,18 +54,18 @@ class _OffloadCost:
 
     @property
     def lost_ns(self) -> float:
-        """What stands on the critical path."""
+        """Time on the critical path."""
         return self.copies_ns + self.optimizer_ns
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """The range."""
+        """Lower and upper bound of the saving per step."""
         beside = self.background_ns + self.optimizer_exposed_ns
         return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + beside)
 
 
 def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where what was moved to the host is waited for."""
+    """Return a finding if the step waits for what was moved to the host."""
     missing = missing_host_gap(analysis, Cause.OFFLOAD_ON_CRITICAL_PATH)
     if missing:
         return missing

@@ -1,1 +1,1 @@
-"""Replay the measured step without a cause: to price findings, and to find causes."""
+"""Replays of the measured step without a cause, to price findings and to find further causes."""

@@ -1,8 +1,8 @@
-"""Find causes by what the measured step would win without them.
+"""Find causes by how much shorter the measured step is without them.
 
-The other rules look for signs of a cause and then price it.  Here the price is the sign: the step of all
-ranks is replayed without what a cause does (blocking calls, slow launches, one rank's slowness).  If it ends
-sooner by a share that matters, the cause is there, however it shows in the ledger.  A cause that a rule has
+The other rules look for signs of a cause and then price it. Here the price is the sign: the step of all ranks
+is replayed without the effects of a cause (blocking calls, slow launches, one rank's slowness). If it ends
+sooner by a share that matters, the cause is present, however it shows in the ledger. A cause that a rule has
 found is left to that rule.
 """
 
@@ -43,14 +43,14 @@ from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.waiting.late_ranks import REASON_FIXES as LATE_FIXES
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
-#: Of the step: a gain from which a cause is named, and from which it is sure.
+#: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-#: The same where the cause itself was seen: ranks that stand out, or so many collectives of a step.
+#: Minimum gain if the cause itself was seen: ranks that stand out, or this share of a step's collectives.
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
-#: Of the steps, how many must show a cause, and the same late rank, to call it one.
+#: Minimum share of the steps that show a cause, and of those with the same late rank.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
 _SURE_STEPS = 3
-#: So many waits a step are how a loss is read: a note, unless they cost much.
+#: With up to this many waits per step, the program reads its loss: a note, unless they cost much.
 _USUAL_COUNT = 1.5
 #: A copy of some scalars takes microseconds.
 _LONG_COPY_NS = 100_000
@@ -58,7 +58,7 @@ _LONG_COPY_NS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """What a cause does in the measured step, and the steps without it."""
+    """A cause that the measured step may have, and the steps without it."""
 
     cause: Cause
     changed: Sequence[Graph]
@@ -72,7 +72,7 @@ class _Candidate:
 
 
 def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
-    """Return findings of causes that no rule has found above low confidence, by what their removal wins."""
+    """Return findings of causes that no rule found above low confidence, by the gain of removing them."""
     graph = replay.graph
     if graph is None or replay.base_ns is None:
         return []
@@ -126,7 +126,7 @@ def _judge_candidate(replay: Replay, graph: Graph, seen: _Candidate) -> Finding 
 
 
 def _keep_recurring(rank: RankGraph, steps: int, chosen: Bools) -> Bools:
-    """Keep chosen calls if they are made in most of the steps after the first, which carries the start."""
+    """Keep chosen calls if they occur in most of the steps after the first, which carries the start."""
     places = step_places(rank)
     later = {place for place in places[chosen].tolist() if place}
     often = len(later) >= max(1.0, _OFTEN_RATIO * (steps - 1))
@@ -134,7 +134,7 @@ def _keep_recurring(rank: RankGraph, steps: int, chosen: Bools) -> Bools:
 
 
 def _awaits_long_copy(rank: RankGraph) -> Bools:
-    """Return which calls wait for a long copy: what is moved to the host is needed there."""
+    """Return a mask of the calls that wait for a long copy: the host needs the copied data."""
     on = np.maximum(rank.blocks_on, 0)
     copies = np.array([name.startswith("Memcpy") for name in rank.tasks.kernel], dtype=np.bool_)
     awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
@@ -281,7 +281,7 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
 
 
 def _collectives_per_step(graph: Graph) -> float:
-    """How many collectives a rank has in a step."""
+    """Return the mean number of collectives per rank and step."""
     return float(np.mean([(rank.collective != NONE).sum() for rank in graph.ranks])) / graph.steps
 
 
@@ -324,7 +324,7 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
 
 
 def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    """Return a rank whose steps stand out from the others', and steps of ranks that do so in turn."""
+    """Return one rank whose steps stand out from the others', and steps in which ranks do so in turn."""
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
     if not (graph.members > 1).any():  # nothing tells who waits for whom

@@ -1,6 +1,6 @@
-"""The measured step without a cause: what the fix of each changes in the replay.
+"""Apply the fix of each cause to the measured step, for a replay without the cause.
 
-Each returns the step changed in one way or in several, where it is not known how much a fix does.
+Each edit returns one changed step, or several if the effect of a fix is uncertain.
 """
 
 import re
@@ -37,19 +37,20 @@ from zprof.rules.volume.needless_collectives import read_passes
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 
-#: A host that launches compiled or captured work takes that part of its time: at least and at most.
+#: The share of its time that a host keeps if it launches compiled or captured work: pessimistic and
+#: optimistic.
 _LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _HALF_RATIO = 0.5
-#: The forward's share of a step's compute, with and without recomputation, and how much longer it takes
-#: beside gathers at least: those take processors and memory bandwidth from it.
+#: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
+#: gathers, which take processors and memory bandwidth from it.
 _FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
-#: What lies before and behind a model's blocks: embeddings and head.
+#: Units before and after a model's blocks: embeddings and head.
 _UNITS_AROUND_BLOCKS = 2
-#: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
+#: If more of the time of closing gathers has compute beside it, they are hidden, even if not well.
 _BESIDE_RATIO = 0.1
-#: Kernels that take so much longer beside collectives are slowed down; 1.00 to 1.06 is usual.
+#: Kernels count as slowed down from this factor beside collectives; 1.00 to 1.06 is usual.
 SLOWED_RATIO = 1.10
-#: A call of launching takes less, with what the host does before it.
+#: A launch takes less than this, with the host time before it.
 _LONG_NS = 1_000_000
 WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
 WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
@@ -57,14 +58,14 @@ ALLOCATES = re.compile(
     r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
 )
 
-#: A batch that is there is fetched in so long: from a queue, with its pinned copy.
+#: Time to fetch a batch that is ready: from a queue, with its pinned copy.
 _FETCH_NS = 200_000
 
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
 
 
 def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the gathers that a forward or a backward needs, not those that end a step."""
+    """Return the rows of the gathers that a forward or a backward needs, without those that end a step."""
     closing = read_closing_gathers(analysis)
     return select_gathers(analysis).difference(closing.gathers.index.tolist() if closing is not None else ())
 
@@ -82,7 +83,7 @@ def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def _halve_bytes(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Half of the bytes and of their copies, with the latency of the fitted link or with none."""
+    """Halve the bytes and their copies, with the latency of the fitted link and with none."""
     collectives = analysis.collectives.loc[list(rows)]
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
     ratios = {}
@@ -109,9 +110,10 @@ def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without them; gradients that are not reduced are added up, which takes compute instead.
+    """Drop early reductions. Unreduced gradients are added up instead, which takes compute.
 
-    Adding up reads and writes about what the copies into and out of the reduction's buffer do.
+    Adding up reads and writes about as much as the copies into and out of the reduction's buffer. So these
+    copies stay in the first variant.
     """
     early, _ = select_early_reductions(read_passes(analysis))
     rows = early["row"].tolist()
@@ -122,7 +124,7 @@ def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding
 
 
 def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Without these collectives and their copies; the time before the first call of each is whose it is."""
+    """Drop collectives with their copies; the host time before the first call of each stays or shrinks."""
     return [
         edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
         edits.drop_collectives(graph, frozenset(rows)),
@@ -137,10 +139,7 @@ def _scale_copies(
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without the copies' work and half of what launching them takes, and without all of it.
-
-    Then parameters are views of what is gathered.
-    """
+    """Drop the work of copies with half of their launch cost, and with all of it: parameters become views."""
     names = copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
@@ -176,7 +175,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 
 def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
-    """Return how much longer these gathers take if each block of the model has one, and both of its ends."""
+    """Return the extra time of these gathers if each block has one of its own, and both ends of the model."""
     blocks = count_blocks(graph.ranks[0], copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
@@ -207,12 +206,12 @@ def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
 
 
 def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
-    """Return which calls have a name of the pattern."""
+    """Return a mask of the calls whose name matches the pattern."""
     return np.array([pattern.fullmatch(name) is not None for name in rank.tasks.name], dtype=np.bool_)
 
 
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
-    """Return the step with hosts that launch in half of the time, and in none."""
+    """Return the step with hosts that launch in half of the time, and in no time."""
     loading = measure_loading_ns(analysis, graph)
 
     return [
@@ -226,9 +225,9 @@ def _load_without_wait(analysis: RunAnalysis, graph: Graph, finding: Finding) ->
 
 
 def is_launch(rank: RankGraph) -> Bools:
-    """Return which calls are those of launching: many, short, each a little after the one before.
+    """Return a mask of the calls that launch: short, unblocked, and soon after the previous call.
 
-    A host that is away for longer does something else: it loads, allocates, computes or sleeps.
+    A host that is away for longer does something else: it loads data, allocates, computes or sleeps.
     """
     chosen: Bools = (
         (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < _LONG_NS) & ~are_calls(rank, ALLOCATES)
@@ -237,7 +236,7 @@ def is_launch(rank: RankGraph) -> Bools:
 
 
 def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
-    """How much of the time before each call the host waited for its data loader, beyond fetching a batch."""
+    """Return how much of the host time before each call waits for the data loader, beyond a fetch."""
     assert analysis.source is not None
     found = {}
     clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
@@ -254,7 +253,7 @@ def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
-    """Return how much longer kernels take beside collectives, by their places or else by their names."""
+    """Return the time of kernels beside collectives relative to alone, fitted by place, else by name."""
     fitted = fit_slowdown(graph, copy_names(analysis))
     if fitted is not None:
         return max(1.0, fitted)
@@ -263,7 +262,7 @@ def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
 
 
 def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """With the kernels as fast as in the baseline, by the mean of the ranks and by the worst one."""
+    """Restore the kernel times of the baseline, by the median of the ranks and by the worst one."""
     slower = [float(entry.value) for entry in finding.evidence if entry.unit == "ratio"][:2]
     return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
 
@@ -287,7 +286,7 @@ def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without the share of the bytes that is padding; the kernels that fill it up may go as well."""
+    """Remove the padding from the bytes, and in a second variant also from the kernels that write it."""
     ratio = next((entry.value for entry in finding.evidence if entry.unit == "ratio"), 0.0)
     traffic = read_model_traffic(analysis)
     rows = [*traffic.gathers.rows.index.tolist(), *traffic.reductions.rows.index.tolist()]

@@ -1,9 +1,9 @@
-"""Judge the sizes of messages by what a replayed step wins with others.
+"""Judge message sizes by the gain of replaying the step with other sizes.
 
-Three causes share their signs (short messages that show), and differ in what they are: units that are parts
-of blocks, one unit that is the whole model, and a link that is slow to answer whatever is sent.  The first
-two are read off the order of gathers and compute, the third off the latency.  Where a step can be replayed
-these answers take the place of those of the rules that model a step by itself.
+Three causes share their signs (short exposed messages) but differ in kind: units that are parts of blocks,
+one unit that is the whole model, and a link with high latency whatever is sent. The first two follow from the
+order of gathers and compute, the third from the latency. If a step can be replayed, these answers replace
+those of the rules that model a step by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
 from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
 
-#: Of the step: a gain from which a cause is named, and from which it is sure.
+#: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 _SURE_STEPS = 3
-#: Kernels that run beside messages for the first time are slowed by them: of what hiding those wins, at most.
+#: Kernels slow down when messages run beside them for the first time; maximum share of the gain lost to that.
 _SLOWED_RATIO = 0.25
 
 
 def judge_message_sizes(
     analysis: RunAnalysis, replay: Replay, answers: Sequence[Finding | Gap]
 ) -> tuple[list[Finding | Gap], list[Finding]]:
-    """Return the answers without those about sizes of messages, and what replays tell of these."""
+    """Return the answers without those about message sizes, and the findings of replays about these."""
     if replay.graph is None or replay.base_ns is None:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
@@ -56,10 +56,10 @@ def _judge_causes(
     if not len(sizes.messages.at):
         return {}
     found: dict[Cause, Finding | None] = {}
-    if sizes.has_blocks:  # else it is not known what a unit is a part of
+    if sizes.has_blocks:  # without blocks it is unknown what a unit is a part of
         small = _find_small_units(analysis, replay, sizes) or _find_named_parts(analysis, known)
         found[Cause.UNITS_TOO_SMALL] = small
-        # units that wait for an ordinary latency wait for it less often if they are larger
+        # units that wait for an ordinary latency wait less often if they are larger
         latency = None if small else _find_latency(analysis, replay, sizes)
         found[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
         if sizes.gathers_for_passes:
@@ -70,13 +70,13 @@ def _judge_causes(
 
 
 def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> Finding | None:
-    """Return the rule's finding where names tell that units are parts of blocks, whatever repeats."""
+    """Return the rule's finding if names say that units are parts of blocks, whatever repeats."""
     small = find_small_messages(analysis)
     return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
 
 
 def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Finding]) -> Finding | None:
-    """Widen the range of a repaired link by what larger messages on the same link win."""
+    """Widen the range of a repaired link by the gain of larger messages on the same link."""
     larger = known.get(Cause.LATENCY_BOUND_COLLECTIVES)
     if latency is None or larger is None:
         return latency
@@ -87,7 +87,7 @@ def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Fin
 def _saving_range(
     replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
 ) -> tuple[float, float, float] | None:
-    """Return what is won at most as replayed, and its bounds; None where no finding is worth it."""
+    """Return the highest replayed gain and its bounds, None if it is not worth a finding."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
     if not gains or max(gains) < _WORTH_RATIO * replay.step_ns:
         return None

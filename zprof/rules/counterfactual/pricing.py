@@ -1,9 +1,9 @@
 """Price a fix by replaying the measured step without the cause.
 
-A rule finds its cause and has a range of its own.  Here the step of all ranks is played again with that one
-thing changed (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows,
-and what was hidden may show instead.  The saving is what the replay gains, widened by what it cannot know.
-If the rule's own range does not overlap it, the two models disagree, and the confidence falls.
+A rule finds its cause and has a range of its own. Here the step of all ranks is played again with that one
+change (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows, and what
+was hidden may show instead. The saving is the gain of the replay, widened by what a replay cannot know. If
+the rule's own range does not overlap it, the two models disagree, and the confidence falls.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from zprof.rules.counterfactual.resized_messages import MessageSizes
 from zprof.rules.rule import SURE_RATIO, Rule, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
-#: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
+#: Error of a replayed gain: unseen dependencies, and times that the change itself moves.
 _MODEL_ERROR_RATIO = 0.15
-#: Of the step, a replay is that far off at least.
+#: Minimum error of a replay, as a share of the step.
 _STEP_ERROR_RATIO = 0.002
-#: Of the step: a gain below which a cause costs nothing.
+#: A gain below this share of the step means that the cause costs nothing.
 _NOTHING_RATIO = 0.01
-#: What these would drop or halve is known for certain, and what it costs only from the whole step.
+#: Causes proven by counts or bytes, whose cost only the whole step shows.
 _PROPOSED_CAUSES = frozenset(
     {
         Cause.ACCUMULATION_SYNCS,
@@ -44,27 +44,27 @@ _PROPOSED_CAUSES = frozenset(
         Cause.COMM_SLOWS_COMPUTE,
     }
 )
-#: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
+#: Stalls that a host running ahead would hide; a wait at the end of each step exposes them.
 _STALL_CAUSES = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
-#: Of the gathers: programs that do not prefetch in one of two passes have half of them late, or a quarter
-#: where later micro-batches keep units.
+#: Minimum share of late gathers. Without prefetch in one of two passes half of the gathers are late, or a
+#: quarter if later micro-batches keep units.
 _LATE_RATIO = 0.20
-#: Of the gathers: single ones start as a kernel ends by chance.
+#: Minimum share of held gathers: single ones start as a kernel ends by chance.
 _HELD_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Replay:
-    """The graph of a run, built and played when it is first asked for."""
+    """The graph of a run, built and played on first access."""
 
     analysis: RunAnalysis
 
     @cached_property
     def _played(self) -> tuple[Graph, Floats] | None:
-        """The measured step and its replay; None where the recording does not allow one.
+        """The measured step and its replay, None if the recording does not allow one.
 
-        Where collectives were matched so that their ranks wait for each other in a circle, some belong to
-        others: then each rank is played by itself.
+        If wrongly matched collectives make ranks wait for each other in a circle, each rank is played by
+        itself.
         """
         for apart in (False, True):
             graph = build_graph(self.analysis, apart=apart)
@@ -87,26 +87,26 @@ class Replay:
 
     @property
     def graph(self) -> Graph | None:
-        """The measured step; None where the recording does not allow a replay."""
+        """The measured step, None if the recording does not allow a replay."""
         return self._played[0] if self._played else None
 
     @property
     def base_ns(self) -> Floats | None:
-        """When each rank ends each step as replayed; None where the replay does not run."""
+        """When each rank ends each step in the replay, None if there is no replay."""
         return self._played[1] if self._played else None
 
     @property
     def causes(self) -> frozenset[Cause]:
-        """Causes whose findings a replay prices; none where there is no replay."""
+        """Causes whose findings a replay prices; empty if there is no replay."""
         return frozenset(EDITS) if self.base_ns is not None else frozenset()
 
     @property
     def step_ns(self) -> float:
-        """The replayed time of a step."""
+        """Replayed time of a step, in ns; 0 if there is no replay."""
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
 
     def gain_ns(self, changed: Graph) -> float | None:
-        """Return what a step wins by the change; None where it cannot be played."""
+        """Return how much shorter a step is with the change, None if it cannot be played."""
         if self.base_ns is None:
             return None
         try:
@@ -116,7 +116,7 @@ class Replay:
 
 
 def _mean_step_ns(ends: Floats) -> float:
-    """Return the mean time of a step over the ranks, without the first one, which carries the start."""
+    """Return the mean step time over the ranks, without the first step, which carries the start."""
     if ends.shape[1] == 1:
         return float(ends.mean())
     whole = float((ends[:, -1] - ends[:, 0]).mean())
@@ -124,10 +124,10 @@ def _mean_step_ns(ends: Floats) -> float:
 
 
 def price_finding(replay: Replay, finding: Finding) -> Finding | None:
-    """Return the finding with the range of its replay, or as it is if its cause has none.
+    """Return the finding with the range of its replay, or unchanged if its cause has none.
 
-    None if a rule only proposed it and the replay says that it costs nothing, or if gathers are exposed for
-    another reason than their launch.
+    The result is None if a rule only proposed the finding and the replay says that it costs nothing, if
+    gathers are exposed for a reason other than their launch, or if kernels are not slowed down.
     """
     edit = EDITS.get(finding.cause)
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
@@ -145,7 +145,7 @@ def price_finding(replay: Replay, finding: Finding) -> Finding | None:
         return finding
     low, high = widen_by_model_error(min(gains), max(gains), replay.step_ns)
     own, confidence = finding.saving_ns, finding.confidence
-    if min(gains) <= 0:  # one way of fixing it wins nothing
+    if min(gains) <= 0:  # one variant of the fix gains nothing
         confidence = Confidence.LOW
     if finding.cause in _PROPOSED_CAUSES:
         own = int(low), int(high)
@@ -153,16 +153,16 @@ def price_finding(replay: Replay, finding: Finding) -> Finding | None:
             return None
         finding = replace(finding, severity=rate_severity(high, replay.step_ns))
     if high < _NOTHING_RATIO * replay.step_ns:
-        # the step without the cause is as long: what the rule saw is there, and costs nothing
+        # the step without the cause is as long: the rule's signal is real, but costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
-    # of one step nobody knows whether what it shows recurs
+    # one step does not show whether its content recurs
     matters = min(gains) > 0 and max(gains) >= SURE_RATIO * replay.step_ns and replay.graph.steps > 1
     if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
     if low <= own[1] and own[0] <= high:
         return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
     if finding.cause is Cause.NO_PREFETCH and own[0] > high:
-        # replayed one unit ahead, which is the least that engines do
+        # the replay prefetches one unit ahead, which is the least that engines do
         return replace(finding, saving_ns=(int(low), own[1]), confidence=confidence)
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
@@ -170,7 +170,7 @@ def price_finding(replay: Replay, finding: Finding) -> Finding | None:
 
 
 def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
-    """Drop findings that only show what another one does: fixed after it, they win next to nothing."""
+    """Drop findings that only show the effect of another one: fixed after it, they gain next to nothing."""
     explains = {rule.cause: rule.explains for rule in rules}
     sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
     gone = {
@@ -185,7 +185,7 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
 
 
 def move_behind_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Place waits of a host behind the stalls without which they win nothing."""
+    """Move host waits behind the stalls that explain them: fixed after these, the waits gain nothing."""
     placed = list(findings)
     stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
     for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
@@ -211,10 +211,10 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
 
 
 def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
-    """Whether the program launches gathers of its units when their compute is due.
+    """Return whether the program launches the gathers of its units only when their compute is due.
 
-    Where kernels hold gathers that were launched before them, these are what makes gathers late, and a model
-    that is one unit has nothing to launch ahead.
+    The result is False if kernels hold gathers that were launched before them, because then these make
+    gathers late. A model that is one unit has nothing to launch ahead.
     """
     rows = select_opening_gathers(analysis)
     if held_gathers_ratio(graph, rows) >= _HELD_RATIO or late_gathers_ratio(graph, rows) < _LATE_RATIO:
@@ -223,18 +223,18 @@ def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
 
 
 def widen_by_model_error(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
-    """Return the range of a saving from what replays of it gain, widened by what a replay cannot know."""
+    """Return the range between the lowest and the highest replayed gain, widened by the replay's error."""
     slack = _STEP_ERROR_RATIO * step_ns
     low = max(0.0, lowest_ns * (1 - _MODEL_ERROR_RATIO) - slack)
     return low, max(0.0, highest_ns * (1 + _MODEL_ERROR_RATIO) + slack)
 
 
 def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
-    """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
+    """Return whether the finding is unsure for another reason than its time: its fix may not be possible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
     if finding.cause is Cause.COPY_OVERHEAD:
-        return True  # copies as quick as usual, which padding can make longer
+        return True  # copies at the usual speed, which padding can lengthen
     if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:
         return not measure_headroom(analysis, read_gathers(analysis)).suffices
     return False

@@ -1,8 +1,8 @@
 """Replay the measured step with messages of other sizes, with less latency, or with shards within a host.
 
-A message of a ring over n ranks on H hosts of h moves (n-1)/n of its bytes over each link, within a host
-(h-1)/h at the rate of that. An all_reduce of a shard between hosts moves 2 (H-1)/H of bytes/h at the present
-rate; if the h ranks of a host have one way out of it, their h rings share that.
+A message of a ring over n ranks on H hosts of h ranks moves (n-1)/n of its bytes over each link. Within a
+host it moves (h-1)/h at the host's rate. An all_reduce of a shard between hosts moves 2 (H-1)/H of bytes/h at
+the present rate. If the h ranks of a host share one way out of it, their h rings share its rate.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,13 +28,13 @@ from zprof.rules.rule import copy_names, select_kind
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.rules.transfer.latency import Latencies, max_ordinary_ns, ordinary_ns, read_latencies
 
-#: A step with more gathers than that is not one unit, and a model with fewer blocks has none to wrap.
+#: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
 
 
 @dataclass(slots=True)
 class MessageSizes:
-    """What the sizes of a step's messages are judged by; each rank's messages are read once."""
+    """Judge of the message sizes of a step; each rank's messages are read once."""
 
     analysis: RunAnalysis
     graph: Graph
@@ -60,7 +60,7 @@ class MessageSizes:
 
     @property
     def messages(self) -> Messages:
-        """The messages of the first rank."""
+        """Messages of the first rank."""
         return self.read(self.graph.ranks[0])
 
     @property
@@ -70,7 +70,7 @@ class MessageSizes:
 
     @property
     def gathers_for_passes(self) -> bool:
-        """Whether gathers serve a pass of their own step; those behind the update do not."""
+        """Whether most gathers serve a pass of their own step; those behind the update do not."""
         rank, messages = self.graph.ranks[0], self.messages
         gathers = messages.gathers
         step = rank.tasks.step
@@ -92,9 +92,9 @@ class MessageSizes:
         return bool(np.median(per_step) <= _MAX_UNITS or self._gathers_once_a_pass(units))
 
     def _gathers_once_a_pass(self, units: Int64s) -> bool:
-        """Whether all blocks follow each gather before the next one, however many micro-batches a step has.
+        """Return whether all blocks follow each gather before the next one, for any number of micro-batches.
 
-        ``units``: what needs each gather first.
+        ``units``: the tasks that first need each gather.
         """
         rank, messages = self.graph.ranks[0], self.messages
         model = count_blocks(rank, self.copied)
@@ -104,16 +104,16 @@ class MessageSizes:
         return bool(model >= _MIN_BLOCKS and between and min(between) >= model)
 
     def latency_ns(self, row: int) -> float:
-        """Return the latency of a row, 0 where it is not known."""
+        """Return the latency of a row in ns, 0 if unknown."""
         return self.latency.of_row(row) or 0.0
 
     def merged(self) -> list[Graph]:
-        """Return the step with one message for a block in place of those of its units."""
+        """Return the step with one message per block in place of those of its units."""
         merged = merge_units(self.graph, self.read, self.latency_ns, self.copied)
         return [merged] if merged is not None else []
 
     def split(self) -> list[Graph]:
-        """Return the step with a message for each block, gathered again for the backward, and kept."""
+        """Return the step with a message per block, gathered again for the backward, and kept until then."""
         found = (
             split_units(self.graph, self.read, self.latency_ns, self.copied, again=again)
             for again in (True, False)
@@ -121,11 +121,11 @@ class MessageSizes:
         return [graph for graph in found if graph is not None]
 
     def quick(self) -> list[Graph]:
-        """Return the step on a network that is just ordinary, and on a host's link."""
+        """Return the step with the highest ordinary latency of a network, and with that of a host's link."""
         sizes = self.analysis.collectives["group_size"].astype(int)
         over: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
-            ranks = size if size > 0 else self.analysis.run.world_size  # of groups that nobody names, at most
+            ranks = size if size > 0 else self.analysis.run.world_size  # an upper bound for unnamed groups
             latency = self.latency_ns(row)
             if ranks > 1 and latency > max_ordinary_ns(ranks):
                 over[0][row] = latency - max_ordinary_ns(ranks)
@@ -134,35 +134,35 @@ class MessageSizes:
 
 
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Edit for units_too_small."""
+    """Return the steps with the fix of units_too_small."""
     sizes = MessageSizes(analysis, graph)
     return sizes.merged() if sizes.messages.units_per_block > 1 else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Edit for single_unit."""
+    """Return the steps with the fix of single_unit."""
     sizes = MessageSizes(analysis, graph)
     return sizes.split() if sizes.is_one_unit else []
 
 
 def remove_excess_latency(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Edit for latency_bound_collectives."""
+    """Return the steps with the fix of latency_bound_collectives."""
     sizes = MessageSizes(analysis, graph)
     return sizes.quick() if sizes.has_blocks else []
 
 
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-#: Within a host without NVLink (a PCIe 4.0 x16 slot), and with that of A100s and H100s (nccl-tests).
+#: Within a host without NVLink (a PCIe 4.0 x16 slot), and with NVLink of A100s and H100s (nccl-tests).
 _PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
-#: Links that are not at least so much slower than those within a host are not what to fix.
+#: A link must be slower than this share of those within a host to be worth a fix.
 _LOW_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanningShards:
-    """The group that shards over hosts: how many, with how many ranks each, and the rates.
+    """A group that shards over hosts: number of hosts, ranks per host, and rates in bytes per second.
 
-    ``within``: what messages within a host reach, at least and at most; ``measured`` if that was recorded.
+    ``within``: lower and upper bound of the rate within a host; ``measured`` if that was recorded.
     """
 
     rows: pd.DataFrame
@@ -174,7 +174,7 @@ class SpanningShards:
 
 
 def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
-    """Return the group that shards over hosts by a slow link; None without one, or if hosts are unknown."""
+    """Return the group that shards over hosts on a slow link, None without one or if hosts are unknown."""
     rows = analysis.collectives
     rows = rows[rows["kind"].astype(str).isin([kind.value for kind in _SHARDS])]
     rows = rows[(rows["group_size"] > 1) & (rows["bytes"] > 0)]
@@ -231,7 +231,7 @@ def _shard_at_rate(
 
 
 def _place_within_host(analysis: RunAnalysis) -> dict[int, int]:
-    """The place of each rank within its host: ranks of one place hold the same shard."""
+    """Return the place of each rank within its host; ranks of one place hold the same shard."""
     places: dict[str, int] = {}
     found = {}
     for rank in sorted(analysis.hosts):
@@ -242,6 +242,6 @@ def _place_within_host(analysis: RunAnalysis) -> dict[int, int]:
 
 
 def fix_spanning_shards(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Edit for sharding_spans_nodes."""
+    """Return the steps with the fix of sharding_spans_nodes."""
     found = find_spanning_shards(analysis)
     return shard_within_host(analysis, graph, found) if found else []

@@ -1,13 +1,13 @@
 """ZP203 activations_dominate: what autograd keeps for the backward is most of the peak.
 
-Reported from half of the peak on, without the logits (ZP204), and where nothing is recomputed yet.  With L
-blocks that are checkpointed, a block's input stays, and one block's activations while it is recomputed:
+Reported from half of the peak on, without the logits (ZP204), if nothing is recomputed yet. With L
+checkpointed blocks, each block's input stays, and one block's activations while it is recomputed:
 
     frees A (1 - q - 1/L)
 
 q is the input's share of what a block keeps: 1/17 for a transformer block in 16 bit (2sbh of 34sbh bytes,
-arXiv 2205.05198, section 4), a quarter for a block that keeps little.  The peak falls no lower than the
-phases without activations.  Where no blocks are seen, L is taken as 2 to 32.
+arXiv 2205.05198, section 4), a quarter for a block that keeps little. The peak falls no lower than the phases
+without activations. If no blocks are seen, L is taken as 2 to 32.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.50
 _SURE_SHARE_RATIO = 0.60
-#: Some bytes are recomputed in any checkpointed run; fewer than this share of the rest are chance.
+#: Some bytes are recomputed in any checkpointed run; a smaller share of the rest is chance.
 _CHECKPOINTED_RATIO = 0.05
 _INPUT_RATIOS = (1 / 4, 1 / 17)
 _UNKNOWN_BLOCKS = (2, 32)
@@ -56,7 +56,7 @@ _FIXES = {
 
 
 def activations_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where activations are most of the peak and nothing is recomputed."""
+    """Return a finding if activations are most of the peak and nothing is recomputed."""
     big = find_largest_rank(analysis)
     if big is None:
         return None
@@ -104,7 +104,7 @@ def _finding(
     share = kept / big.peak_bytes
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if big.memory.lower_bound:
-        sure = Confidence.LOW  # the true peak may be higher, and their share of it smaller
+        sure = Confidence.LOW  # the true peak may be higher, and their share smaller
     evidence = [bytes_evidence("activations at the peak, without logits", kept, big.rank)]
     if blocks:
         evidence.append(bytes_evidence("of it one block, the mean", kept / blocks, big.rank))

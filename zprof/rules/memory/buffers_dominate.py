@@ -1,20 +1,20 @@
 """ZP201 buffers_dominate: communication buffers hold far more than the units in flight need.
 
-A sharded step needs the parameters of two units (one in use, one prefetched) and the gradients of two
-(one reduced, one produced), and FSDP2 holds a gathered unit twice while it copies it out of the flat
-buffer: six units U.  One gathered and one reduced, two units, is the least.  A module outside of the blocks
-that is gathered as a whole (an embedding) counts by itself.  What a backend allocates inside its collectives
-is not the program's choice and shrinks in proportion.
+A sharded step needs the parameters of two units (one in use, one prefetched) and the gradients of two (one
+reduced, one produced), and FSDP2 holds a gathered unit twice while it copies it out of the flat buffer: six
+units U. The minimum is two units, one gathered and one reduced. A module outside of the blocks that is
+gathered as a whole (an embedding) counts by itself. What a backend allocates inside its collectives is not
+the program's choice and shrinks in proportion.
 
     C = buffers without the backend's      lo = C - 6 U,  hi = C - 2 U + the backend's share of that
 
-Reported when lo is at least 5 % of the peak and the buffers are at least 30 % of the peak or more than
-what sharding saves.  5 % is where a finding has medium severity; 30 % is what a healthy stage 3 with four
-units on two ranks has without the backend's part (25 %), and a little.
+Reported if lo is at least 5 % of the peak and the buffers are at least 30 % of the peak or more than what
+sharding saves. 5 % is where a finding has medium severity. 30 % is slightly more than a healthy stage 3 with
+four units on two ranks has without the backend's part (25 %).
 
-DDP keeps gradients beside their buckets of the same size.  There the bytes to free are the smaller of the
-two at each phase's peak, because ``gradient_as_bucket_view`` makes them one, and without the gradients that
-are alive in the forward already: those are another finding's (ZP207).
+DDP keeps gradients beside their buckets of the same size. There the bytes to free are the smaller of the two
+at each phase's peak, because ``gradient_as_bucket_view`` makes them one. Gradients that are alive in the
+forward already do not count: they belong to ZP207.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _SHARE_RATIO = 0.30
 _EXCESS_RATIO = 0.05
 _NEEDED_UNITS = 2
 _ALLOWED_UNITS = 6
-#: What is gathered alone is a unit of its own up to this share of the model; beyond, it is the model.
+#: A module gathered alone counts as a unit of its own up to this share of the model; beyond, it is the model.
 _ALONE_RATIO = 0.5
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
 _SCRATCH = "backend_scratch"
@@ -64,7 +64,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Excess:
-    """Buffers at the peak, what of them the backend made, what could go at least and at most."""
+    """Buffers at the peak, the backend's part of them, and the range of what could be freed."""
 
     buffers_bytes: int
     scratch_bytes: int
@@ -73,7 +73,7 @@ class _Excess:
 
 
 def buffers_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where communication buffers are larger than the step needs."""
+    """Return a finding if communication buffers are larger than the step needs."""
     big = find_largest_rank(analysis)
     if big is None or analysis.run.world_size == 1:
         return None
@@ -107,7 +107,7 @@ def _excess(big: LargestRank, sharding: Sharding) -> _Excess:
 
 
 def _alone_bytes(big: LargestRank, sharding: Sharding) -> int:
-    """The largest unit outside of the blocks that is gathered."""
+    """Return the bytes of the largest gathered unit outside of the blocks."""
     gathered = (
         entry.bytes
         for entry in big.top

@@ -1,12 +1,12 @@
-"""ZP202 fragmentation: memory that the allocator holds and cannot give to anybody.
+"""ZP202 fragmentation: memory that the allocator holds and cannot use.
 
 At the reserved peak, which is what an out-of-memory error is about:
 
     free parts of segments in use (split)  +  freed blocks that a stream still uses (awaiting free)
 
-against what is reserved.  Segments that are wholly free are not counted: the allocator gives them back
-before it fails.  Reported from 10 % of the reserved memory on: support cases with that signature were
-cured by expandable segments, by not recording streams, or by even sizes.
+against what is reserved. Segments that are wholly free do not count: the allocator returns them before it
+fails. Reported from 10 % of the reserved memory on: support cases with that signature were fixed by
+expandable segments, by not recording streams, or by even sizes.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from zprof.rules.memory.largest_rank import (
 )
 
 _LOST_RATIO = 0.10
-#: Expandable segments leave some free parts, in the cases that were reported less than half.
+#: Expandable segments leave some free parts, in reported cases less than half.
 _SURE_RATIO = 0.5
 
 _SPLIT_FIX = (
@@ -54,10 +54,10 @@ class _Lost:
 
 
 def fragmentation(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the allocator holds memory that is of no use to anybody."""
+    """Return a finding if the allocator holds much memory that it cannot use."""
     big = find_largest_rank(analysis)
     if big is None or not big.on_gpu:
-        return None  # the CPU allocator keeps nothing
+        return None  # the CPU allocator caches nothing
     lost = _lost(big, big.at_reserved_peak())
     if lost is None:
         return missing_device_gap(Cause.FRAGMENTATION)
@@ -77,7 +77,7 @@ def _lost(big: LargestRank, device: DeviceMemory | None) -> _Lost | None:
     unused = big.memory.reserved_unused_bytes
     if unused is None:
         return None
-    # Without the segments nobody knows which part of it lies in segments in use.
+    # Without the segments it is unknown which part of it lies in segments in use.
     return _Lost(
         reserved_bytes=big.memory.peak_bytes + unused,
         split_bytes=unused,

@@ -1,12 +1,12 @@
-"""ZP208 init_spike: the program's highest point lies before its first step.
+"""ZP208 init_spike: the program's highest peak lies before its first step.
 
 Building a whole model on every rank before it is sharded, moving it to the GPU on rank 0, or loading a whole
-checkpoint, takes more than any step: the run fails there, or needs a larger device than its steps do.
-Reported where the peak before the first step is at least 10 % above the steps' peak of the same rank and
-device (a tenth is where a finding has high severity).
+checkpoint takes more than any step: the run fails there, or needs a larger device than its steps do. Reported
+if the peak before the first step is at least 10 % above the steps' peak of the same rank and device (a tenth
+is where a finding has high severity).
 
-Without that window the allocator's own maximum of the whole process says that something outside of the
-watched steps was higher, not what: low confidence.
+Without that window, the allocator's own maximum of the whole process shows that something outside of the
+recorded steps was higher, but not what: low confidence.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class _Spike:
 
 
 def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where more was live before the first step than in any step."""
+    """Return a finding if more was live before the first step than in any step."""
     big = find_largest_rank(analysis)
     if big is None or analysis.run.source == "snapshot":
         return None
@@ -88,7 +88,10 @@ def _spikes(analysis: RunAnalysis) -> list[_Spike]:
 
 
 def _from_counters(analysis: RunAnalysis) -> list[_Spike]:
-    """Where the steps' peak is a lower bound, the maximum may be theirs."""
+    """Return spikes by the allocator's counters, without ranks whose recorded peak is a lower bound.
+
+    For these the maximum may belong to the steps.
+    """
     known = [entry for entry in analysis.memory.per_rank if not entry.lower_bound]
     steady = {(entry.rank, entry.device): entry.peak_bytes for entry in known}
     above = [

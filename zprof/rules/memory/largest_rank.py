@@ -1,4 +1,4 @@
-"""The rank with the largest peak, and what all memory findings, which are about it, share."""
+"""Find the rank with the largest peak, and define what all memory findings, which are about it, share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from zprof.model.memory import Allocation, Basis, DeviceMemory, PhasePeak, RankM
 from zprof.model.tenants import Tenant
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
-#: Bytes that a change takes away of a phase, given its name and what each tenant holds at its peak.
+#: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
 Removable = Callable[[str, Mapping[Tenant, int]], float]
 RESERVED_PEAK = "reserved peak"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestRank:
-    """The largest rank's peak, the peaks of its phases, its largest allocations, its device."""
+    """The largest rank's peak, the peaks of its phases, its largest allocations and its device samples."""
 
     memory: RankMemory
     phases: tuple[PhasePeak, ...]
@@ -26,12 +26,12 @@ class LargestRank:
 
     @property
     def peak_bytes(self) -> int:
-        """The peak, never 0, so that shares of it can be taken."""
+        """Peak in bytes; at least 1, so that shares of it can be taken."""
         return max(1, self.memory.peak_bytes)
 
     @property
     def rank(self) -> int:
-        """Which rank it is."""
+        """Number of the rank."""
         return self.memory.rank
 
     @property
@@ -41,19 +41,19 @@ class LargestRank:
 
     @property
     def total_bytes(self) -> int | None:
-        """What the device has; None where nobody asked it."""
+        """Memory of the device in bytes, None if it was not sampled."""
         return max((device.device_total_bytes or 0 for device in self.devices), default=0) or None
 
     def at_reserved_peak(self) -> DeviceMemory | None:
-        """The device when the allocator held most; None where that was not seen."""
+        """Return the device when the allocator held most, None if that was not seen."""
         return next((device for device in self.devices if device.moment == RESERVED_PEAK), None)
 
     def of(self, tenant: Tenant) -> int:
-        """What a tenant holds at the peak."""
+        """Return what a tenant holds at the peak, in bytes."""
         return self.memory.tenants.get(tenant, 0)
 
     def weak_ratio(self, *tenants: Tenant) -> float:
-        """Share of what these tenants hold that no hook or tag saw, 0 where nothing is said about it."""
+        """Return the share of these tenants' bytes that no hook or tag saw, 0 if unknown."""
         names = {tenant.value for tenant in tenants}
         parts = [part for part in self.memory.parts if part.tenant in names]
         total = sum(part.bytes for part in parts)
@@ -63,9 +63,9 @@ class LargestRank:
         return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
 
     def would_fall(self, removable: Removable) -> float:
-        """How far the peak falls at most: another phase may be the highest then.
+        """Return the most by which the peak falls: another phase may then be the highest.
 
-        peak - max over the phases of (their peak - what the change takes away there)
+        peak - max over the phases of (their peak - what the change removes there)
         """
         moments = [(self.memory.peak_phase, self.memory.tenants, self.memory.peak_bytes)]
         moments += [(phase.phase, phase.tenants, phase.peak_bytes) for phase in self.phases]
@@ -74,7 +74,7 @@ class LargestRank:
 
 
 def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
-    """The rank with the largest peak; None where no rank's memory was watched."""
+    """Return the rank with the largest peak, None if no rank's memory was recorded."""
     memory = analysis.memory
     if not memory.per_rank:
         return None
@@ -87,10 +87,10 @@ def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
     )
 
 
-#: A change that frees less than this, of the peak or at all, is not worth a line.
+#: Minimum bytes that a change frees, as a share of the peak and in total, to be worth a finding.
 _WORTH_RATIO = 0.01
 _WORTH_BYTES = 1 << 20
-#: Of the bytes spoken of, what rests on rules about stacks and sizes: from here on nobody can be sure.
+#: Share of the bytes that rests on rules about stacks and sizes, from which the confidence is limited.
 _GUESSED_RATIO = 0.10
 _MOSTLY_GUESSED_RATIO = 0.50
 
@@ -98,17 +98,17 @@ _CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 def is_worth(saving_bytes: float, big: LargestRank) -> bool:
-    """Whether so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
+    """Return whether so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
     return saving_bytes >= max(_WORTH_BYTES, _WORTH_RATIO * big.peak_bytes)
 
 
 def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
-    """The lower of the two."""
+    """Return the lower of the two."""
     return min(confidence, limit, key=_CONFIDENCE_ORDER.index)
 
 
 def limit_confidence(confidence: Confidence, big: LargestRank, weak_ratio: float) -> Confidence:
-    """The confidence that the recording supports.
+    """Return the confidence that the recording supports.
 
     Tenants that rest on rules, and a peak that is an upper bound, allow no certainty.
     """
@@ -130,9 +130,9 @@ def make_memory_finding(
     fix: str,
     disprove: str,
 ) -> Finding:
-    """A finding about the largest rank's memory.
+    """Return a finding about the largest rank's memory.
 
-    Its severity is the share that it frees of the device's memory, of the peak where that is not known.
+    Its severity follows from the freed share of the device's memory, or of the peak if that is unknown.
     """
     low, high = saving_bytes
     return make_finding(
@@ -149,12 +149,12 @@ def make_memory_finding(
 
 
 def bytes_evidence(what: str, value: float, rank: int | None = None) -> Evidence:
-    """A fact in bytes."""
+    """Return evidence in bytes."""
     return Evidence(what=what, value=value, unit="bytes", rank=rank)
 
 
 def missing_facts_gap(cause: Cause) -> Gap:
-    """Nobody said what the program is.  The same words in each rule: they become one line of the report."""
+    """Return the gap of a rule without training facts, with one text for all rules, so that gaps merge."""
     return untested_gap(
         cause,
         "the sharding stage, its ranks, the number of parameters or their bytes are not known",
@@ -163,7 +163,7 @@ def missing_facts_gap(cause: Cause) -> Gap:
 
 
 def missing_device_gap(cause: Cause) -> Gap:
-    """A GPU whose allocator and driver were not asked."""
+    """Return the gap of a rule about a GPU whose allocator and driver were not sampled."""
     return untested_gap(
         cause,
         "the GPU's allocator and driver were not watched at the peak",

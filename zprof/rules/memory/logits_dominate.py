@@ -1,12 +1,12 @@
 """ZP204 logits_dominate: the output layer's [tokens, vocabulary] tensors are a large part of the peak.
 
-The logits, their softmax or log-softmax, and the gradient of each are alive at once when the backward
-begins, often in fp32.  Found among the largest allocations at the peak: activations and temporary buffers of
-a module that is called as output layers and losses are, and tensors of the same size (or twice it: an fp32
-copy of 16 bits) that the root module made.  Without such a name: two or more tensors of the root module at
-least four times as large as any other activation, and then with low confidence.
+The logits, their softmax or log-softmax, and the gradient of each are alive at once when the backward starts,
+often in fp32. They are found among the largest allocations at the peak: activations and temporary buffers of
+a module named like an output layer or a loss, and tensors of the same size (or twice it: an fp32 copy of 16
+bits) that the root module made. Without such a name: two or more tensors of the root module at least four
+times as large as any other activation, with low confidence.
 
-Reported from a fifth of the peak on.  Computed in eight pieces a piece of each copy stays, so hi = 7/8; the
+Reported from a fifth of the peak on. Computed in eight pieces, a piece of each copy stays, so hi = 7/8. The
 largest tensor itself may have to stay, so lo = all but that.
 """
 
@@ -45,24 +45,24 @@ _FIX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logits:
-    """The tensors at the peak that are as large as the logits; ``named`` where a module's name says so."""
+    """Tensors at the peak that are as large as the logits; ``named`` if a module's name identifies them."""
 
     rows: tuple[Allocation, ...]
     named: bool
 
     @property
     def bytes(self) -> int:
-        """All of them."""
+        """Bytes of all of them."""
         return sum(row.bytes for row in self.rows)
 
     @property
     def activation_bytes(self) -> int:
-        """Those that are activations."""
+        """Bytes of those that are activations."""
         return sum(row.bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
 def find_logits(big: LargestRank) -> Logits | None:
-    """The logits at a rank's peak; None where they are no large part of it."""
+    """Return the logits at a rank's peak, None if they are not a large part of it."""
     rows = [row for row in big.top if row.tenant in _TENANTS]
     named = [row for row in rows if is_output(row.module)]
     found = _select_like_named(rows, named) if named else _select_far_larger(rows)
@@ -71,7 +71,7 @@ def find_logits(big: LargestRank) -> Logits | None:
 
 
 def logits_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where tensors of the size of the logits are a large part of the peak."""
+    """Return a finding if tensors of the size of the logits are a large part of the peak."""
     big = find_largest_rank(analysis)
     logits = find_logits(big) if big else None
     return _finding(big, logits) if big and logits else None

@@ -1,4 +1,4 @@
-"""What module names and training facts say of the model: blocks, output layer, units, sharding.
+"""Read the model's structure from module names and training facts: blocks, output layer, units, sharding.
 
 Names come from the program and are untrusted: they are compared, and escaped before they are shown.
 """
@@ -14,9 +14,9 @@ from zprof.rules.memory.largest_rank import LargestRank
 
 _NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
 _MAX_SHOWN = 60
-#: Wrappers around a whole model.
+#: Names of wrappers around a whole model.
 _WRAPPERS = frozenset({"module", "model", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"})
-#: What output layers and losses are called in the libraries that people train with.
+#: Names of output layers and losses in common training libraries.
 _OUTPUTS = frozenset(
     {
         "lm_head", "head", "output", "output_layer", "logits", "to_logits", "embed_out", "unembed",
@@ -26,9 +26,10 @@ _OUTPUTS = frozenset(
 
 
 def count_blocks(analysis: RunAnalysis) -> int | None:
-    """How many blocks the model has: the longest row of numbered modules that is in no other such row.
+    """Return the number of blocks: the length of the longest outermost series of numbered modules.
 
-    ``blocks.0.expand`` and ``blocks.1.expand`` belong to the row ``blocks``.  None where nothing is numbered.
+    ``blocks.0.expand`` and ``blocks.1.expand`` belong to the series ``blocks``. None if no module is
+    numbered.
     """
     rows: dict[str, set[int]] = {}
     for name in _module_names(analysis):
@@ -39,22 +40,22 @@ def count_blocks(analysis: RunAnalysis) -> int | None:
 
 
 def is_numbered(module: str) -> bool:
-    """Whether the module belongs to a row of equal ones."""
+    """Return whether the module belongs to a series of equal ones."""
     return _NUMBERED.search(module) is not None
 
 
 def is_output(module: str) -> bool:
-    """Whether the module is an output layer or a loss, by its name, and in no block."""
+    """Return whether the module is an output layer or a loss, by its name, and in no block."""
     return not is_numbered(module) and any(part in _OUTPUTS for part in module.split("."))
 
 
 def is_root(module: str) -> bool:
-    """Whether the module is the model itself, or a wrapper around it."""
+    """Return whether the module is the model itself, or a wrapper around it."""
     return all(part in _WRAPPERS for part in module.split(".")) if module else True
 
 
 def format_module(module: str) -> str:
-    """The name, safe and short enough for a sentence."""
+    """Return the module's name, escaped and shortened for a sentence."""
     return shorten(printable(module), _MAX_SHOWN) if module else "the root module"
 
 
@@ -73,11 +74,11 @@ SHARDED_FROM: Mapping[Tenant, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Stage and ranks, and the bytes of the whole model's parameters: as they are kept, and on the wire.
+    """Stage and ranks, and the bytes of the model's parameters as they are kept, and on the wire.
 
-    Where the wire's bytes an element are not one number (FSDP2 that gathers in 16 bit and reduces in 32),
-    the larger of a parameter's and a gradient's stand for them: a unit is rather too large than too small.
-    ``unit_bytes`` is one block on the wire, or all of the model where no blocks are seen.
+    If the wire's bytes per element are not one number (FSDP2 that gathers in 16 bit and reduces in 32), the
+    larger of a parameter's and a gradient's are used, so a unit is rather too large than too small.
+    ``unit_bytes`` is one block on the wire, or the whole model if no blocks are seen.
     """
 
     stage: int
@@ -89,12 +90,12 @@ class Sharding:
 
     @property
     def freed_ratio(self) -> float:
-        """What sharding takes away of a whole state: 1 - 1/N."""
+        """Share of a whole state that sharding removes: 1 - 1/N."""
         return 1 - 1 / self.ranks
 
 
 def read_sharding(analysis: RunAnalysis) -> Sharding | None:
-    """The run's sharding; None where a fact that it needs is not known."""
+    """Return the run's sharding, None if a fact that it needs is unknown."""
     facts = analysis.training
     element = facts.communication_bytes or max(facts.parameter_bytes or 0, facts.gradient_bytes or 0)
     if facts.stage is None or not facts.shard_ranks or not facts.parameters or not element:
@@ -112,7 +113,7 @@ def read_sharding(analysis: RunAnalysis) -> Sharding | None:
 
 
 def saved_bytes(big: LargestRank, sharding: Sharding) -> float:
-    """What the stage saves of the states as they were measured: (N - 1) times what is left of each."""
+    """Return what the stage saves of the measured states: (N - 1) times what is left of each."""
     states = big.memory.state_bytes or {}
     kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
     return float((sharding.ranks - 1) * sum(kept))

@@ -2,10 +2,10 @@
 
     context + collectives (the growth at the first collective of each group) + other processes
 
-A context takes about half a GB and NCCL 0.5 to 0.7 GB a group (nccl issue 964), which is normal.  Reported
-from 10 % of the device's memory on, where a finding has high severity; without the device's size, from a
-quarter of what is used and 2 GiB.  Other processes can go; of the collectives' memory up to half goes with
-fewer channels or groups; the context stays.
+A context takes about half a GB and NCCL 0.5 to 0.7 GB per group (nccl issue 964), which is normal. Reported
+from 10 % of the device's memory on, where a finding has high severity; if the device's size is unknown, from
+a quarter of what is used and 2 GiB. Other processes can go. Of the collectives' memory up to half goes with
+fewer channels or groups. The context stays.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class _Outside:
 
 
 def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where much of the device is used by what the allocator does not hold."""
+    """Return a finding if memory outside of the allocator takes much of the device."""
     big = find_largest_rank(analysis)
     if big is None or not big.on_gpu:
         return None
@@ -75,7 +75,7 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
 
 
 def _known_terms(device: DeviceMemory) -> list[int]:
-    """What is known of it: in a container NVML may say what the device has in use, not whose it is."""
+    """Return the known terms: in a container NVML may report what the device has in use, but not by whom."""
     terms = (device.context_bytes, device.collectives_bytes, device.other_processes_bytes)
     return [term for term in terms if term is not None]
 

@@ -1,14 +1,14 @@
 """ZP205 replicated_state: every rank keeps states that the other ranks keep too.
 
-Two cases.  A run without sharding (stage 0) on N > 1 ranks: parameters, gradients and optimizer state, each
-the same on all ranks, of which sharding frees 1 - 1/N.  A run that says it shards a state, while a rank
+Two cases. A run without sharding (stage 0) on N > 1 ranks: parameters, gradients and optimizer state are the
+same on all ranks, and sharding frees 1 - 1/N of them. Or a run that claims to shard a state, while a rank
 holds at least 0.9 N times its share: the whole state is still there.
 
-Whether a replica is a fault depends on who needs the memory.  In stage 0 the confidence is medium from where
-the states are four fifths of the peak (what remains of a device for states in the ZeRO paper's table 2 is
-82 %), low below that and on a GPU of which less than half is used.
+Whether a replica is a fault depends on who needs the memory. In stage 0 the confidence is medium if the
+states are at least four fifths of the peak (the share of a device left for states in the ZeRO paper's table 2
+is 82 %). It is low below that, and on a GPU of which less than half is used.
 
-Stage 3 needs gathered units instead, so lo takes up to eight of them off (six of
+Stage 3 needs gathered units instead, so lo subtracts up to eight of them (six of
 :mod:`~zprof.rules.memory.buffers_dominate`, and two that a backend copies).
 """
 
@@ -61,7 +61,7 @@ class _Replica:
 
 
 def replicated_state(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where a rank holds states that the other ranks hold too."""
+    """Return a finding if a rank holds states that the other ranks hold too."""
     big = find_largest_rank(analysis)
     facts = analysis.training
     if big is None or _count_shard_ranks(analysis) < 2:
@@ -78,7 +78,7 @@ def replicated_state(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
 
 
 def _count_shard_ranks(analysis: RunAnalysis) -> int:
-    """Ranks that could share the states."""
+    """Return the number of ranks that could share the states."""
     facts = analysis.training
     if facts.shard_ranks and facts.stage:
         return facts.shard_ranks
@@ -115,7 +115,7 @@ def _find_without_sharding(
 
 
 def _are_equal(analysis: RunAnalysis) -> bool:
-    """Whether all ranks whose states are known hold as much; the largest is one of them."""
+    """Return whether all ranks with known states hold equally much; the largest is one of them."""
     known = [entry.state_bytes for entry in analysis.memory.per_rank if entry.state_bytes is not None]
     totals = [sum(states.values()) for states in known]
     return max(totals) - min(totals) <= _EQUAL_RATIO * max(totals)
@@ -180,7 +180,7 @@ def _find_unsharded_states(
 
 
 def _shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
-    """One rank's share of each state that the stage shards, as far as its size is known."""
+    """Return one rank's share of each state that the stage shards, as far as its size is known."""
     if not facts.parameters or not facts.shard_ranks or facts.stage is None:
         return None
     sizes = {

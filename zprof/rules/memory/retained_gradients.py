@@ -1,20 +1,20 @@
 """ZP207 retained_gradients: gradients that are alive while a forward runs, and need not be.
 
-Three causes, told apart by when and how much:
+Three causes, distinguished by when and how much:
 
-- **in the first forward of a step**: the last step's gradients were not dropped.  ``zero_grad`` comes after
-  the forward, or keeps the memory (``set_to_none=False``).  From the timeline; if there is none, from the
-  forward's peak, which cannot be told from accumulation: low confidence.  Low too for engines that keep
-  whole gradients in memory which they allocate once.
+- **in the first forward of a step**: the last step's gradients were not dropped. ``zero_grad`` comes after
+  the forward, or keeps the memory (``set_to_none=False``). From the timeline; if there is none, from the
+  forward's peak, which cannot be told from accumulation: low confidence. Low also for engines that keep whole
+  gradients in memory that they allocate once.
 - **whole between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
   Accumulated shards are one share; ``no_sync`` keeps everything until the last micro-batch.
 - the same, **growing** from one micro-batch's forward to the next (replicas that are never reduced).
 
-DDP's gradient views of its buckets are left alone: their memory stays. A forward must hold at least half of
-the step's gradients, so that a few late ones accuse nobody.
+DDP's gradient views of its buckets are exempt: their memory stays. A forward must hold at least half of the
+step's gradients, so that a few late ones accuse nobody.
 
-The peak falls no lower than the phases in which gradients belong (the optimizer's) let it: that bounds the
-saving from above. How far the backward's own gradients then rise is not known, so the lower bound is 0.
+The peak falls no lower than phases allow in which gradients belong (the optimizer's): that bounds the saving
+from above. How far the backward's own gradients then rise is unknown, so the lower bound is 0.
 """
 
 import bisect
@@ -42,24 +42,24 @@ from zprof.rules.rule import choose_fix, untested_gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardGradients:
-    """Gradient bytes in the forwards of each step, in their order; ``in_steps`` false: one of all steps."""
+    """Gradient bytes in the forwards of each step, in order; if not ``in_steps``, one value for all steps."""
 
     levels: tuple[tuple[int, ...], ...]
     in_steps: bool
 
     @property
     def first_bytes(self) -> int:
-        """What every step's first forward finds: the least of the steps."""
+        """Gradient bytes that the first forward finds in every step: the minimum over the steps."""
         return min(levels[0] for levels in self.levels)
 
     @property
     def most_bytes(self) -> int:
-        """The most that any forward holds."""
+        """Most gradient bytes in any forward."""
         return max(max(levels) for levels in self.levels)
 
     @property
     def grows_over_micro_batches(self) -> bool:
-        """Whether each forward of a step, from the second on, holds more than the one before."""
+        """Whether in some step each forward, from the third on, holds more than the previous one."""
         return any(
             len(levels) > 2 and all(low < high for low, high in itertools.pairwise(levels[1:]))
             for levels in self.levels
@@ -67,7 +67,7 @@ class ForwardGradients:
 
 
 def read_forward_gradients(analysis: RunAnalysis, big: LargestRank) -> ForwardGradients | None:
-    """The forwards of the largest rank; None where none was told apart."""
+    """Return the forwards of the largest rank, None if no forward was identified."""
     timeline = next((t for t in analysis.memory.timelines if t.rank == big.rank), None)
     steps = _levels_by_step(timeline) if timeline else ()
     if steps:
@@ -92,7 +92,7 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
 
 
 def _lowest_level(timeline: MemoryTimeline, begin_ns: int, end_ns: int | None) -> int | None:
-    """The least that gradients hold in [begin, end): what is there for all of it."""
+    """Return the minimum of the gradients in [begin, end): what is alive for all of it."""
     gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
     first = bisect.bisect_left(timeline.time_ns, begin_ns)
     last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
@@ -103,7 +103,7 @@ _WHOLE_RATIO = 1.25
 _HALF_RATIO = 0.5
 _GRADIENTS = Tenant.GRADIENTS
 
-#: Engines whose whole gradients live in memory that was allocated once: dropping them is not the user's.
+#: Engines whose whole gradients live in memory allocated once: the user cannot drop them.
 _ENGINES_THAT_KEEP = {
     "reference": "ZeroConfig(stage=2): stages 0 and 1 keep whole gradients in memory allocated once",
     "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
@@ -119,7 +119,7 @@ _REDUCE_FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Retained:
-    """Gradients alive in a forward, and what of that is too much."""
+    """Gradients alive in a forward, and the excess among them."""
 
     held_bytes: int
     excess_bytes: int
@@ -129,10 +129,10 @@ class _Retained:
 
 
 def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where gradients are alive in a forward without need."""
+    """Return a finding if gradients are alive in a forward without need."""
     big = find_largest_rank(analysis)
     if big is None or not big.phases:
-        return None  # a recording has phases; a file from elsewhere has none, and nobody can add them
+        return None  # a recording has phases; an imported file has none, and nobody can add them
     forwards = read_forward_gradients(analysis, big)
     if forwards is None:
         return untested_gap(
@@ -164,7 +164,7 @@ def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardG
 
 
 def _gradient_share(analysis: RunAnalysis) -> int | None:
-    """What a rank keeps of the gradients in a stage that shards them; None where it keeps them whole."""
+    """Return the rank's share of the gradients in a stage that shards them, None if it keeps them whole."""
     facts = analysis.training
     if facts.stage not in (2, 3) or not facts.parameters or not facts.gradient_bytes or not facts.shard_ranks:
         return None
@@ -182,7 +182,7 @@ def _find_not_dropped(
     if held < max(1, _HALF_RATIO * states.get(_GRADIENTS, 0)):
         return None
     if not forwards.in_steps and analysis.training.micro_batches > 1:
-        return None  # accumulated, as it should be
+        return None  # accumulated, as intended
     engine = analysis.training.engine.lower()
     is_sure = forwards.in_steps and engine not in _ENGINES_THAT_KEEP
     return _Retained(
@@ -196,7 +196,7 @@ def _find_not_dropped(
 
 
 def _are_buckets(analysis: RunAnalysis, big: LargestRank, held: int) -> bool:
-    """Whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
+    """Return whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
     return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held
 
 

@@ -1,15 +1,15 @@
 """ZP206 wrong_stage: this stage frees less memory than it costs, or another one would free more.
 
 With a baseline of a lower stage, of the same model on as many ranks and with activations of a similar size:
-the peak of the higher stage is not below that of the lower one (within 2 %).  That is measured, so the
+the peak of the higher stage is not below that of the lower one (within 2 %). That is measured, so the
 confidence is high.
 
-Without one, from the law alone:
-- stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps.  Gathered units that are as large as that eat
-  it up, and below 5 % of the peak it is not worth the bytes that stage 3 moves (3 psi, not 2 psi).  Low
-  confidence; medium where the device has room for stage 2 within 80 % of its memory.
+Without one, from the ZeRO formula alone:
+- stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps. Gathered units as large as that cancel it, and
+  below 5 % of the peak it is not worth the bytes that stage 3 moves (3 psi, not 2 psi). Low confidence;
+  medium if the device has room for stage 2 within 80 % of its memory.
 - in stages 1 and 2, whole parameters that are half of the peak or more: only stage 3 shards them (frozen
-  models).  Medium.
+  models). Medium confidence.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -49,7 +49,7 @@ _HIGHER_STAGE_FIXES = {
 
 
 def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where another stage would leave the rank with less, or with as much for less traffic."""
+    """Return a finding if another stage would need less memory, or as much with less traffic."""
     big = find_largest_rank(analysis)
     if big is None or analysis.run.world_size == 1:
         return None
@@ -62,7 +62,7 @@ def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if baseline and before:
         measured = _compare_with_baseline(analysis, big, baseline, before)
         if measured or baseline.training.stage == sharding.stage - 1:
-            return measured  # what was measured is not guessed again
+            return measured  # a measurement is not followed by a guess
     return (
         _judge_stage_3(analysis, big, sharding) if sharding.stage == 3 else _whole_parameters(analysis, big)
     )
@@ -71,7 +71,7 @@ def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 def _comparable_baseline(
     analysis: RunAnalysis, big: LargestRank, sharding: Sharding, baseline: RunAnalysis | None
 ) -> LargestRank | None:
-    """The baseline's largest rank, where it did the same work in a lower stage."""
+    """Return the baseline's largest rank if it did the same work in a lower stage, else None."""
     before = find_largest_rank(baseline) if baseline else None
     if baseline is None or before is None or baseline.training.stage not in range(sharding.stage):
         return None
@@ -117,7 +117,7 @@ def _is_same_work(
 
 
 def _most_activations(analysis: RunAnalysis, big: LargestRank) -> int:
-    """The most at any time: a stage moves the peak to where there are fewer, or more."""
+    """Return the most activations at any time, because a stage can move the peak."""
     held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in big.phases]
     for timeline in analysis.memory.timelines:
         if timeline.rank == big.rank:

@@ -1,1 +1,1 @@
-"""How collectives move their bytes, and when."""
+"""Rules about the transfers of collectives: their timing, size and bandwidth."""

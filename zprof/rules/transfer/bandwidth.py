@@ -1,10 +1,9 @@
-"""What bandwidth messages reach, and what they should: as the baseline, or as other groups of the run.
+"""Measure the bandwidth that messages reach, and what to expect, from the baseline or from other groups.
 
-Messages compare if their kind is the same, else if kinds share a bus bandwidth (all but gloo's
-reduce_scatter), and if their size is similar, within a factor of four. Groups compare if both, or neither,
-span hosts: what is lost between hosts is sharding_spans_nodes. If nobody knows what they span, groups
-compare in the same kind only. Messages of unknown size are compared with the baseline's by their time and
-order, if both runs send as many.
+Messages compare if their kind is the same, or if kinds share a bus bandwidth (all but gloo's reduce_scatter),
+and if their sizes are within a factor of four. Groups compare if both or neither span hosts: a loss between
+hosts is sharding_spans_nodes. If it is unknown what they span, groups compare in the same kind only. Messages
+of unknown size are compared with the baseline's by time and order, if both runs send equally many.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ from zprof.rules.rule import select_kind
 from zprof.rules.transfer.traffic import transfer_times
 
 LARGE_RATIO = 0.25
-#: Of what the baseline reached.
+#: Minimum share of the bandwidth that the baseline reached.
 BASELINE_RATIO = 0.80
 _SPAN_CODES = {None: -1, False: 0, True: 1}
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -29,9 +28,9 @@ KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedBandwidth:
-    """A bandwidth, of what it is that of, and below which share of it a link is slow.
+    """A bandwidth, its source, and the share of it below which a link is slow.
 
-    The same messages on the same link come within a few percent; those of another group, or of a data sheet,
+    The same messages on the same link come within a few percent. Those of another group or of a data sheet
     need not.
     """
 
@@ -42,7 +41,7 @@ class ExpectedBandwidth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRate:
-    """What the large messages of one kind reach in one group."""
+    """The bandwidth that the large messages of one kind reach in one group."""
 
     kind: CollectiveKind
     group: str
@@ -52,7 +51,7 @@ class GroupRate:
 
 
 class ReachedBandwidth:
-    """What the messages of a run reach; each table is made once, for there may be hundreds of groups."""
+    """The bandwidth that the messages of a run reach; tables are made once, for hundreds of groups."""
 
     def __init__(self, analysis: RunAnalysis) -> None:
         self.analysis = analysis
@@ -60,17 +59,17 @@ class ReachedBandwidth:
         self._tables: dict[CollectiveKind, pd.DataFrame] = {}
 
     def spans(self, group: str) -> bool | None:
-        """Whether a group lies on several hosts; None where that is not known."""
+        """Return whether a group lies on several hosts, None if unknown."""
         return self._spans[group] if group in self._spans else spans_hosts(self.analysis, group)
 
     def by(self, kind: CollectiveKind) -> pd.DataFrame:
-        """``bus_bandwidths`` of a kind."""
+        """Return the ``bus_bandwidths`` of a kind."""
         if kind not in self._tables:
             self._tables[kind] = bus_bandwidths(self.analysis, self.analysis.collectives, kind)
         return self._tables[kind]
 
     def as_far(self, kind: CollectiveKind, far: bool | None) -> pd.DataFrame:
-        """The same without groups known to lie within a host where ``far``, and the reverse."""
+        """Return the same without groups known to span hosts if not ``far``, or known not to if ``far``."""
         each = self.by(kind)
         if far is None:
             return each
@@ -79,7 +78,7 @@ class ReachedBandwidth:
 
 
 def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
-    """One entry a kind and group; large is from a quarter of the largest of both on."""
+    """Return one entry per kind and group. Messages from a quarter of the largest size count as large."""
     found = []
     for kind in KINDS:
         for group, rows in reached.by(kind).groupby("group"):
@@ -99,7 +98,7 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
 def expect_from_baseline(
     mine: GroupRate, run: ReachedBandwidth, baseline: ReachedBandwidth | None
 ) -> ExpectedBandwidth | None:
-    """What the baseline reaches; None where it has nothing like it."""
+    """Return the bandwidth that the baseline reaches, None if it has no comparable messages."""
     if baseline is None:
         return None
     far = run.spans(mine.group)
@@ -115,7 +114,7 @@ def expect_from_baseline(
 
 
 class OtherGroups:
-    """The groups of a run as columns: each is held against all others."""
+    """The groups of a run as columns, to compare each with all others."""
 
     def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
         self._run = run
@@ -126,7 +125,7 @@ class OtherGroups:
         self._rate = np.array([rate.bytes_per_s for rate in rates])
 
     def expected(self, place: int, mine: GroupRate) -> ExpectedBandwidth | None:
-        """The median of those that are like the one at ``place``; None where there are none."""
+        """Return the median of the groups comparable to the one at ``place``, None if there are none."""
         same = self._kind == self._kind[place]
         kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, mine.kind)]
         like = (self._group != self._group[place]) & (self._far == self._far[place])
@@ -138,7 +137,7 @@ class OtherGroups:
 
 
 def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
-    """The one rank that all slow groups have and no fast one; None where that is nobody, or several."""
+    """Return the one rank that all slow groups and no fast group have, None if there is not exactly one."""
     if not slow or not fast:
         return None
     suspects = frozenset.intersection(*(parse_group_ranks(rate.group) for rate in slow))
@@ -151,7 +150,7 @@ _KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKi
 
 
 def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
-    """How many ranks of a group lie on each host; None where ranks or hosts are not known."""
+    """Return the number of a group's ranks on each host, None if ranks or hosts are unknown."""
     ranks = parse_group_ranks(group)
     if not ranks or not ranks <= set(analysis.hosts):
         return None
@@ -159,20 +158,20 @@ def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | N
 
 
 def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
-    """Whether a group lies on several hosts; None where that is not known."""
+    """Return whether a group lies on several hosts, None if unknown."""
     hosts = count_ranks_by_host(analysis, group)
     return None if hosts is None else len(hosts) > 1
 
 
 def find_spanning_groups(analysis: RunAnalysis) -> dict[str, bool | None]:
-    """``spans`` of each group that has collectives: there are few groups, and as many rows as ranks."""
+    """Return ``spans_hosts`` of each group that has collectives, computed once per group and not per row."""
     return {group: spans_hosts(analysis, group) for group in encode_texts(analysis.collectives["group"])[1]}
 
 
 def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
-    """Kinds whose bus bandwidth is that of ``kind`` on the same link, itself first.
+    """Return the kinds with the same bus bandwidth as ``kind`` on the same link, ``kind`` first.
 
-    Gloo reduce-scatters by an all_reduce, so that its bus bandwidth is half of the others'.
+    Gloo runs a reduce_scatter as an all_reduce, so its bus bandwidth is half of the others'.
     """
     others = [other for other in _KINDS if other is not kind]
     if "gloo" in analysis.run.backend or analysis.run.device == "cpu":
@@ -182,7 +181,7 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
 
 
 def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
-    """``bytes``, ``group``, ``bytes_per_s`` of matched collectives of a kind that the clocks resolve."""
+    """Return ``bytes``, ``group``, ``bytes_per_s`` of the matched collectives of a kind, one row each."""
     rows = select_kind(rows, kind)
     elapsed = transfer_times(analysis, rows)
     first = rows.drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
@@ -193,7 +192,7 @@ def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKi
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:
-    """What groups within a host reach with messages of a similar size, in the first run that has some."""
+    """Return what groups within a host reach with messages of similar size, in the first run with any."""
     for analysis in runs:
         if analysis.collectives.empty:
             continue
@@ -207,12 +206,12 @@ def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, si
 
 
 def select_similar(each: pd.DataFrame, size: float) -> pd.DataFrame:
-    """Messages of a size within a factor of four."""
+    """Return the messages of a size within a factor of four."""
     return each[is_similar(each["bytes"].to_numpy(np.float64), size)]
 
 
 def is_similar(sizes: Floats, size: float) -> Mask:
-    """Which sizes are within a factor of four of ``size``."""
+    """Return a mask of the sizes within a factor of four of ``size``."""
     found: Mask = (sizes >= size / _SIMILAR_FACTOR) & (sizes <= size * _SIMILAR_FACTOR)
     return found
 
@@ -222,7 +221,7 @@ _STEP_KEYS = ["rank", "step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsizedMessages:
-    """Messages of one kind; times are of a step, ``reached_ratio`` the baseline's time over this run's."""
+    """Messages of one kind; times are per step, ``reached_ratio`` is the baseline's time over this run's."""
 
     kind: CollectiveKind
     count: int
@@ -232,7 +231,7 @@ class UnsizedMessages:
 
 
 def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[UnsizedMessages]:
-    """Return what of its time in the baseline each kind takes; kinds of other counts are left out."""
+    """Return each kind's time against the baseline's, without kinds whose number of messages differs."""
     found = []
     for kind in KINDS:
         rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)

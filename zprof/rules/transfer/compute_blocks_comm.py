@@ -1,15 +1,14 @@
-"""ZP407 compute_blocks_comm: all_gathers that could start stand behind kernels of the unit that computes.
+"""ZP407 compute_blocks_comm: all_gathers that could start are held by kernels of the computing unit.
 
-A gather launched ahead needs nothing of the unit that computes meanwhile.  Where kernels fill the device, or
+A gather launched ahead needs nothing from the unit that computes meanwhile. If kernels fill the device, or
 one hardware queue holds both, it starts only when one of that unit's kernels ends
-(:mod:`zprof.analysis.time.transfer.launch_delays`).  Counted is what it was blocked, from 50 us on, as far
-as the
+(:mod:`zprof.analysis.time.transfer.launch_delays`). The time blocked counts from 50 us on, as far as the
 gather is exposed in the end:
 
     cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked
 
-Reported above 2 % of the step, both thresholds from docs/thresholds.md.  On CPU ranks a collective
-runs on a thread of its own, and no kernel is in its way: not applicable.
+Reported above 2 % of the step, both thresholds from docs/thresholds.md. Not applicable to CPU ranks: there a
+collective runs on a thread of its own, and no kernel holds it.
 """
 
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from zprof.rules.rule import (
 
 _WORTH_RATIO = 0.02
 _BLOCKED_NS = 50_000
-#: Gathers that are blocked less often than this are so by chance.
+#: If a smaller share of the gathers is blocked, it is by chance.
 _OFTEN_RATIO = 0.25
 _SURE_COUNT = 10
 _SAVING_RATIOS = (0.7, 1.1)
@@ -54,7 +53,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blocked:
-    """Gathers of the window; times per step."""
+    """Gathers of the window; times are per step."""
 
     count: int
     blocked: int
@@ -64,7 +63,7 @@ class _Blocked:
 
 
 def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where ready all_gathers start late behind kernels."""
+    """Return a finding if ready all_gathers start late behind kernels."""
     if analysis.run.device == "cpu" or analysis.run.world_size == 1:
         return None
     if has_no_collectives(analysis):

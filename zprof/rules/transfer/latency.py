@@ -1,8 +1,8 @@
-"""The latency of a run's collectives, and what is ordinary.
+"""Estimate the latency of a run's collectives, and state what is ordinary.
 
-Ordinary is what the model of a ring in NCCL assumes (src/graph/tuning.cc): 8.4 us, and for each hop 3.4 us
-over NVLink or 14 us over a network.  Out of the ordinary is 50 us more than that over a network: slower
-transports (sockets) and busy hosts are given that much.
+Ordinary is what NCCL's model of a ring assumes (src/graph/tuning.cc): 8.4 us, and for each hop 3.4 us over
+NVLink or 14 us over a network. Latency is out of the ordinary from 50 us above that of a network: the margin
+covers slower transports (sockets) and busy hosts.
 """
 
 from collections.abc import Mapping, Set
@@ -19,19 +19,20 @@ from zprof.rules.transfer.traffic import transfer_times
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
 _SLACK_NS = 50_000.0
-#: A fit of few messages, or whose latency is as small as what it misses, says nothing.
+#: A fit is ignored if it has few messages, or if its latency is as small as what it misses.
 _FIT_MESSAGES, _FIT_TIMES = 8, 3.0
 _FIT_RESIDUAL_RATIO = 0.2
-#: Of the messages' time: with more beside them, other groups' messages are in what they take; with less, too,
-#: but by no more than that.
+#: Maximum share of the messages' time with messages of other groups beside them, which lengthen them.
 _SHARED_RATIO = 0.1
-#: A message of so small a share of the others is all latency.
+#: A message of this share of the others' size is all latency.
 _TINY_RATIO = 1 / 64
-#: Each rank sends as much in both: what a rank has goes around once.
+#: Each rank sends as much in both: its data goes around the ring once.
 _RINGS = ("all_gather", "reduce_scatter")
-#: A standard deviation by the median distance from the mean, and how many of them an estimate may be off.
+#: Converts the median distance from the mean to a standard deviation; how many of those an estimate may be
+#: off.
 _DEVIATION_OF_MEDIAN, _ERRORS = 1.48, 2.0
-#: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
+#: If sizes are not recorded, up to this many all_reduces per step are scalars if quicker than this quantile
+#: of the rest.
 _SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
 
 
@@ -43,7 +44,7 @@ class Latencies:
     of_rows: Mapping[int, str]
 
     def of_row(self, row: int) -> float | None:
-        """Return the latency of a row's group, or of the only group that is known; None if unknown."""
+        """Return the latency of a row's group, or of the only known group for a stream; None if unknown."""
         known = self.by_ranks.get(self.of_rows[row])
         if known is None and len(self.by_ranks) == 1 and self.of_rows[row].startswith("stream"):
             return next(iter(self.by_ranks.values()))
@@ -51,18 +52,18 @@ class Latencies:
 
 
 def ordinary_ns(ranks: int) -> tuple[float, float]:
-    """Return the latency of a ring within a host, and over a network."""
+    """Return the latency of a ring within a host, and over a network, in ns."""
     hops = max(1, ranks - 1)
     return _BASE_NS + hops * _NVLINK_HOP_NS, _BASE_NS + hops * _NETWORK_HOP_NS
 
 
 def max_ordinary_ns(ranks: int) -> float:
-    """Return the longest latency of a ring of so many ranks that is still ordinary."""
+    """Return the longest latency of a ring of so many ranks that is still ordinary, in ns."""
     return _SLACK_NS + ordinary_ns(ranks)[1]
 
 
 def read_latencies(analysis: RunAnalysis) -> Latencies:
-    """Read the latency of each group: from fits over sizes, and from messages that are next to empty."""
+    """Return the latency of each group, from fits over sizes and from messages that are almost empty."""
     rows = analysis.collectives
     ranks = rows["group"].astype(str).map(_group_ranks)
     found: dict[str, float] = {}
@@ -88,7 +89,7 @@ def _group_ranks(group: str) -> str:
 
 
 def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | None:
-    """The smallest latency of the fits that tell it: of a fit over large messages alone it is an error."""
+    """Return the smallest latency of the fits that show it; fits over large messages alone do not."""
     found = []
     for fit in analysis.time.fits:
         if _group_ranks(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
@@ -105,10 +106,10 @@ def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) ->
 
 
 def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
-    """The latency of gathers and reduce_scatters together: as many ranks send as many bytes in both.
+    """Return the latency of gathers and reduce_scatters together: each rank sends equally many bytes in both.
 
-    Gradients may have other types than parameters, so that the sizes of both are further apart.  That both
-    are as fast must show in the sizes of one of them.
+    Gradients may have other types than parameters, so sizes of both kinds are further apart. The sizes of one
+    of the kinds must confirm that both are equally fast.
     """
     mine = rows[rows["kind"].astype(str).isin(_RINGS) & (rows["bytes"] > 0)]
     if len(mine) < _FIT_MESSAGES:
@@ -130,7 +131,7 @@ def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Intercept:
-    """What a message without bytes would take, its standard error, and what the line misses in the median."""
+    """The time of a message without bytes, its standard error, and the median residual of the line."""
 
     ns: float
     error_ns: float
@@ -142,7 +143,7 @@ class _Intercept:
 
 
 def _fit_intercept(sizes: Floats, times: Floats) -> _Intercept | None:
-    """Extend the line through sizes and times to 0: the error says what close sizes are worth."""
+    """Extend the line through sizes and times to 0; the error grows if sizes are close to each other."""
     line = fit_line(sizes, times, least_spread=1.0)
     if line is None:
         return None
@@ -159,7 +160,7 @@ def _sized_times(analysis: RunAnalysis, rows: pd.DataFrame) -> tuple[Floats, Flo
 
 
 def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -> dict[str, float]:
-    """Return the latency of groups of which a larger one that has all their ranks is known: hop by hop."""
+    """Return the latency, hop by hop, of groups all of whose ranks are in a larger group with a known one."""
     found = {}
     members = {name: frozenset(name.split(",")) for name in (*unknown, *known) if "," in name}
     for name in sorted(unknown & members.keys()):
@@ -175,7 +176,7 @@ def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -
 
 
 def _shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
-    """Return how much of the transfers of ``rows`` those of other ranks' groups run beside."""
+    """Return the share of the transfers of ``rows`` that run beside those of groups of other ranks."""
     beside = whole = 0
     ranks = analysis.collectives["group"].astype(str).map(_group_ranks)
     others = analysis.collectives[~ranks.isin(set(ranks.loc[rows.index]))]

@@ -1,14 +1,14 @@
 """ZP403 latency_bound_collectives: messages spend their time on the link's latency, not on their bytes.
 
-T = a + bytes / bandwidth, per kind and group.  The latency a is that of the fit over message sizes, or,
-where there is one size only, the time of tiny messages (a norm, the loss) in the same group.  It is the
-cause where count * a > 50 % of the messages' time, what shows of them is above 3 % of the step, and a is
-out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer/small_messages.py; the
-first two thresholds are those of docs/thresholds.md).
+T = a + bytes / bandwidth, per kind and group. The latency a is that of the fit over message sizes, or, if
+there is only one size, the time of tiny messages (a norm, the loss) in the same group. It is the cause if
+count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is out of the ordinary or
+there are no wrapped units to blame (zprof/rules/transfer/small_messages.py; the first two thresholds are
+those of docs/thresholds.md).
 
-Saving: the step with messages two to sixteen times as large, whichever suffices, from a model of its
-passes (zprof/rules/transfer/traffic.py); at most what a link of ordinary latency would win, where
-that is more: the step replayed with what is beyond it taken off each message (zprof/replay/queue_model.py).
+Saving: the step with messages of the sizes that help, from a model of its passes
+(zprof/rules/transfer/traffic.py). The upper bound is what a link of ordinary latency would gain if that is
+more: the step replayed with the excess latency removed from each message (zprof/replay/queue_model.py).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -38,12 +38,12 @@ _BUCKET_FIXES = {
     "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
     "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
 }
-#: Where units are gathered, and where gradients alone are reduced.
+#: For programs that gather units, and for those that only reduce gradients.
 FIXES = (_UNIT_FIXES, _BUCKET_FIXES)
 
 
 def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where a link of high latency is what messages wait for."""
+    """Return a finding if messages wait for a link of high latency."""
     missing = unknown_latency_gap(analysis, Cause.LATENCY_BOUND_COLLECTIVES)
     if missing:
         return missing

@@ -1,15 +1,15 @@
 """ZP402 low_bus_bandwidth: large messages move at far less than the bandwidth they should have.
 
-Bus bandwidth of one collective = bytes * bus factor / T with T from the last start to the first end:
-waiting for a late rank is not in it.  Only large messages count, and none that are mostly latency.  They
-should have what the caller says, else what the baseline reached with messages of a comparable kind and a
-similar size, else what other groups of the run reach.  Where no sizes were recorded, the messages of a kind
-are held against the same ones of the baseline by their time.  A rank that all slow groups have, and no other
-group, has the slow link.  Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
+Bus bandwidth of one collective = bytes * bus factor / T, with T from the last start to the first end, so
+waiting for a late rank does not count. Only large messages count, and none that are mostly latency. The
+expected bandwidth is what the caller states, else what the baseline reached with messages of a comparable
+kind and a similar size, else what other groups of the run reach. If no sizes were recorded, the messages of a
+kind are compared with the same ones of the baseline by time. A rank that all slow groups have, and no other
+group, has the slow link. Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
 
-With q = seen / expected, the transfer t of which e is exposed shrinks to q t, and so does the queue that
-it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q) t).  Where the step can be
-replayed, it is what the replay wins with transfers of q t.
+With q = seen / expected, a transfer t with an exposed part e shrinks to q t, and so does the queue that it
+makes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t). If the step can be replayed,
+it is the gain of the replay with transfers of q t.
 """
 
 from collections.abc import Iterator
@@ -46,9 +46,9 @@ from zprof.rules.transfer.traffic import read_step_traffic
 
 _WORTH_RATIO = 0.03
 _SURE_COUNT = 10
-#: Messages of so small a part of the largest (a norm, a flag) say nothing of bandwidth.
+#: Messages smaller than the largest by more than this factor (a norm, a flag) say nothing about bandwidth.
 _SMALLEST = 64
-#: Of a slow group.
+#: Columns that are read of a slow group.
 _COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
 _FIX = (
     "NCCL: run once with NCCL_DEBUG=INFO and see which network it took (NET/Socket is TCP)\n"
@@ -59,7 +59,7 @@ _FIX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
-    """One kind of collective of a group below its expected bandwidth; times per step of its ranks."""
+    """One kind of collective of a group below its expected bandwidth; times are per step and rank."""
 
     rate: GroupRate
     expected: ExpectedBandwidth
@@ -68,23 +68,23 @@ class _Slow:
 
     @property
     def seen(self) -> float:
-        """Bus bandwidth."""
+        """Bus bandwidth in bytes per second."""
         return self.rate.bytes_per_s
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """Per step: both bounds of the module's formula."""
+        """Saving per step: both bounds of the module's formula."""
         lost = 1 - self.seen / self.expected.bytes_per_s
         return (lost * self.exposed_ns, min(self.exposed_ns, lost * self.transfer_ns))
 
 
 def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where large messages are slower than the baseline's, or than those of other groups."""
+    """Return a finding if large messages are slower than the baseline's, or than those of other groups."""
     return _check(analysis, baseline, None)
 
 
 def check_against(expected_bytes_per_s: float) -> Check:
-    """The same check against a bus bandwidth that the caller expects of the link."""
+    """Return the same check against a bus bandwidth that the caller expects of the link."""
 
     def check(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
         return _check(analysis, baseline, ExpectedBandwidth(bytes_per_s=expected_bytes_per_s, of="you"))
@@ -126,7 +126,7 @@ def _check(
 
 
 def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
-    """Finding where messages of unknown sizes take clearly longer than the same ones of the baseline."""
+    """Return a finding if messages of unknown size take clearly longer than the same ones of the baseline."""
     seen = compare_unsized(analysis, baseline)
     slow = [each for each in seen if each.reached_ratio < BASELINE_RATIO]
     low = sum((1 - each.reached_ratio) * each.exposed_ns for each in slow)
@@ -161,7 +161,7 @@ def _is_low(rate: GroupRate, expected: ExpectedBandwidth) -> bool:
 
 
 def _select_bandwidth_bound(reached: ReachedBandwidth) -> list[GroupRate]:
-    """Groups and kinds whose messages' time is that of their bytes, not of the link's latency."""
+    """Return the groups and kinds whose messages' time is that of their bytes, not of the link's latency."""
     traffic = read_step_traffic(reached.analysis)
     late = {
         messages.kind
@@ -192,7 +192,7 @@ def _measure_slow_groups(
 
 
 def _largest_saving(slow: list[_Slow]) -> tuple[float, float]:
-    """Of groups of other ranks the one that loses most: they wait for each other, not one after another."""
+    """Return the saving of the groups that lose most, one per kind: groups of other ranks run in parallel."""
     kinds: dict[CollectiveKind, tuple[float, float]] = {}
     for entry in slow:
         kinds[entry.rate.kind] = max(
@@ -222,7 +222,7 @@ def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) ->
 
 
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
-    """Return how much of the expected bandwidth each slow kind of collective reaches."""
+    """Return the share of the expected bandwidth that each slow kind of collective reaches."""
     seen = {entry.what: float(entry.value) for entry in finding.evidence}
     return {kind: seen[_name_reached(kind)] for kind in CollectiveKind if _name_reached(kind) in seen}
 

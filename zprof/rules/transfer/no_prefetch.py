@@ -1,28 +1,27 @@
-"""ZP401 no_prefetch: all_gathers begin when their result is already needed.
+"""ZP401 no_prefetch: all_gathers start when their result is already needed.
 
-An all_gather of the unit k+1 can run under the compute of unit k.  Signal of one all_gather, on a CPU rank
-and on a device alike: next to no compute runs beside it, although since the all_gather before it there was
-compute beside which the link was idle (``free_compute_ns``,
-:mod:`zprof.analysis.time.transfer.launch_delays`).
-That compute is what could have hidden it, so with
+An all_gather of unit k+1 can run under the compute of unit k. Signal of one all_gather, on a CPU rank and on
+a device alike: next to no compute runs beside it, although since the previous all_gather there was compute
+beside which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.transfer.launch_delays`). That
+compute could have hidden it, so with
 
-    blocked_i = its exposed transfer + that of the collectives that it stood behind
+    blocked_i = its exposed transfer + that of the collectives that it was queued behind
 
     hideable = sum over the late ones of min(blocked_i, free_i)       per rank and step
     at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
 
-because prefetch lets the compute of one unit, also of the last one, hide the gathers of others, too, and the
-waiting for ranks that come now and then late with it.  Where the model of the run knows the saving too, both
-must allow it (:mod:`zprof.rules.saving_range`).  What could run long before it began waits for the
-device, not for its launch: it says nothing.
+because prefetch lets the compute of one unit, also of the last one, hide the gathers of others, too, and with
+it the waiting for ranks that come late now and then. If the model of the run knows the saving too, both must
+allow it (:mod:`zprof.rules.saving_range`). A gather that could run long before it started waits for the
+device, not for its launch, and does not count.
 
 FSDP2 waits for an all_gather of a CPU rank in the call that launches it, prefetched or not (its streams are a
-device's; ``torch.distributed.fsdp``, ``FSDPParamGroup.unshard``): there a finding is a note with a saving
-from 0 on, for only a switch that is not public makes these calls asynchronous.
+device's; ``torch.distributed.fsdp``, ``FSDPParamGroup.unshard``). There a finding is a note with a saving
+from 0 on, because only a private switch makes these calls asynchronous.
 
 Thresholds: 30 % of the all_gathers' transfer exposed (without prefetch all of it is; with it, simulated on a
-network that only just suffices, 7 %).  The others are ours, from simulated jobs, where 50 % and 115 % held
-the truth.
+network that only just suffices, 7 %). The others are ours, from simulated jobs, where 50 % and 115 % held the
+truth.
 """
 
 from dataclasses import dataclass
@@ -48,27 +47,27 @@ from zprof.rules.rule import (
 )
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 
-#: Compute beside an all_gather below this share of its duration hides nothing worth the name.
+#: Compute beside an all_gather below this share of its duration does not hide it.
 _HIDES_NOTHING_RATIO = 0.10
 #: Free compute before an all_gather below this share of its duration would not hide it either.
 _WORTH_HIDING_RATIO = 0.10
-#: From when it could run to its start, at least this long and this share of it: something else holds it.
+#: If it could run this long, and this share of its duration, before it started, something else held it.
 _STARTS_LATE_NS = 50_000
 _STARTS_LATE_RATIO = 0.10
-#: All_gathers whose transfer is exposed to a smaller share than this are prefetched well enough.
+#: All_gathers whose transfer is exposed to a smaller share are prefetched well enough.
 _EXPOSED_RATIO = 0.30
 #: A saving below this share of the step is not worth a finding.
 _WORTH_RATIO = 0.03
-#: What is left of the hideable time at least: gathers beside compute take cores and memory from it.
+#: Minimum share of the hideable time that is saved: gathers beside compute take cores and memory from it.
 _SURE_RATIO = 0.5
-#: What prefetch wins beyond: a rank that is not blocked does not wake up and launch anew, either (the
-#: reference engine on two gloo ranks won up to 1.08 times the blocked time).
+#: Maximum saving relative to the hideable time: a rank that is not blocked does not wake up and launch again
+#: (the reference engine on two gloo ranks gained up to 1.08 times the blocked time).
 _MAX_SAVING_RATIO = 1.15
-#: With fewer all_gathers a step there is no other unit to prefetch.
+#: With fewer all_gathers per step there is no other unit to prefetch.
 _MIN_GATHERS = 3
 _SURE_STEPS = 3
 _SURE_LATE_RATIO = 0.5
-#: With a smaller share of late ones there is prefetch, and something else brings some of them too late.
+#: With a smaller share of late ones there is prefetch, and something else delays some of them.
 _LATE_RATIO = 1 / 3
 
 FIXES = {
@@ -85,9 +84,9 @@ FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gathers:
-    """All_gathers of the window: how many come too late, and per step what that costs.
+    """All_gathers of the window: how many are late, and the cost per step.
 
-    ``launched``: their launches are known.  ``bound``: of most not all ranks were seen.
+    ``launched``: their launches are known. ``bound``: most of them were not seen on all ranks.
     """
 
     count: int
@@ -103,7 +102,7 @@ class _Gathers:
 
 
 def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where all_gathers are exposed for want of an earlier start."""
+    """Return a finding if all_gathers are exposed because they start late."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
     gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
@@ -147,13 +146,13 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
 
 
 def _is_late(gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
-    """Which hide under next to nothing although there was something."""
+    """Return a mask of the gathers that hide under next to nothing although there was compute."""
     alone = gathers["hidden_ns"] <= _HIDES_NOTHING_RATIO * duration
     return alone & (gathers["free_compute_ns"] > _WORTH_HIDING_RATIO * duration)
 
 
 def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
-    """Which a device kept although nothing was missing; none where the host itself computes."""
+    """Return a mask of the gathers that a device held although nothing was missing; none on CPU ranks."""
     if analysis.run.device == "cpu":
         return pd.Series(False, index=gathers.index)
     stood = gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]
@@ -162,13 +161,16 @@ def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[
 
 
 def _max_saving_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Of each step: what the late ones block, as far as there is compute, that of the last unit with it."""
+    """Return per step what the late gathers block, as far as there is compute to hide it.
+
+    The compute of the last unit, taken as the largest, counts too.
+    """
     steps = rows.groupby(["rank", "step"])
     return _MAX_SAVING_RATIO * steps["waited"].sum().clip(upper=steps["free"].sum() + steps["free"].max())
 
 
 def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> float:
-    """Cut each step's claim to its compute that hides no collective yet; the mean of a rank's step."""
+    """Cut each step's claim to its compute that hides nothing yet; return the mean per rank and step."""
     steps = analysis.steps.set_index(["rank", "step"])
     free = (steps["compute_ns"] - steps["overlapped_ns"]).clip(lower=0)
     return mean_per_step(analysis, claimed.clip(upper=free.reindex(claimed.index).fillna(0)).sum())
@@ -179,7 +181,7 @@ def _is_worth(seen: _Gathers, wall: float) -> bool:
 
 
 def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
-    # with ranks missing the exposed time may be waiting for one of them, which no launch makes shorter
+    # with ranks missing the exposed time may be waiting for one of them, which no launch shortens
     low = 0.0 if seen.bound or _waits_at_once(analysis) else _SURE_RATIO * seen.hideable_ns
     high = max(seen.hideable_ns, seen.most_ns)
     expected = _bound_saving(analysis, seen, (low, high))
@@ -225,5 +227,5 @@ def _confidence(analysis: RunAnalysis, seen: _Gathers) -> Confidence:
 
 
 def _waits_at_once(analysis: RunAnalysis) -> bool:
-    """Whether the engine blocks the host for every all_gather, whenever it launches it."""
+    """Return whether the engine blocks the host for every all_gather, whenever it launches it."""
     return analysis.run.device == "cpu" and analysis.training.engine.lower() == "fsdp2"

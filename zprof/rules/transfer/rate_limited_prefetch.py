@@ -1,21 +1,21 @@
-"""ZP406 rate_limited_prefetch: gathered memory must be free before the next all_gather, and that costs.
+"""ZP406 rate_limited_prefetch: gathered memory must be free before the next all_gather, and that costs time.
 
-FSDP1's rate limiter blocks the host until an earlier unit is freed (``limit_all_gathers``).  The host then
-has no lead any more: the device runs dry until it has launched again (a resume gap of about 235 us a gather:
-pytorch #108234).  A wait for an event that no such range stands around is blocking_sync.
+FSDP1's rate limiter blocks the host until an earlier unit is freed (``limit_all_gathers``). The host then
+loses its lead: the device runs dry until the host has launched again (a resume gap of about 235 us per
+gather: pytorch #108234). A wait for an event outside of such a range is blocking_sync.
 
     cost = sum over the holds of the compute that is missing after each   (``RunAnalysis.limiter``)
 
-Reported from 2 % of the step on, the share proposed where the gap was first described.  The time for which
-the host is blocked while its device computes costs nothing by itself.
+Reported from 2 % of the step on, the share proposed when the gap was first described. Time for which the host
+is blocked while its device computes costs nothing by itself.
 
-FSDP2 limits on the device instead: the gather waits for the event of a reshard, two units back.  Where it
-began as soon as it could, with compute beside it, but too little, although the link was idle before, more
-depth would hide the rest: a note of low confidence, because it costs memory, and because which event it
-waited for a trace does not say.
+FSDP2 limits on the device instead: the gather waits for the event of a reshard, two units back. If it started
+as soon as it could, with too little compute beside it although the link was idle before, more depth would
+hide the rest. That is a note of low confidence, because it costs memory, and because a trace does not show
+which event it waited for.
 
 A rank without a device computes on the thread that launches: what a limiter waits for is done by then, and
-there is no lead to lose.  So the first form is not there on CPU ranks.
+there is no lead to lose. So the first form does not exist on CPU ranks.
 """
 
 from dataclasses import dataclass
@@ -39,15 +39,15 @@ from zprof.rules.rule import (
     wall_ns,
 )
 
-#: Of the step: what a limiter, and what a prefetch that is not deep enough, must cost.
+#: Minimum cost as a share of the step, of a limiter and of a prefetch that is not deep enough.
 _WORTH_RATIO = 0.02
 _WORTH_DEPTH_RATIO = 0.03
-#: Of the idle time: the launches themselves take some time, whenever they come.
+#: Minimum share of the idle time that is saved: the launches themselves take some time, whenever they come.
 _SURE_RATIO = 0.7
 _SURE_STEPS = 3
-#: Compute beside a gather, as a share of its duration, from which it was prefetched at all.
+#: Minimum compute beside a gather, as a share of its duration, to call it prefetched.
 _BESIDE_RATIO = 0.10
-#: From when it could run to its start: more than this is not the event's doing.
+#: A longer delay from when it could run to its start has another cause than the event.
 _AT_ONCE_NS = 50_000
 
 _FIXES = {
@@ -67,7 +67,7 @@ _DEEPER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Holds:
-    """What a limiter costs a step."""
+    """The cost of a limiter per step."""
 
     count: float
     blocked_ns: float
@@ -76,7 +76,7 @@ class _Holds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ShallowPrefetch:
-    """Gathers of which a part hides, a step: what is exposed, and what more depth could hide of it."""
+    """Gathers that hide in part, per step: what is exposed, and what more depth could hide of it."""
 
     count: float
     exposed_ns: float
@@ -84,7 +84,7 @@ class _ShallowPrefetch:
 
 
 def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where holding gathers back leaves the device idle, or exposes what could hide."""
+    """Return a finding if holding gathers back leaves the device idle, or exposes what could hide."""
     if has_no_collectives(analysis):
         return untested_gap(
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"

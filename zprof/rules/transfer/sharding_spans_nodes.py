@@ -1,17 +1,17 @@
-"""ZP408 sharding_spans_nodes: parameters are sharded over hosts, and the link between them is the slow one.
+"""ZP408 sharding_spans_nodes: parameters are sharded over hosts, and the link between them is slow.
 
-The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each; what
-shows of it is above 5 % of the step (docs/thresholds.md), and its bus bandwidth is below 50 % of what groups
-within a host reach with messages of a similar size, in this run or in the baseline.  Where no such group
-was recorded: below 20 GB/s, which is what a PCIe 4.0 x16 slot gives within a host that has nothing
-better; then it is an assumption, and the confidence is medium.
+The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each. More
+than 5 % of the step is exposed (docs/thresholds.md), and the group's bus bandwidth is below 50 % of what
+groups within a host reach with messages of a similar size, in this run or in the baseline. If no such group
+was recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot gives within a host that has nothing better.
+That is an assumption, so the confidence is medium.
 
-Saving: the step with shards within a host of h ranks and replicas over r hosts (HSDP).  A gather or
-reduce_scatter of B bytes then takes latency + B (h-1)/h / bandwidth within a host, and an all_reduce of
-B / h over the replicas follows on the present link: latency + 2 (r-1)/r B / h / bandwidth now.  Without a
-measured bandwidth within a host the bounds are those of twice the present one, and of one without bound.
-On CPU ranks the main thread may block on each reduce_scatter before it launches the all_reduce: the lower
-bound is then without those.  Each rank must hold the states of a host's share: that costs memory.
+Saving: the step with shards within a host of h ranks and replicas over r hosts (HSDP). A gather or
+reduce_scatter of B bytes then takes latency + B (h-1)/h / bandwidth within a host. An all_reduce of B / h
+over the replicas follows on the present link: latency + 2 (r-1)/r B / h / bandwidth now. Without a measured
+bandwidth within a host the bounds are those of twice the present one, and of an infinite one. On CPU ranks
+the main thread may block on each reduce_scatter before it launches the all_reduce, so the lower bound
+excludes these. Each rank must hold the states of a host's share, which costs memory.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from zprof.rules.transfer.traffic import (
 
 _WORTH_RATIO = 0.05
 _LOW_RATIO = 0.50
-#: What messages within a host reach at least; see above.
+#: Minimum bandwidth of messages within a host; see above.
 _WITHIN_HOST_BYTES_PER_S = 20e9
 _ASSUMED_TIMES = 2.0
 _SURE_COUNT = 10
@@ -60,7 +60,7 @@ FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spanning:
-    """The group that shards over hosts.  ``within``: what its messages would reach; None: not measured."""
+    """The group that shards over hosts. ``within``: what its messages would reach, None if not measured."""
 
     step: StepModel
     messages: Messages
@@ -71,7 +71,7 @@ class _Spanning:
 
 
 def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where shards on several hosts make the slow link carry every gather."""
+    """Return a finding if shards on several hosts send every gather over the slow link."""
     if has_no_collectives(analysis):
         return untested_gap(
             Cause.SHARDING_SPANS_NODES, "no collective was recorded", "record the time window"
@@ -97,7 +97,7 @@ def _list_groups(messages: Messages) -> list[str]:
 
 
 def _find_layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
-    """Hosts of a group, and ranks on each; None within a host, with one rank on each, or unevenly."""
+    """Return hosts of a group and ranks on each; None within a host, with one rank on each, or if uneven."""
     layouts = {(len(hosts), count) for hosts in counted for count in hosts.values()}
     hosts, per_host = min(layouts)
     return (hosts, per_host) if len(layouts) == 1 and hosts > 1 and per_host > 1 else None
@@ -137,7 +137,7 @@ def _saving(found: _Spanning, *, cpu: bool) -> tuple[float, float]:
 
 
 def _blocked_ns(found: _Spanning, rate: float) -> float:
-    """What the main thread of a CPU rank may lose to reduce_scatters, and to one more message for each."""
+    """Return what a CPU rank's main thread may lose to reduce_scatters, and to one more message for each."""
     reduces = [one.reduce_ns for one in _hsdp_passes(found, rate) if one.reduce_ns]
     messages = sum(messages.count for messages in found.step.traffic.both)
     return sum(reduces) + found.step.idle_ns * len(reduces) / messages
@@ -150,13 +150,13 @@ def _exposed_with_hsdp(found: _Spanning, rate: float) -> tuple[float, float]:
 
 
 def _transfer_scale(found: _Spanning, rate: float) -> float:
-    """Time of a message within a host, of its time now: bytes (h-1)/h in place of (n-1)/n."""
+    """Return the time of a message within a host relative to now: bytes (h-1)/h in place of (n-1)/n."""
     ranks, size = found.per_host, found.per_host * found.hosts
     return (ranks - 1) / ranks / ((size - 1) / size) * found.seen / rate
 
 
 def _hsdp_passes(found: _Spanning, rate: float) -> list[Pass]:
-    """The passes of HSDP."""
+    """Return the passes of the step with HSDP."""
     traffic, times = found.step.traffic, _transfer_scale(found, rate)
     reduces = traffic.reduces
     replicas = 0.0

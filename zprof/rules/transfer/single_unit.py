@@ -1,16 +1,16 @@
 """ZP405 single_unit: the model is gathered, or its gradients are reduced, as a whole: nothing runs beside it.
 
-With one unit the first all_gather of a step has no compute before it, and the last reduction none after
-it.  Signal: at most two all_gathers a step (forward and backward), of which the largest carries more than
-50 % of the bytes of a pass, and more than 80 % of the first one's transfer shows.  Where nothing is
-gathered (stages 0 to 2), the same of the last reduction, where it carries more than 90 % of the gradients:
-of two buckets the first hides, and the last may hold what the backward computes last.
-Thresholds are those of docs/thresholds.md (SpecForge #566).  It must cost 3 % of the step.
+With one unit the first all_gather of a step has no compute before it, and the last reduction none after it.
+Signal: at most two all_gathers per step (forward and backward), the largest of which carries more than 50 %
+of the bytes of a pass, and more than 80 % of the first one's transfer is exposed. If nothing is gathered
+(stages 0 to 2), the same holds for the last reduction, if it carries more than 90 % of the gradients: of two
+buckets the first hides, and the last may hold what the backward computes last. Thresholds are those of
+docs/thresholds.md (SpecForge #566). It must cost 3 % of the step.
 
-Saving: the step with the same model in 4 to 48 units, as blocks of a model are, from the model of its
-passes: T / n instead of T shows of the first gather and of the last reduction, more where the link is slow.
-A unit that is the only one stays gathered (FSDP2 never drops the root); blocks are gathered again for
-their backward, and the saving is that of blocks that are.
+Saving: the step with the same model in 4 to 48 units, like the blocks of a model, from the model of its
+passes: T / n instead of T is exposed of the first gather and of the last reduction, more if the link is slow.
+A single unit stays gathered (FSDP2 never drops the root). Blocks are gathered again for their backward, and
+the saving accounts for that.
 """
 
 from dataclasses import replace
@@ -40,16 +40,16 @@ from zprof.rules.transfer.traffic import (
 
 _MAX_MESSAGES = 2
 _MIN_BYTES_RATIO = 0.50
-#: Of the gradients: beside one bucket there may be a loss, a norm or buffers.
+#: Minimum share of the gradients: beside one bucket there may be a loss, a norm or buffers.
 _ONE_BUCKET_RATIO = 0.90
 _EXPOSED_RATIO = 0.80
 _WORTH_RATIO = 0.03
 _BLOCKS = (4, 6, 8, 12, 24, 48)
 _SURE_STEPS = 3
-#: On a CPU rank launching a large message takes long (82 ms for 49 MiB), for it copies: that goes with the
-#: bytes.  A small one takes up to this long where processors are short.
+#: On a CPU rank launching a large message takes long (82 ms for 49 MiB) because it copies, in proportion to
+#: the bytes. A small one takes up to this long if processors are short.
 _LAUNCH_NS = 1_000_000
-#: DDP's default: no smaller bucket was asked for, and whether it helps is a guess.
+#: DDP's default: no smaller bucket was requested, and whether it helps is a guess.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
 
 UNIT_FIXES = {
@@ -67,7 +67,7 @@ _BUCKET_FIXES = {
 
 
 def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where one message carries the model and has nothing to hide under."""
+    """Return a finding if one message carries the model and has nothing to hide under."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.SINGLE_UNIT, "no collective was recorded", "record the time window")
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
@@ -84,7 +84,7 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 
 
 def _is_one_message(messages: Messages, least_ratio: float) -> bool:
-    """Whether one message carries at least this share of what a pass moves."""
+    """Return whether one message carries more than this share of what a pass moves."""
     rows = messages.rows
     steps = rows.groupby(["rank", "step"])
     if float(steps.size().median()) > _MAX_MESSAGES:
@@ -95,7 +95,7 @@ def _is_one_message(messages: Messages, least_ratio: float) -> bool:
 
 
 def _shown_ratio(messages: Messages, *, first: bool) -> float:
-    """Of the first, or the last, large message of a step: how much of its transfer shows."""
+    """Return the exposed share of the first, or the last, large message of a step."""
     rows = messages.rows.sort_values("start_ns")
     rows = rows[rows["bytes"] >= rows["bytes"].max() * _MIN_BYTES_RATIO]
     steps = rows.groupby(["rank", "step"], sort=False)
@@ -142,7 +142,7 @@ def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evide
 
 
 def _limit_launch_cost(traffic: StepTraffic) -> StepTraffic:
-    """With what launching costs a message whatever its size."""
+    """Return the traffic with launch costs that do not depend on the size of a message."""
     gathers, reduces = (
         messages and replace(messages, launch_ns=min(messages.launch_ns, messages.count * _LAUNCH_NS))
         for messages in (traffic.gathers, traffic.reduces)

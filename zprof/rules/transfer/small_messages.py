@@ -1,11 +1,11 @@
-"""Messages that are mostly latency: is the link slow to answer, or are the units too small?
+"""Find messages that are mostly latency, and tell slow links from units that are too small.
 
     share = count * latency / sum of times > 50 %      and exposed time of them > 3 % of the step
 
-Larger messages fix both, but they are not the same fault. Units are the fault if the names of units tell
-more than three of a block (``layers.3.attn.wq`` lies in ``layers.3``), or if the link's latency is ordinary;
-else it is the latency. Ordinary is up to 200 us: ten times what an all_reduce of one element takes between
-eight GPUs of a host in a public trace (18.6 us), which leaves room for rings over some hosts.
+Larger messages fix both, but they are different faults. Units are the fault if their names show more than
+three per block (``layers.3.attn.wq`` lies in ``layers.3``), or if the link's latency is ordinary. Otherwise
+it is the latency. Ordinary is up to 200 us: ten times what an all_reduce of one element takes between eight
+GPUs of a host in a public trace (18.6 us), which leaves room for rings over several hosts.
 """
 
 import re
@@ -33,20 +33,20 @@ LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03
 UNITS_PER_BLOCK = 3
 ORDINARY_LATENCY_NS = 200_000
-#: Of what is exposed: a model that misses more of it is not sure of the rest.
+#: If the model misses more than this share of what is exposed, it is not sure of the rest.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
-#: Every message takes the latency at least: if one in ten takes less than half of it, it was noise.
+#: Every message takes at least the latency: if one in ten takes less than half of it, the estimate was noise.
 QUICK_SHARE, QUICKER_RATIO = 0.1, 0.5
 #: Fewer units than this are worse than small ones.
 MIN_UNITS = 4
-#: Messages that no link's latency is half of (64 MiB).
+#: Messages of which no link's latency is half (64 MiB).
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallMessages:
-    """Messages that are mostly latency.  ``per_block``: units of a block, None where names do not tell.
+    """Messages that are mostly latency. ``per_block``: units per block, None if names do not show it.
 
     ``is_met``: whether the quickest messages, too, take about the latency.
     """
@@ -60,19 +60,19 @@ class SmallMessages:
 
     @property
     def units_are_at_fault(self) -> bool:
-        """Whether the units are, and not the link."""
+        """Whether the units are at fault, and not the link."""
         if not self.step.traffic.before:
             return False
         return self.are_parts or self.latency_ns <= ORDINARY_LATENCY_NS
 
     @property
     def are_parts(self) -> bool:
-        """Whether names tell that units are parts of blocks."""
+        """Whether names show that units are parts of blocks."""
         return self.per_block is not None and self.per_block > UNITS_PER_BLOCK
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """Multiples of the present size that cure it: whole blocks where names tell, else enough."""
+        """Multiples of the present size that fix it: whole blocks if names show them, else what helps."""
         if self.per_block is not None and self.are_parts:
             return (self.per_block / 2, self.per_block)
         fewest = min(messages.count for messages in self.step.traffic.both)
@@ -80,17 +80,17 @@ class SmallMessages:
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """Per step, with messages of those sizes."""
+        """Saving per step with messages of those sizes."""
         return self.step.saving_ns(self.sizes)
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether larger messages win enough of the step."""
+        """Whether larger messages save enough of the step."""
         return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
 
     @property
     def evidence(self) -> list[Evidence]:
-        """What both rules show."""
+        """Evidence that both rules show."""
         facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
         facts += [
             Evidence(what="latency, share of their time", value=self.latency_ratio, unit="ratio"),
@@ -113,8 +113,10 @@ def _message_evidence(messages: Messages) -> list[Evidence]:
 
 
 def rate_small_messages(small: SmallMessages) -> Confidence:
-    """Low where next to nothing may be won, or quick messages refute the latency and no name speaks for it;
-    high where the model of the step meets what was seen.
+    """Return the confidence of a finding about small messages.
+
+    It is low if next to nothing may be saved, or if quick messages refute the latency and no name supports
+    it. It is high if the model of the step matches the measured one.
     """
     if is_guess(small.saving_ns, small.wall_ns) or not (small.is_met or small.are_parts):
         return Confidence.LOW
@@ -124,7 +126,7 @@ def rate_small_messages(small: SmallMessages) -> Confidence:
 
 
 def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """A gap where messages show, may be small, and nothing tells the latency."""
+    """Return a gap if exposed messages may be small and the latency is unknown, else None."""
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
@@ -144,7 +146,7 @@ def _is_exposed(traffic: StepTraffic, wall: float) -> bool:
 
 
 def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
-    """What is known of them; None where messages are not mostly latency, or cost nothing."""
+    """Return the small messages of a run, None if messages are not mostly latency or cost nothing."""
     if has_no_collectives(analysis) or analysis.run.world_size == 1:
         return None
     traffic = read_step_traffic(analysis)
@@ -176,18 +178,18 @@ def _units_per_block_of_traffic(traffic: StepTraffic) -> float | None:
 
 
 _BLOCK = re.compile(r"(?:[A-Za-z_]\w*\.)*\d+(?![^.\s\[])", re.ASCII)
-#: Longer names are nobody's module.
+#: Longer names are not module names.
 _MAX_NAME_LENGTH = 1_000
 
 
 def find_block(unit: str) -> str | None:
-    """The first numbered part of a unit's name, with what stands before; None without one."""
+    """Return a unit's name up to its first number, None without one."""
     found = _BLOCK.match(unit[:_MAX_NAME_LENGTH])
     return found.group() if found else None
 
 
 def count_units_per_block(units: Iterable[str]) -> float | None:
-    """Distinct units of a block, the median over the blocks; None where names tell of no block."""
+    """Return the median number of distinct units per block, None if no name shows a block."""
     blocks: dict[str, int] = {}
     for unit in sorted(set(units)):
         block = find_block(unit)

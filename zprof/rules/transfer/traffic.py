@@ -1,17 +1,17 @@
-"""What sharding moves in a step, and what the step would be with messages of other sizes.
+"""Read the traffic of sharding in a step, and model the step with messages of other sizes.
 
-The traffic is that of the group of each rank that moves most bytes by all_gather, else by reduce_scatter,
+For each rank, the traffic is that of the group that moves most bytes by all_gather, else by reduce_scatter,
 else by all_reduce. Means are over ranks and steps.
 
-The step is modelled as passes that compute and one link beside them. A pass computes once its gather is
-done, and its reduction follows it. The link carries one message after another in the order of their
-launches; gathers are launched ``ahead`` passes early, and no earlier, for what they fill must be free again.
+The step is modelled as passes that compute, and one link beside them. A pass computes once its gather is
+done, and its reduction follows it. The link carries one message after another in launch order. Gathers are
+launched ``ahead`` passes early, and no earlier, because the memory that they fill must be free again.
 
     saving = exposed now - exposed(model, n times the size) + what launching 1 - 1/n of the messages costs
 
-What the model misses of the present (wake-ups, copies, jitter) comes with each message, so half of it is
-taken to stay. On a CPU rank launching is on the thread that computes: it costs at least the spans of the
-launches, and with what follows a message at most the idle time too. Simulated steps came out within 5 % of
+What the model misses of the measured step (wake-ups, copies, jitter) comes with each message, so half of it
+is assumed to stay. On a CPU rank the computing thread also launches. That costs at least the spans of the
+launches, and at most the idle time too, for what follows a message. Simulated steps came out within 5 % of
 the result.
 """
 
@@ -26,16 +26,16 @@ from zprof.analysis.time.collective_rows import encode_texts
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.rule import clock_uncertainty_ns, mean_per_step, select_kind
 
-#: How far ahead programs gather: none, the next unit, or some more.
+#: Prefetch depths of programs: none, the next unit, or some more.
 _PREFETCH_DEPTHS = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass of one unit.
+    """One pass over one unit.
 
-    ``replicate_ns``: what follows its reduction on another link (HSDP).  ``turns``: the unit is that of the
-    pass before, and was dropped after it: nothing can gather it earlier.
+    ``replicate_ns``: time of what follows its reduction on another link (HSDP). ``turns``: the unit is that
+    of the previous pass and was dropped after it, so nothing can gather it earlier.
     """
 
     compute_ns: float
@@ -46,7 +46,7 @@ class Pass:
 
 
 def modelled_exposed_ns(passes: Sequence[Pass], ahead: int) -> float:
-    """Time of the passes beyond their compute."""
+    """Return the time of the passes beyond their compute."""
     link = second = computed = 0.0
     gathered: list[float] = []
     ends: list[float] = []
@@ -68,7 +68,7 @@ def modelled_exposed_ns(passes: Sequence[Pass], ahead: int) -> float:
 
 
 def infer_prefetch_depth(passes: Sequence[Pass], seen_ns: float) -> int:
-    """How far ahead gathers run, as what was seen exposed tells."""
+    """Return the prefetch depth whose modelled exposed time is closest to the measured one."""
     return min(
         _PREFETCH_DEPTHS,
         key=lambda depth: (abs(modelled_exposed_ns(passes, depth) - seen_ns), abs(depth - 1)),
@@ -77,21 +77,21 @@ def infer_prefetch_depth(passes: Sequence[Pass], seen_ns: float) -> int:
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-#: A message of so small a share of the others is all latency.
+#: A message of this share of the others' size is all latency.
 _TINY_RATIO = 1 / 64
-#: Of the bytes of a kind: below it messages (a norm, a flag, the loss) do not count as its traffic.
+#: Messages below this share of a kind's largest one (a norm, a flag, the loss) do not count as its traffic.
 _COUNTS_RATIO = 1 / 1024
-#: A fit that misses the median message by more says nothing of the latency.
+#: A fit that misses the median message by more says nothing about the latency.
 _FIT_RESIDUAL_RATIO = 0.2
 _FIT_MESSAGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Messages of one kind.  ``count``, ``exposed_ns`` and ``launch_ns`` are of a step, the rest medians.
+    """Messages of one kind. ``count``, ``exposed_ns`` and ``launch_ns`` are per step, the others medians.
 
-    ``exposed_ns``: exposed transfer.  ``launch_ns``: what the main thread of a CPU rank spends on launching
-    them.  ``latency_ns``: of a message without bytes; None where the run does not tell it.
+    ``exposed_ns``: exposed transfer. ``launch_ns``: time that the main thread of a CPU rank spends on
+    launching them. ``latency_ns``: time of a message without bytes, None if unknown.
     """
 
     kind: CollectiveKind
@@ -104,7 +104,7 @@ class Messages:
     rows: pd.DataFrame
 
     def sized(self, times: float) -> float:
-        """Time of a message of so many times the bytes; without a known latency all of it is bytes."""
+        """Return the time of a message with ``times`` the bytes; without a known latency all of it scales."""
         latency = self.latency_ns or 0.0
         return latency + times * (self.each_ns - latency)
 
@@ -113,7 +113,7 @@ class Messages:
 class StepTraffic:
     """Gathers and reductions of a step.
 
-    ``before``: gathers serve the passes; else there are none, or they follow the update.
+    ``before``: gathers serve the passes; if False there are none, or they follow the update.
     """
 
     gathers: Messages | None
@@ -123,22 +123,22 @@ class StepTraffic:
 
     @property
     def both(self) -> tuple[Messages, ...]:
-        """Those that there are."""
+        """The existing ones of gathers and reductions."""
         return tuple(messages for messages in (self.gathers, self.reduces) if messages)
 
     @property
     def exposed_ns(self) -> float:
-        """Exposed transfer of a step."""
+        """Exposed transfer per step."""
         return sum(messages.exposed_ns for messages in self.both)
 
     @property
     def launch_ns(self) -> float:
-        """What launching costs the main thread of a CPU rank in a step."""
+        """Time per step that launching takes on the main thread of a CPU rank."""
         return sum(messages.launch_ns for messages in self.both)
 
     @property
     def latency_ratio(self) -> float | None:
-        """Share of the messages' time that is latency; None where it is not known of all."""
+        """Share of the messages' time that is latency, None if unknown for gathers or reductions."""
         known = [messages for messages in self.both if messages.latency_ns is not None]
         if len(known) < len(self.both):
             return None
@@ -146,7 +146,7 @@ class StepTraffic:
         return sum(messages.count * (messages.latency_ns or 0.0) for messages in known) / whole
 
     def resized(self, times: float) -> list[Pass]:
-        """The passes of a step if each unit, or bucket, were so many times as large."""
+        """Return the passes of a step with units, or buckets, that are ``times`` as large."""
         gather = self.gathers.sized(times) if self.gathers else 0.0
         reduce = self.reduces.sized(times) if self.reduces else 0.0
         gathers = _count_messages(self.gathers, times) if self.before else 0
@@ -174,13 +174,13 @@ class StepTraffic:
         return not _split_passes(_count_messages(self.gathers, 1), _count_messages(self.reduces, 1))[1]
 
     def gathering_again(self) -> "StepTraffic":
-        """The same, with units that are gathered for their backward too."""
+        """Return the same traffic with units that are gathered again for their backward."""
         if self.gathers is None or not self.keeps_units:
             return self
         return replace(self, gathers=replace(self.gathers, count=2 * self.gathers.count))
 
     def after_ns(self, times: float) -> float:
-        """Gathers of new parameters, which follow the update: nothing hides them."""
+        """Return the time of gathers of new parameters, which follow the update: nothing hides them."""
         if self.before or self.gathers is None:
             return 0.0
         return _count_messages(self.gathers, times) * self.gathers.sized(times)
@@ -191,14 +191,14 @@ def _count_messages(messages: Messages | None, times: float) -> int:
 
 
 def _split_passes(gathers: int, reduces: int) -> tuple[int, bool]:
-    """How many passes are forward ones, and whether the backward gathers again."""
+    """Return the number of forward passes, and whether the backward gathers again."""
     again = gathers >= 1.5 * reduces
     forward = gathers - reduces if again and reduces else gathers
     return max(1, forward), again and bool(reduces)
 
 
 def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
-    """The traffic of a run; None where it has none."""
+    """Return the traffic of a run, None if it has none."""
     rows = _select_sharding_group(analysis.collectives)
     gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
     if gathers is None and reduces is None:
@@ -209,14 +209,14 @@ def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
 
 
 def _first_launch(messages: Messages) -> float:
-    """When the first of a step is launched: the median over ranks and steps, to compare kinds by."""
+    """Return when the first message of a step is launched: the median over ranks and steps, in ns."""
     rows = messages.rows
     starts = rows["launch_start_ns"].fillna(rows["start_ns"]).astype("float64")
     return float(starts.groupby([rows["rank"], rows["step"]]).min().median())
 
 
 def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the group of each rank that shares most bytes."""
+    """Return the rows of each rank's group that moves most bytes."""
     rows = rows[rows["group_size"] > 1]
     group = _number_groups(rows["group"])
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
@@ -230,7 +230,7 @@ def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number_groups(groups: "pd.Series[str]") -> "pd.Series[int]":
-    """Groups by the order of their names, which are long where ranks are many."""
+    """Return a number for each group, in the order of their names, which are long if ranks are many."""
     codes, texts = encode_texts(groups)
     places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
     return pd.Series(places[codes], index=groups.index)
@@ -243,7 +243,7 @@ def _select_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.Dat
 def _read_messages(
     analysis: RunAnalysis, rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]
 ) -> Messages | None:
-    """Those of the kind of ``kinds`` that moves most."""
+    """Return the messages of the one kind in ``kinds`` that moves most, None if there are none."""
     mine = _select_kinds(rows, kinds)
     mine = mine[mine["bytes"] > _COUNTS_RATIO * mine["bytes"].max()]
     if mine.empty:
@@ -268,7 +268,7 @@ def _read_messages(
 
 
 def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[float]":
-    """Last start to first end of each collective that all ranks of the group were seen in."""
+    """Return the time from the last start to the first end of each collective that all its ranks show."""
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
     each = rows.groupby("instance").agg(start=("start_ns", "max"), end=("end_ns", "min"))
     times = (each["end"] - each["start"]).astype("float64")
@@ -276,7 +276,7 @@ def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[floa
 
 
 def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: CollectiveKind) -> float | None:
-    """Of a message without bytes: from the fit over sizes, else what tiny ones between the same ranks take.
+    """Return the time of a message without bytes: from the fit over sizes, else from tiny messages.
 
     Groups of the same ranks use the same links: a norm or a loss often has a group of its own.
     """
@@ -298,12 +298,12 @@ def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: Collec
 
 
 def _group_ranks(group: str) -> str:
-    """The ranks of a group: behind them may stand what tells it from others of the same ranks."""
+    """Return the ranks of a group without the suffix that distinguishes groups of the same ranks."""
     return group.split("#", 1)[0]
 
 
 def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
-    """What launching them costs the thread that computes, a step: nothing beside a device."""
+    """Return the launch time per step on the thread that computes: 0 for a device."""
     if analysis.run.device != "cpu":
         return 0.0
     launch = (rows["launch_end_ns"] - rows["launch_start_ns"]).dropna()
@@ -312,7 +312,7 @@ def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
 
 _ERROR_RATIO = 0.05
 _MISSED_RATIO = 0.5
-#: Of the step: a saving whose middle is below this is a guess.
+#: A saving whose middle is below this share of the step is a guess.
 MIN_SURE_RATIO = 0.02
 #: Sizes that are tried, as multiples of the present one.
 SIZE_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -320,7 +320,7 @@ SIZE_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepModel:
-    """A step as it is: what shows of its traffic, how far ahead it gathers, and what the model misses."""
+    """A step as measured: exposed part of its traffic, prefetch depth, and what the model misses."""
 
     traffic: StepTraffic
     ahead: int
@@ -330,25 +330,25 @@ class StepModel:
 
     @property
     def forward_ns(self) -> float:
-        """Compute of one forward pass, where a backward takes twice as long."""
+        """Compute of one forward pass, if a backward takes twice as long."""
         return self.traffic.resized(1)[0].compute_ns
 
     def then_ns(self, times: float) -> tuple[float, float]:
-        """What shows when messages are so many times as large: at least, and at most."""
+        """Return the exposed time with messages ``times`` as large: lower and upper bound."""
         least, most = self.shown_ns(self.traffic.resized(times))
         after = self.traffic.after_ns(times)
         return (least + after, most + after)
 
     def shown_ns(self, passes: Sequence[Pass]) -> tuple[float, float]:
-        """What shows of passes, the gather at the turn from forward to backward hidden, or not.
+        """Return the exposed time of passes if the gather between forward and backward hides, and if not.
 
-        Engines differ in whether it waits until the unit was dropped.
+        Engines differ in whether that gather waits until the unit was dropped.
         """
         hidden = [replace(one, turns=False) for one in passes]
         return (modelled_exposed_ns(hidden, self.ahead), modelled_exposed_ns(passes, self.ahead))
 
     def saving_ns(self, sizes: Sequence[float]) -> tuple[float, float]:
-        """Bounds over these sizes."""
+        """Return lower and upper bound of the saving over these sizes."""
         bounds = [self._saving(times) for times in sizes]
         return self.bounded(min(low for low, _ in bounds), max(high for _, high in bounds))
 
@@ -362,7 +362,7 @@ class StepModel:
         return (low, self.exposed_ns - least + idle)
 
     def bounded(self, low: float, high: float) -> tuple[float, float]:
-        """With the model's error, not below 0 and not above what there is."""
+        """Return the range widened by the model's error, not below 0 and not above what is exposed."""
         launched = self.traffic.launch_ns
         most = self.exposed_ns + (self.idle_ns + launched if launched else 0.0)
         high = min((1 + _ERROR_RATIO) * high, most)
@@ -370,7 +370,7 @@ class StepModel:
 
 
 def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
-    """The step of a run."""
+    """Return the model of a run's step."""
     seen = traffic.exposed_ns
     passes = traffic.resized(1)
     ahead = infer_prefetch_depth(passes, seen - traffic.after_ns(1))
@@ -385,12 +385,12 @@ def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
 
 
 def is_guess(saving: tuple[float, float], wall: float) -> bool:
-    """Whether next to nothing, or nothing at all, may be won."""
+    """Return whether the saving may be 0, or is below 2 % of the step."""
     return saving[0] <= 0 or sum(saving) / 2 < MIN_SURE_RATIO * wall
 
 
 def sizes_that_help(step: StepModel, most: float) -> Iterable[float]:
-    """From the smallest multiple that helps most to four times that, as far as messages are left to merge."""
+    """Return the sizes from the most helpful multiple to four times that, up to ``most``."""
     sizes = [times for times in SIZE_MULTIPLES if times <= most]
     if not sizes:
         return ()

@@ -1,13 +1,13 @@
 """ZP404 units_too_small: wrapped units are so small that gathering one takes longer than computing it.
 
-The link is as it should be; the messages are not.  Signal: messages that are mostly latency (the shared
-measure of zprof/rules/transfer/small_messages.py: more than 50 % of their time, and more than 3 % of the step
-shows), where the names of units tell more than three of a block (``layers.3.attn.wq``; the threshold is
-that of docs/thresholds.md: FSDP per leaf), or where the latency itself is ordinary, at most 200 us.  With a
-latency beyond that and whole blocks for units it is latency_bound_collectives.
+The link is as it should be, the messages are not. Signal: messages that are mostly latency (more than 50 % of
+their time, and more than 3 % of the step exposed; zprof/rules/transfer/small_messages.py). In addition, the
+names of units show more than three per block (``layers.3.attn.wq``; the threshold is that of
+docs/thresholds.md: FSDP per leaf), or the latency itself is ordinary, at most 200 us. With a higher latency
+and whole blocks as units it is latency_bound_collectives.
 
-Saving: the step with units as large as blocks, or half as large; where names do not tell blocks, with
-units two to sixteen times as large, whichever suffices.
+Saving: the step with units as large as blocks, or half as large. If names do not show blocks, the step with
+the unit sizes that help most, up to four times the best multiple.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -35,7 +35,7 @@ FIXES = {
 
 
 def units_too_small(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where larger units would hide what these show."""
+    """Return a finding if larger units would hide what these expose."""
     missing = unknown_latency_gap(analysis, Cause.UNITS_TOO_SMALL)
     if missing:
         return missing

@@ -1,1 +1,1 @@
-"""What moves more often, or in more bytes, than the stage needs: proven without a clock."""
+"""Rules about traffic beyond what the ZeRO stage needs: proven by counts and bytes, not by times."""

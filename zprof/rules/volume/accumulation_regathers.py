@@ -1,13 +1,13 @@
 """ZP412 accumulation_regathers: every micro-batch gathers all parameters again.
 
-Parameters change once a step.  With k micro-batches and units that are dropped after each forward and
-backward, a step gathers each unit 2 k times (law of this schedule: all_gathers = 2 x units x k), although
-one gather would do for as long as there is memory to keep it.  Signal, from counts of one rank: more than
-one micro-batch, and units that the forward of a later one gathers anew.  What would vanish is every gather of
-such a unit in the later micro-batches; a second gather within the first one is ZP413's.
+Parameters change once per step. With k micro-batches and units that are dropped after each forward and
+backward, a step gathers each unit 2 k times (formula of this schedule: all_gathers = 2 x units x k), although
+one gather would do as long as there is memory to keep it. Signal, from counts of one rank: more than one
+micro-batch, and units that the forward of a later one gathers anew. The fix removes every gather of such a
+unit in the later micro-batches; a second gather within the first one belongs to ZP413.
 
-Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md).  A gather that is hidden
-costs nothing: k micro-batches with two hidden gathers each are no finding.
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md). A hidden gather costs
+nothing: k micro-batches with two hidden gathers each are no finding.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -30,7 +30,7 @@ _FIXES = {
 
 
 def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where further micro-batches gather what an earlier one had, and wait for it."""
+    """Return a finding if later micro-batches gather, and wait for, what an earlier one had."""
     again = find_regathers(analysis, Cause.ACCUMULATION_REGATHERS)
     if not isinstance(again, Regathers):
         return again

@@ -1,14 +1,14 @@
-"""ZP411 accumulation_syncs: gradients are reduced in every micro-batch, not once a step.
+"""ZP411 accumulation_syncs: gradients are reduced in every micro-batch, not once per step.
 
-With k micro-batches a step, gradients can be summed on each rank and reduced once, with the last one.
+With k micro-batches per step, gradients can be summed on each rank and reduced once, with the last one.
 Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch, each of at
-least half of the bytes of the last one's.  What would vanish are those of all but the last micro-batch.
+least half of the bytes of the last one's. The fix removes those of all but the last micro-batch.
 
-Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw
-22 s become 89 s).  Where less shows, and the step moves more than the ZeRO formula has or no formula is
-known, it is a note: a slower link, or less compute, will show them.  Sharded gradients (stages 2 and 3) can
-wait for the last micro-batch only if they stay whole until then: that costs the memory of all gradients, and
-the finding says so.
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw 22 s
+become 89 s). If less is exposed, and the step moves more than the ZeRO formula says or no formula is known,
+it is a note: a slower link, or less compute, will expose them. Sharded gradients (stages 2 and 3) can wait
+for the last micro-batch only if they stay whole until then. That costs the memory of all gradients, and the
+finding says so.
 """
 
 from dataclasses import replace
@@ -30,9 +30,9 @@ from zprof.rules.volume.needless_collectives import (
 )
 from zprof.rules.volume.regathers import PROPOSED_RATIO
 
-#: Of the step.
+#: Minimum exposed share of the step.
 _WORTH_RATIO = 0.03
-#: Of what the last micro-batch reduces: less than this is something else (a norm of each micro-batch).
+#: Minimum share of what the last micro-batch reduces: less is something else (a norm of each micro-batch).
 _SAME_RATIO = 0.5
 _STEP = ["rank", "step"]
 
@@ -48,7 +48,7 @@ _FIXES = {
 
 
 def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where gradients travel once a micro-batch and cost it."""
+    """Return a finding if gradients travel once per micro-batch, and it costs time."""
     missing = unknown_micro_batches_gap(analysis, Cause.ACCUMULATION_SYNCS)
     if missing:
         return missing
@@ -72,7 +72,7 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
 
 
 def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the reductions before the last micro-batch of their step, and how many micro-batches reduce."""
+    """Return the reductions before the last micro-batch of their step, and the number that reduce."""
     rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
     sums = rows.groupby([*_STEP, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
     last = sums.groupby(_STEP)["reduced_bytes"].transform("last")

@@ -1,13 +1,13 @@
 """ZP415 checkpoint_regathers: the recomputation of a checkpointed unit gathers it a third time.
 
-A unit that is dropped after its forward is gathered for its backward.  Where the checkpoint lies outside of
-the unit, or the unit is wrapped twice, the recomputed forward has a gather of its own, and the backward
-another one: three gathers of a unit in a micro-batch, where two would do.  Signal, from counts of one rank:
-a third gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406).
-What would vanish is that third gather.
+A unit that is dropped after its forward is gathered for its backward. If the checkpoint lies outside of the
+unit, or the unit is wrapped twice, the recomputed forward has a gather of its own, and the backward another
+one: three gathers of a unit in a micro-batch, where two would do. Signal, from counts of one rank: a third
+gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406). The fix removes that
+third gather.
 
-Threshold: their exposed time is more than 2 % of the step (our choice, as for the other gathers).  With more
-than one micro-batch ZP412 names every gather but a unit's first.
+Threshold: their exposed time is more than 2 % of the step (our choice, as for the other gathers). With more
+than one micro-batch, ZP412 names the gathers of later ones.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -28,7 +28,7 @@ _FIXES = {
 
 
 def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where units are gathered a third time for one micro-batch, and it costs."""
+    """Return a finding if units are gathered a third time in a micro-batch, and it costs time."""
     again = find_regathers(analysis, Cause.CHECKPOINT_REGATHERS)
     if not isinstance(again, Regathers):
         return again

@@ -1,16 +1,16 @@
 """ZP410 fp32_gather: parameters travel in float32, although they are used in half precision.
 
-A trace does not say in what type parameters are used.  What it does say, from one rank and without clocks:
-at least half of the bytes of all_gathers are float32, and one of
+A trace does not show in what type parameters are used. What it shows, from one rank and without clocks: at
+least half of the bytes of all_gathers are float32, and one of
 
     at least half of the time in matrix products is in kernels of half precision (their names)   high
     at least half of the bytes of reductions are in half precision: nobody computes gradients
-    in more than they are worth                                                                  high
-    the program says that it keeps parameters in two bytes                                       medium
+    more precisely than they are kept                                                            high
+    the program states that it keeps parameters in two bytes                                     medium
 
-(docs/thresholds.md).  If products are in float32, there is nothing to save.
-If neither says it (a program on the CPU whose operators name no type), that is a gap.  Saving: half of the
-bytes, replayed (:mod:`...halved`), from 1 % of the step on (our choice, as in ZP409).
+(docs/thresholds.md). If products are in float32, there is nothing to save. If neither is shown (a program on
+the CPU whose operators name no type), the result is a gap. Saving: half of the bytes, replayed
+(:mod:`zprof.rules.volume.half_precision`), from 1 % of the step on (our choice, as in ZP409).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -47,7 +47,7 @@ _FIXES = {
 
 
 def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where parameters are gathered in more bytes than they are used in."""
+    """Return a finding if parameters are gathered in more bytes than they are used in."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.FP32_GATHER, "no collective was recorded", "record the time window")
     traffic = read_model_traffic(analysis)
@@ -72,7 +72,7 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 def _proof(
     analysis: RunAnalysis, traffic: ModelTraffic, computed: ComputeType
 ) -> tuple[str, Confidence] | None:
-    """What shows that two bytes would do, and how sure that is."""
+    """Return what shows that two bytes would do, with the confidence, None if nothing does."""
     if computed.is_half:
         return f"it computes in half precision ({computed.example})", Confidence.HIGH
     if computed.is_known:

@@ -4,13 +4,13 @@ Signal, from one rank and without clocks: at least half of the bytes of reduce_s
 float32, and one of
 
     at least half of the bytes of all_gathers are bfloat16, float16 or float8                   high
-    the program says that it gathers two bytes an element and reduces four                       high
+    the program states that it gathers two bytes per element and reduces four                    high
     at least half of the time in matrix products is in kernels of half precision                 medium
 
-(docs/thresholds.md).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
-gap.  Saving: half of the bytes, replayed (:mod:`...halved`), as far as the model of the run allows it too
-(:mod:`zprof.rules.saving_range`); below 1 % of the step (our choice: a fact about
-bytes is no noise, but is not worth a word there) nothing is said.
+(docs/thresholds.md). If nothing shows the type in which the model computes (all_reduces of a CPU program),
+the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision`), as far as
+the model of the run allows it too (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the
+step (our choice: bytes are a fact and not noise, but too small to matter there).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -50,7 +50,7 @@ _NUMERICS = "\nsums of many ranks lose bits in half precision: compare the loss 
 
 
 def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where gradients are reduced in more bytes than parameters are used in."""
+    """Return a finding if gradients are reduced in more bytes than parameters are used in."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.FP32_REDUCE, "no collective was recorded", "record the time window")
     traffic = read_model_traffic(analysis)
@@ -76,7 +76,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 
 
 def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] | None:
-    """What shows that two bytes would do, and how sure that is."""
+    """Return what shows that two bytes would do, with the confidence, None if nothing does."""
     facts = analysis.training
     if gathers.is_half:
         return f"parameters travel in {gathers.types}", Confidence.HIGH

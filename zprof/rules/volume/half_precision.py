@@ -1,15 +1,15 @@
-"""Tell from kernel names if a model computes in half precision, and price half of the bytes.
+"""Infer from kernel names whether a model computes in half precision, and price halving the bytes.
 
 Matrix products name their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``, cuBLAS's
-``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash
-attention exists in half precision alone, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
-Operators of the CPU say nothing.
+``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash attention
+exists in half precision only, the memory-efficient one in float32 too (``fmha_cutlassF_f32``). Operators of
+the CPU show no type.
 
 The transfer of each collective is halved (latency stays, so a little less is saved) and the step is replayed
-with that: from three quarters of what the replay gains to 1.15 of it, never more than half of these
-collectives' transfer, nor than all exposed transfer. On simulated jobs the replay is at most 5 % too high.
-If not all ranks were seen, transfer may be waiting: the lower bound then counts the fastest collective of
-the same kind and size.
+with that. The saving is three quarters to 1.15 of the replayed gain, never more than half of these
+collectives' transfer, nor than all exposed transfer. On simulated jobs the replay is at most 5 % too high. If
+not all ranks were seen, transfer may be waiting, and the lower bound counts the fastest collective of the
+same kind and size.
 """
 
 import re
@@ -34,17 +34,17 @@ _PRODUCT = re.compile(
 _FULL = re.compile(
     r"sgemm|nvjet_s+_|f32f32|tf32|_S_B_|_SB_|s1688gemm_(?!bf16|fp16)|fp32|float", re.IGNORECASE | re.ASCII
 )
-#: Of the host, where a trace has no device; before such words a kernel has its type of return.
+#: Operators of the host, if a trace has no device kernels.
 _OPERATOR = re.compile(r"(?:aten|fsdp|c10d|autograd|prims|torch)::", re.ASCII)
 _MAX_NAME_LENGTH, _MAX_SHOWN = 400, 60
-#: Of the time in products whose type is known.
+#: Minimum share of the time in products of known type.
 _MOSTLY_RATIO = 0.5
 _FULL_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeType:
-    """Time in matrix products, of all ranks, by what their names say.  ``example``: the largest of half."""
+    """Time in matrix products of all ranks, by the type in their names; ``example``: the largest half one."""
 
     half_ns: int
     full_ns: int
@@ -58,12 +58,12 @@ class ComputeType:
 
     @property
     def is_known(self) -> bool:
-        """Whether any name says it."""
+        """Whether any kernel name shows the type."""
         return self.half_ns + self.full_ns > 0
 
 
 def read_compute_type(analysis: RunAnalysis) -> ComputeType:
-    """What the products of the run are computed in."""
+    """Return the types in which the matrix products of the run are computed."""
     table = analysis.kernels
     if table.empty or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
@@ -81,7 +81,7 @@ def read_compute_type(analysis: RunAnalysis) -> ComputeType:
 
 
 def states_full_precision(analysis: RunAnalysis) -> bool:
-    """The reference engine computes in the type of its parameters; others may compute in less."""
+    """Return whether the run states fp32: the reference engine computes in the type of its parameters."""
     facts = analysis.training
     return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
 
@@ -92,7 +92,7 @@ _SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvedBytes:
-    """Collectives whose bytes can be halved; times and bytes a step of a rank.
+    """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
     ``bound``: not all ranks were seen, so ``exposed_ns`` may be waiting.
     """
@@ -105,12 +105,12 @@ class HalvedBytes:
 
     @property
     def size(self) -> str:
-        """The bytes in words, of a step; they are not known of every recording."""
+        """The bytes per step as text; empty if unknown."""
         return f" ({format_bytes(int(self.bytes))} a step)" if self.bytes else ""
 
 
 def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
-    """Price half of the bytes of ``rows``, which are rows of ``analysis.collectives``."""
+    """Price halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
     transfer = analysis.collectives["transfer_ns"].astype(float)
     chosen = pd.Series(0.0, index=transfer.index)
     chosen.loc[rows.index] = 1 - _HALF_RATIO

@@ -1,13 +1,13 @@
 """ZP414 last_unit_regathered: the last unit is dropped after its forward and gathered again at once.
 
-The backward begins with the unit with which the forward ended.  Dropped in between, it is gathered again
-with nothing to hide that gather under: its memory was free for no longer than the loss took.  Signal, from
-one rank: the last unit of the forward is gathered a second time, with less than one unit's compute since its
-forward (counted from the end of its first gather: less than three units' forward compute, because its own
+The backward starts with the unit with which the forward ended. If it is dropped in between, it is gathered
+again with nothing to hide that gather under: its memory was free only while the loss was computed. Signal,
+from one rank: the last unit of the forward is gathered a second time, with less than one unit's compute since
+its forward (counted from the end of its first gather: less than three units' forward compute, because its own
 forward and what the gather ran ahead of lie in between).
 
-Threshold: exposed for more than 2 % of the step (our choice).  On a device
-whose host runs far ahead that gather is launched under the unit's own forward, and costs nothing: no finding.
+Threshold: exposed for more than 2 % of the step (our choice). On a device whose host runs far ahead, that
+gather is launched under the unit's own forward and costs nothing: no finding.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -28,7 +28,7 @@ _FIXES = {
 
 
 def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the first gather of the backward is of what the forward has just dropped."""
+    """Return a finding if the backward first gathers what the forward has just dropped."""
     again = find_regathers(analysis, Cause.LAST_UNIT_REGATHERED)
     if not isinstance(again, Regathers):
         return again

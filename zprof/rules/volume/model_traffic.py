@@ -1,4 +1,4 @@
-"""Which collectives carry parameters and gradients, in what type, and how long they surely moved bytes."""
+"""Find the collectives that carry parameters and gradients, their types and the least of their transfer."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 _HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FULL = "float32"
-#: Of the bytes of all: losses, norms and flags lie below it.
+#: Minimum share of a rank's bytes per step: losses, norms and flags lie below it.
 _SMALL_RATIO = 0.001
-#: Of the bytes of a direction, to be called of a type: norms stay in float32 beside bfloat16.
+#: Minimum share of a direction's bytes to assign it a type: norms stay in float32 beside bfloat16.
 _MOSTLY_RATIO = 0.5
 
 
@@ -31,7 +31,7 @@ class Direction:
 
     @property
     def is_half(self) -> bool:
-        """Whether most of the bytes travel in two bytes an element, or one."""
+        """Whether most of the bytes travel in types of two bytes or one."""
         return self._ratio(self._types.isin(_HALF)) >= _MOSTLY_RATIO
 
     @property
@@ -41,7 +41,7 @@ class Direction:
 
     @property
     def types(self) -> str:
-        """The types of these rows, the one with most bytes first."""
+        """Types of these rows, the one with most bytes first."""
         if self.rows.empty:
             return ""
         sums = weigh_rows(self.rows).groupby(self._types).sum().sort_values(ascending=False, kind="stable")
@@ -59,14 +59,14 @@ class Direction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraffic:
-    """What carries parameters, and what gradients."""
+    """The collectives that carry parameters, and those that carry gradients."""
 
     gathers: Direction
     reductions: Direction
 
 
 def read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
-    """Collectives of several ranks, without those that are too small to carry a part of the model."""
+    """Return the collectives of several ranks that are large enough to carry a part of the model."""
     rows = select_large(analysis.collectives)
     return ModelTraffic(
         gathers=Direction(rows=_select_kinds(rows, _GATHERS)),
@@ -75,7 +75,7 @@ def read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
 
 
 def select_large(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of several ranks that carry a part worth the name of what their rank moves."""
+    """Return the rows of several ranks that carry at least 0.1 % of what their rank moves per step."""
     rows = rows[rows["group_size"] != 1]
     sizes = weigh_rows(rows)
     rows, sizes = rows[sizes > 0], sizes[sizes > 0]
@@ -86,16 +86,16 @@ def select_large(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def weigh_rows(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return what rows are weighed by: their bytes, or their transfer where no row says how many."""
+    """Return the weight of rows: their bytes, or their transfer if no row has its bytes recorded."""
     known = bool((rows["bytes"] > 0).any())
     return rows["bytes" if known else "transfer_ns"].astype(float)
 
 
 def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
-    """Transfer of each collective, from below.
+    """Return a lower bound of each collective's transfer, in ns.
 
-    Where ranks are missing, what was seen as transfer can be a wait.  A collective of the same kind and size
-    that was fastest cannot have taken less.
+    If ranks are missing, what looks like transfer can be a wait. The fastest collective of the same kind and
+    size bounds it.
     """
     rows = analysis.collectives
     seen = rows["transfer_ns"].astype(float)
@@ -105,14 +105,14 @@ def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
 
 
 def are_bounds(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Rows of which not all ranks were seen: their waits are lower, their transfers upper bounds."""
+    """Return a mask of rows not seen on all ranks: their waits are lower, their transfers upper bounds."""
     if "bound" in rows.columns:
         return rows["bound"].astype(bool)
     return ~rows["matched"].astype(bool)
 
 
 def has_known_sizes(rows: pd.DataFrame) -> bool:
-    """Whether the recording says how many bytes collectives moved, for nearly all of them."""
+    """Return whether the recording has the bytes of more than 90 % of the collectives."""
     several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]
     return bool(len(several)) and float((several["bytes"] > 0).mean()) > 0.9
 
@@ -129,6 +129,6 @@ _BYTES_PER_ELEMENT = {
 
 
 def count_elements(rows: pd.DataFrame) -> float:
-    """Elements of all rows together; bytes whose type is not known count as floats of 4."""
+    """Return the number of elements of all rows; bytes of unknown type count as floats of 4."""
     sizes = rows["dtype"].astype(str).map(_BYTES_PER_ELEMENT).fillna(4)
     return float((rows["bytes"] / sizes).sum())

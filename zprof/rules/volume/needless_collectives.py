@@ -1,12 +1,12 @@
-"""Price collectives that a step could do without, and say what a recording lacks to tell them apart.
+"""Price collectives that a step could do without, and report what a recording lacks to identify them.
 
-Without them the rank is not blocked in them: at least most of their exposed transfer is saved. What they
-hide under compute saves nothing by itself, but it frees the link for those behind them. Each also costs its
-launch, its wake-up and the copies of what it moves; on a CPU rank those are work of the thread that
-computes. So more than the exposed time can be saved. Copies out of what was gathered that the trace names go
-with it: half of them at least. Waiting in them is not counted: a late rank is waited for in the next
-collective just as well. The same jobs, simulated with and without them (``benchmarks.diagnosis``), gained
-about the exposed time.
+Without them the rank is not blocked in them: at least most of their exposed transfer is saved. Their part
+hidden under compute saves nothing by itself, but frees the link for those behind them. Each also costs its
+launch, its wake-up and the copies of its data; on a CPU rank those are work of the thread that computes. So
+more than the exposed time can be saved. Copies out of gathered buffers that the trace names vanish, too: half
+of them at least. Waiting in them does not count, because a late rank is waited for in the next collective
+instead. The same jobs, simulated with and without them (``benchmarks.diagnosis``), gained about the exposed
+time.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.rules.rule import gather_copies_ns, has_no_collectives, mean_per_step, noise_floor_ns, untested_gap
 
-#: Of the exposed transfer; compute that moves up can meet another exposed collective.
+#: Minimum share of the exposed transfer: compute that moves up can meet another exposed collective.
 _MIN_SAVING_RATIO = 0.7
-#: Of the same: a free link lets the others begin sooner.
+#: Maximum share of the same: a free link lets other collectives start sooner.
 _MAX_SAVING_RATIO = 1.3
-#: Of copies that were named.
+#: Minimum share of the named copies.
 _MIN_COPIED_RATIO = 0.5
-#: Of each: wake-up on a CPU's main thread, and the copies; on a device the queue's gap, and the copies.
+#: Extra time of each: wake-up of a CPU's main thread and the copies; on a device the queue's gap and the
+#: copies.
 _EACH_CPU_NS = 100_000
 _EACH_DEVICE_NS = 20_000
 _COPIED_BYTES_PER_NS = 500.0
@@ -35,7 +36,7 @@ _COPIED_BYTES_PER_NS = 500.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCost:
-    """Of a step, as the mean over ranks and steps."""
+    """Cost per step, as the mean over ranks and steps."""
 
     count: float
     bytes: float
@@ -46,23 +47,23 @@ class CollectiveCost:
 
     @property
     def size(self) -> str:
-        """The bytes in words; they are not known of every recording."""
+        """The bytes as text; some recordings do not show them."""
         return format_bytes(int(self.bytes)) if self.bytes else "an unknown number of bytes"
 
     @property
     def size_evidence(self) -> tuple[Evidence, ...]:
-        """The bytes as evidence, none where they are not known."""
+        """The bytes as evidence; empty if unknown."""
         known = Evidence(what="their bytes a step", value=self.bytes, unit="bytes")
         return (known,) if self.bytes else ()
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """At least and at most."""
+        """Lower and upper bound of the saving."""
         return self.low_ns, self.high_ns
 
 
 def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCost:
-    """The price of these rows of the passes."""
+    """Return the cost of these rows of the passes."""
     priced = analysis.collectives.loc[rows["row"]]
     exposed = mean_per_step(analysis, priced["exposed_transfer_ns"].sum())
     copied = gather_copies_ns(analysis, priced)
@@ -79,9 +80,9 @@ def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCo
 
 
 def _launch_and_copy_ns(analysis: RunAnalysis, rows: pd.DataFrame, copied: float) -> float:
-    """What they cost beside their transfer: on a CPU the thread that computes also launches them.
+    """Return their cost beside the transfer: on a CPU the thread that computes also launches them.
 
-    Where no copies are named, they are guessed: as long as launching, or at the speed of a device.
+    If no copies are named, their time is guessed: as long as launching, or at the speed of a device.
     """
     count = mean_per_step(analysis, len(rows))
     if analysis.run.device == "cpu":
@@ -95,12 +96,12 @@ _MIN_STEPS = 3
 
 
 def read_passes(analysis: RunAnalysis) -> pd.DataFrame:
-    """The passes, with their columns also where nothing is in them."""
+    """Return the passes, with their columns even if they are empty."""
     return analysis.passes.reindex(columns=list(PASS_COLUMNS)) if analysis.passes.empty else analysis.passes
 
 
 def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Why gathers cannot be told apart by unit and micro-batch, where they cannot."""
+    """Return why gathers cannot be told apart by unit and micro-batch, None if they can."""
     missing = unknown_micro_batches_gap(analysis, cause)
     if missing:
         return missing
@@ -113,7 +114,7 @@ def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
 
 
 def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Why collectives cannot be assigned to micro-batches, where they cannot."""
+    """Return why collectives cannot be assigned to micro-batches, None if they can."""
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     passes = read_passes(analysis)
@@ -124,7 +125,7 @@ def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None
 
 
 def rate_confidence(analysis: RunAnalysis, price: CollectiveCost) -> Confidence:
-    """Counts prove it; the price may be noise, and two steps may be the odd ones."""
+    """Return the confidence: counts prove it, but the price may be noise, and two steps may be exceptions."""
     if price.exposed_ns < noise_floor_ns(analysis):
         return Confidence.LOW
     enough = analysis.steps["step"].nunique() >= _MIN_STEPS

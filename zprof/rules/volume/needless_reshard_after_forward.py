@@ -1,14 +1,14 @@
 """ZP413 needless_reshard_after_forward: units are dropped after forward, and gathered again for backward.
 
 Dropping a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
-second gather.  Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing,
-and is no finding.  Signal, from one rank: units that are gathered again in the backward, and
+second gather. Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing and
+is no finding. Signal, from one rank: units that are gathered again in the backward, and
 
     exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
-    free memory of the device at the peak >= bytes of the unsharded units   where memory was recorded
+    free memory of the device at the peak >= bytes of the unsharded units   if memory was recorded
 
-Where memory was not recorded, nobody knows if the fix is possible at all: a note of low confidence, which
-claims time after all findings that are sure.
+If memory was not recorded, it is unknown whether the fix is possible: a note of low confidence, which claims
+time after all findings that are sure.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -31,7 +31,7 @@ _FIXES = {
 def needless_reshard_after_forward(
     analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> Finding | Gap | None:
-    """Finding where the backward waits for units that the forward had, and there may be room for them."""
+    """Return a finding if the backward waits for units that the forward had, and memory may hold them."""
     again = find_regathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
     if not isinstance(again, Regathers):
         return again

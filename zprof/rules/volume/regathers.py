@@ -1,12 +1,13 @@
-"""Gathers of a unit that the step gathered before: which rule names each, and if memory could keep it.
+"""Find gathers of units that the step gathered before, the rule of each, and the memory to keep the units.
 
-Each has one rule, in this order: what a later micro-batch gathers although it was there (ZP412), the third
-gather of a unit in a micro-batch, which recomputation makes (ZP415), that of the last unit, whose forward
-has just ended (ZP414), and the rest, which a backward makes because its forward dropped the unit (ZP413).
+Each has one rule, in this order: a gather in a later micro-batch of a unit that an earlier one had (ZP412);
+the third gather of a unit in a micro-batch, which recomputation makes (ZP415); the one of the last unit,
+whose forward has just ended (ZP414); and the rest, which a backward makes because its forward dropped the
+unit (ZP413).
 
     headroom = device total - device used at the allocated peak        needed = bytes of the kept units
 
-Headroom is known if the allocator and the device were sampled; a CPU rank or a trace alone does not say it.
+Headroom is known if the allocator and the device were sampled. A CPU rank or a trace alone does not show it.
 If the gathers' sizes are not recorded, units of a model of known size need at most 4 bytes per parameter.
 """
 
@@ -29,7 +30,7 @@ from zprof.rules.volume.needless_collectives import (
     unknown_gathers_gap,
 )
 
-#: Of the step: what must show of them (docs/thresholds.md).
+#: Minimum exposed time as a share of the step (docs/thresholds.md).
 WORTH_RATIO: Mapping[Cause, float] = {
     Cause.ACCUMULATION_REGATHERS: 0.03,
     Cause.CHECKPOINT_REGATHERS: 0.02,
@@ -37,10 +38,10 @@ WORTH_RATIO: Mapping[Cause, float] = {
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: 0.02,
 }
 
-#: Of the step: what must show of them for the replay to decide what they cost.
+#: Minimum exposed time as a share of the step if the replay decides their cost.
 PROPOSED_RATIO = 0.001
 
-#: Gathers of a unit in a micro-batch: one for its forward, one for its backward, and then recomputation's.
+#: Gathers of a unit in a micro-batch: one for its forward, one for its backward; a third is recomputation's.
 _WITHOUT_RECOMPUTATION = 2
 #: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much that the
 #: gather ran ahead of, and less than one between.
@@ -50,7 +51,7 @@ _STEP = ["rank", "step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regathers:
-    """Gathers that one of the rules names, worth a word: their rows, their price, and all gathers."""
+    """Repeated gathers that one of the rules names: their rows, their price, and all gathers."""
 
     rows: pd.DataFrame
     price: CollectiveCost
@@ -58,31 +59,31 @@ class Regathers:
 
 
 def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | None:
-    """Those of one cause; None where there are none, or where they are hidden well enough."""
+    """Return the repeated gathers of one cause, None if there are none or if they are hidden well enough."""
     missing = unknown_gathers_gap(analysis, cause)
     if missing:
         return missing
-    # a hidden gather costs the host its launch: where the step can be replayed, that decides
+    # a hidden gather costs the host its launch: if the step can be replayed, that decides
     least = 0.0 if can_replay(analysis) else WORTH_RATIO[cause]
     return _price_if_worth(analysis, read_gathers(analysis), cause, least)
 
 
 def select_gone_with_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
-    """Return the gathers that are gone once a cause is: a fix works in every micro-batch of a step.
+    """Return the gathers that vanish with a cause: a fix works in every micro-batch of a step.
 
-    Each gather counts for one rule, and those of later micro-batches count for ZP412; but what keeps a unit
-    after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
+    Each gather counts for one rule, and those of later micro-batches count for ZP412. But a fix that keeps a
+    unit after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
     """
     if cause is Cause.ACCUMULATION_REGATHERS:
         return gathers[gathers["cause"] == cause.value]
     causes = [cause.value]
-    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # who keeps all units keeps the last one
+    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # a program that keeps all units keeps the last one
         causes.append(Cause.LAST_UNIT_REGATHERED.value)
     return gathers[gathers["in_pass"].isin(causes)]
 
 
 def select_needless_gathers(analysis: RunAnalysis) -> pd.DataFrame:
-    """Rows of ``analysis.collectives`` that some of the rules would do without."""
+    """Return the rows of ``analysis.collectives`` that any of the rules would remove."""
     gathers = read_gathers(analysis)
     known = can_replay(analysis)
     found = [
@@ -106,11 +107,12 @@ def _price_if_worth(
 
 
 def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
-    """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
+    """Return the gathers of known units in the passes, with their ``cause`` and ``micro_batches`` of the
+    step.
 
-    ``cause`` is None for the first gather of a unit in a step.  ``in_pass``: the same within the micro-batch
-    alone, None for the first gather of a unit in it.  Gathers of which the unit or the micro-batch
-    is not known are left out, and those of a unit that is called again.
+    ``cause`` is None for the first gather of a unit in a step. ``in_pass`` is the cause within the
+    micro-batch alone, None for the first gather of a unit in it. Gathers without a known unit or micro-batch
+    are left out, and those of a unit that is called again.
     """
     passes = read_passes(analysis)
     passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
@@ -133,7 +135,7 @@ def _assign_causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Ser
 
 
 def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return the third gathers of the last unit where no other has any: a head that is called in parts."""
+    """Return a mask of third gathers of the last unit if no other unit has any: a head called in parts."""
     third = rows[rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION]
     alone = third.groupby(_STEP)["unit"].transform("nunique") == 1
     first = rows[rows["number"] == 1].groupby(_STEP)["unit"]
@@ -146,10 +148,10 @@ def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
 def _is_of_kept_unit(
     rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
 ) -> "pd.Series[bool]":
-    """Return the gathers of recomputation for units that were kept until then: nothing else gathers these.
+    """Return a mask of recomputation's gathers for kept units, which nothing else gathers.
 
-    Where recomputation makes a third gather of the units, it also makes the second one of the last unit, and
-    the only one of a unit that was kept since the micro-batch before.
+    If recomputation makes a third gather of the units, it also makes the second one of the last unit, and the
+    only one of a unit that was kept since the previous micro-batch.
     """
     step = [rows[name] for name in _STEP]
     unit = [*step, rows["unit"]]
@@ -164,19 +166,19 @@ def _is_of_kept_unit(
 
 def _assign_causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
     again = rows["number"] > 1
-    # kept from the first micro-batch on, a unit would not be gathered in a later one at all
+    # a unit kept from the first micro-batch on would not be gathered in a later one at all
     begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
     begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
     further = again & (rows["micro_batch"] > 0) & begins
-    # of a micro-batch that did not begin with a forward nothing is known but that this was there
+    # of a micro-batch that did not start with a forward, it is only known that the unit was there
     cause = in_pass.where(in_pass.notna(), Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
     return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
 
 
 def _is_of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
-    """The last unit of the forward, gathered again with little computed since.
+    """Return a mask of gathers of the forward's last unit that follow with little compute in between.
 
-    It is the same in all steps of a rank: where events are missing, a step seems to end with another one.
+    The last unit is the same in all steps of a rank: if events are missing, a step seems to end with another.
     """
     first = rows[rows["number"] == 1]
     last = first.groupby(_STEP)["unit"].last().groupby("rank").agg(lambda units: units.mode().iloc[0])
@@ -189,7 +191,7 @@ def _is_of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bo
 
 
 def _forward_ns(analysis: RunAnalysis) -> "pd.Series[float]":
-    """Compute of a step's forward: a third of all, or a quarter where it is computed again; the former."""
+    """Return the forward's compute per step: a third of all, also with recomputation (then a quarter)."""
     steps = analysis.steps.set_index(_STEP)
     return (steps["compute_ns"] / 3).rename("forward_ns")
 
@@ -200,9 +202,9 @@ _MAX_BYTES_PER_PARAMETER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """``free_bytes`` of the rank that has least, None where no memory was recorded.
+    """Memory to keep units: ``free_bytes`` of the rank with least, None if no memory was recorded.
 
-    ``needed_bytes`` is 0 where the recording does not say how large the units are.
+    ``needed_bytes`` is 0 if the recording does not show how large the units are.
     """
 
     needed_bytes: int
@@ -210,14 +212,14 @@ class Headroom:
 
     @property
     def suffices(self) -> bool | None:
-        """Whether the units fit; None where that is not known."""
+        """Whether the units fit, None if unknown."""
         if self.free_bytes is None or not self.needed_bytes:
             return None
         return self.free_bytes >= self.needed_bytes
 
     @property
     def says(self) -> str:
-        """In words."""
+        """The headroom as text."""
         if not self.needed_bytes:
             return "how much memory it takes to keep them is not known"
         needed = format_bytes(self.needed_bytes)
@@ -228,7 +230,7 @@ class Headroom:
 
     @property
     def evidence(self) -> Sequence[Evidence]:
-        """Rows of a finding."""
+        """The headroom as evidence of a finding."""
         needed = Evidence(what="memory to keep all units", value=self.needed_bytes, unit="bytes")
         rows = [needed] if self.needed_bytes else []
         if self.free_bytes is not None:
@@ -236,15 +238,15 @@ class Headroom:
         return rows
 
     def at_most(self, confidence: Confidence) -> Confidence:
-        """A saving for which there may be no room is not sure, and one for which there is none a note."""
+        """Return the confidence, at most MEDIUM if the memory may not suffice, LOW if it does not."""
         if self.suffices is False:
             return Confidence.LOW
         return Confidence.MEDIUM if confidence is Confidence.HIGH and not self.suffices else confidence
 
 
 def measure_headroom(analysis: RunAnalysis, gathers: pd.DataFrame) -> Headroom:
-    """The room for the units of ``gathers``, each counted once."""
-    each = gathers.groupby(["rank", "step", "unit", "number"])["bytes"].sum()  # its pieces together
+    """Return the headroom for the units of ``gathers``, each counted once."""
+    each = gathers.groupby(["rank", "step", "unit", "number"])["bytes"].sum()  # a unit's pieces together
     once = each.groupby(["rank", "unit"]).max().groupby("rank").sum()
     free = [
         device.device_total_bytes - device.device_used_bytes

@@ -1,28 +1,28 @@
-"""ZP417 uneven_shapes: shapes do not divide evenly, so that padding travels or one rank has more to compute.
+"""ZP417 uneven_shapes: shapes do not divide evenly, so padding travels or one rank has more to compute.
 
-Two forms; the one that costs more is reported, and nothing below 2 % of the step.
+Two forms. The one that costs more is reported, and nothing below 2 % of the step.
 
-*Padding*, from one rank: gradients are reduced once or k times a step, whole, so with R elements reduced per
-step
+*Padding*, from one rank: gradients are reduced once or k times per step, whole, so with R elements reduced
+per step
 
     padding = R / (k psi) - 1        psi: stated by the program, or R / k of the baseline, that of one model
 
-At least 1 % of what travels must be padding (high; medium, and only beside kernels that fill up, if a
-baseline says what psi is). Without psi, on a device: kernels that fill up take at least 2 % of the step
-(docs/thresholds.md) and, per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same
-tensors (medium; our choice, for a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain
-``chunk_cat`` took 5 to 16 times as long (measured on FSDP2: new memory is touched for the first time), so
-there it proves nothing without psi. Saving: the filling beyond a plain copy, and the step replayed with the
-padding off the link.
+At least 1 % of what travels must be padding (high; medium, and only beside kernels that pad, if a baseline
+gives psi). Without psi, on a device: kernels that pad take at least 2 % of the step (docs/thresholds.md) and,
+per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same tensors (medium; our choice,
+because a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain ``chunk_cat`` took 5 to 16
+times as long (measured on FSDP2: new memory is touched for the first time), so there it proves nothing
+without psi. Saving: the padding kernels' time beyond a plain copy, and the step replayed without the padding
+on the link.
 
 *Longer inputs*: a rank computes at least 10 % longer than the others because its inputs are longer. A rank
-with more tokens keeps more activations for its backward, a slow one does not; and it spends the same time in
+with more tokens keeps more activations for its backward, a slow one does not. It also spends the same time in
 kernels that work on parameters (optimizer, copies of shards), but more in those that work on activations,
-bound by memory or not. A slow device is slow at all of them, one with low clocks at products only. Its
-activations must exceed the others' by at least half as much as its compute; or, if memory was not recorded,
-its work on parameters by at most a quarter, that on activations bound by memory by at least half as much,
-with the same number of kernels (within 1 %). Saving: with even shares, half of what it has above the mean to
-all that it is above the others.
+bound by memory or not. A slow device is slow at all of them, one with low clocks at matrix products only. Its
+activations must exceed the others' by at least half as much as its compute. If memory was not recorded, its
+work on parameters must exceed the others' by at most a quarter of that, its memory-bound work on activations
+by at least half, with the same number of kernels (within 1 %). Saving, with even shares: from half of its
+compute above the mean to all of its compute above the others.
 """
 
 import re
@@ -43,16 +43,16 @@ from zprof.rules.volume.model_traffic import Direction, count_elements, read_mod
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
 _MAX_NAME_LENGTH = 400
-#: A dimension of n + 1 on n ranks pads to 2 n, so that padding is never as much as the model itself.
+#: A dimension of n + 1 on n ranks pads to 2 n, so padding is never as much as the model itself.
 _MAX_RATIO = 1.0
-#: Of a baseline: more than half as much again is another model, or another number of micro-batches.
+#: Beyond half of a baseline, it is another model or another number of micro-batches.
 _MAX_OVER_BASELINE_RATIO = 0.5
 _SCATTERS = CollectiveKind.REDUCE_SCATTER.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What a rank spends on filling up, a step.  ``slower`` is None where no plain copy is beside it."""
+    """Time per rank and step in kernels that pad. ``slower`` is None without a plain copy to compare."""
 
     total_ns: float
     slower: float | None
@@ -60,9 +60,9 @@ class Filling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """Elements that travel for nothing over those of the model, and who says how many that has.
+    """Padding elements relative to those of the model, and the source of that number.
 
-    ``stated``: the program, not a baseline that is taken to be of the same model.
+    ``stated``: the source is the program, not a baseline that is assumed to be of the same model.
     """
 
     ratio: float
@@ -71,7 +71,7 @@ class Padding:
 
 
 def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padding | None:
-    """None where nothing says how many elements the model has."""
+    """Return the padding, None if the number of the model's elements is unknown or implausible."""
     reduced = _reduced_elements(analysis)
     psi, micro_batches = analysis.training.parameters, max(1, analysis.training.micro_batches)
     if not reduced:
@@ -89,7 +89,7 @@ def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padd
 
 
 def measure_filling(analysis: RunAnalysis) -> Filling | None:
-    """None where no kernel fills up, or none was recorded."""
+    """Return the time of kernels that pad, None if there are none or none was recorded."""
     table = analysis.kernels
     if table.empty:
         return None
@@ -106,7 +106,7 @@ def measure_filling(analysis: RunAnalysis) -> Filling | None:
 
 
 def _kernel_time_per_step(analysis: RunAnalysis, table: pd.DataFrame, chosen: "pd.Series[bool]") -> float:
-    """A step of a rank; what ran beside other kernels cost nothing."""
+    """Return the time per step and rank; copies beside other kernels cost nothing."""
     rows = table[chosen]
     alone = rows["uncovered_ns"].where(rows["role"] != "compute", rows["total_ns"])
     return mean_per_step(analysis, float(alone.sum()))
@@ -117,7 +117,7 @@ def _bytes_per_step(analysis: RunAnalysis, way: Direction) -> float:
 
 
 def _reduced_elements(analysis: RunAnalysis) -> float:
-    """Elements of gradients that a rank reduces in a step: scattered, or where none are, all-reduced."""
+    """Return the gradient elements that a rank scatters per step, or all-reduces if it scatters none."""
     rows = read_model_traffic(analysis).reductions.rows
     scattered = rows[rows["kind"].astype(str) == _SCATTERS]
     return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
@@ -141,10 +141,10 @@ _BOUND_BY_MEMORY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongerInputs:
-    """The rank, and by what ratio it exceeds the median of the others.
+    """The rank with longer inputs, and the ratio by which it exceeds the median of the others.
 
-    ``mean_excess_ns``: its compute over the mean of all ranks, a step: what even shares would take off it.
-    ``excess_ns``: over the median of the others.  ``activations`` is None where kernels told it.
+    ``mean_excess_ns``: its compute above the mean of all ranks, per step: what even shares would remove.
+    ``excess_ns``: above the median of the others. ``activations`` is None if kernels were the evidence.
     """
 
     rank: int
@@ -156,7 +156,7 @@ class LongerInputs:
 
 
 def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
-    """None where no rank has clearly more to compute, or where nothing tells that from a slow one."""
+    """Return the rank with longer inputs, None if no rank clearly computes more or it may just be slow."""
     compute = analysis.steps.groupby("rank")["compute_ns"].mean()
     if len(compute) < 2:
         return None
@@ -183,7 +183,7 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
 
 
 def _most_activations(analysis: RunAnalysis) -> "pd.Series[float]":
-    """The most activations of each rank at the peaks of its phases and of its steps."""
+    """Return the most activations of each rank at the peaks of its phases and of its steps."""
     memory, name = analysis.memory, Tenant.ACTIVATIONS
     held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
     held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
@@ -221,9 +221,9 @@ def _ratio_to_others(values: "pd.Series[float]", rank: int) -> float:
 _WORTH_RATIO = 0.02
 _PROVEN_RATIO = 0.01
 _SLOWER = 3.0
-#: Of the filling beyond a plain copy, and of all of it with the launches around it.
+#: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
 _FILLING_RATIO = (0.8, 1.15)
-#: Of what the replay wins without the padding.
+#: Shares saved of the replayed gain without the padding.
 _TRANSFER_RATIO = (0.75, 1.15)
 _EVEN_RATIO = 0.5
 
@@ -242,7 +242,7 @@ _EVEN_FIX = (
 
 
 def uneven_shapes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where padding, or longer inputs of one rank, cost time."""
+    """Return a finding if padding, or longer inputs of one rank, cost time."""
     if analysis.run.world_size == 1 or analysis.steps.empty:
         return None
     padded = _find_padding(analysis, baseline)
@@ -278,7 +278,7 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 
 
 def _proven_padding(known: Padding | None, filled: Filling | None) -> float:
-    """The padding; 0 where it is none, or only a smaller baseline says so, and nothing fills up."""
+    """Return the padding; 0 if there is none, or if only a smaller baseline shows it and no kernel pads."""
     if known is None or known.ratio < _PROVEN_RATIO or not (known.stated or filled):
         return 0.0
     return known.ratio

@@ -1,10 +1,10 @@
-"""ZP416 unhidden_optimizer_gather: a step of ZeRO stage 1 or 2 ends with a gather of all parameters, alone.
+"""ZP416 unhidden_optimizer_gather: a ZeRO stage 1 or 2 step ends with an unhidden gather of all parameters.
 
-After the optimizer has stepped each rank has new parameters of its part only. Gathered at once, behind the
+After the optimizer has stepped, each rank has new parameters of its part only. Gathered at once, behind the
 step, all of it is exposed; unit by unit, in the order of the next forward, only the first one is.
 
 Signal, on one rank and without clocks: all large gathers (or broadcasts, as of PyTorch's
-ZeroRedundancyOptimizer) of a step begin after its last reduction of gradients. At least half of their
+ZeroRedundancyOptimizer) of a step start after its last reduction of gradients. At least half of their
 transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md), in the median step. Half,
 because a hidden one still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
 engine). No more can hide than the next forward computes: a third of the compute of a micro-batch if the
@@ -13,12 +13,12 @@ compute,
 
     saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
 
-and no other than the what-if model of the run allows (:mod:`zprof.rules.saving_range`); 0.6 because the first
-unit's gather has nothing to hide under, and unlike units hide unlike parts.
+within what the what-if model of the run allows (:mod:`zprof.rules.saving_range`); 0.6 because the first
+unit's gather has nothing to hide under, and unequal units hide unequal parts.
 
 Stages 1 and 2 need no more than data parallelism: a reduce-scatter of gradients (psi) and this gather (psi).
-If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves; the
-gather then buys memory alone, at 3 psi where 2 psi do. It is proven by bytes, from one rank. Its saving,
+If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves. The
+gather then saves only memory, at 3 psi instead of 2 psi. That is proven by bytes, from one rank. Its saving,
 half of the all-reduces' transfer, is replayed and added.
 """
 
@@ -56,11 +56,11 @@ from zprof.rules.volume.model_traffic import (
 _SHARING_KINDS = (CollectiveKind.ALL_GATHER.value, CollectiveKind.BROADCAST.value)
 _SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER.value
 _REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE.value)
-#: Of the bytes gathered in all steps: those of a program that also gathers before (stage 3) are less.
+#: Minimum share of the bytes gathered in all steps; programs that also gather before (stage 3) have less.
 _MIN_CLOSING_RATIO = 0.95
-#: Of what is reduced in a step: less (predictions, metrics) are no parameters, however often is reduced.
+#: Minimum share of what is reduced: less (predictions, metrics) is not parameters, however often reduced.
 _MIN_GATHERED_RATIO = 0.10
-#: Gradients all-reduced are as many elements as parameters gathered, but for padding and what is frozen.
+#: All-reduced gradients have as many elements as gathered parameters, except for padding and frozen ones.
 _SAME_RATIO = 0.10
 #: Method of collectives whose launches were not seen: gloo runs a reduce-scatter as an all-reduce.
 _WITHOUT_LAUNCH = "gloo_execution"
@@ -68,7 +68,7 @@ _WITHOUT_LAUNCH = "gloo_execution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingGathers:
-    """Rows of the collectives' table: what shares new parameters, and what reduced gradients before it."""
+    """Rows of the collectives: those that share new parameters, and the reductions before them."""
 
     gathers: pd.DataFrame
     reductions: pd.DataFrame
@@ -76,7 +76,7 @@ class ClosingGathers:
 
 
 def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
-    """None where parameters are not shared at the end of steps."""
+    """Return the gathers that share parameters at the end of steps, None if there are none."""
     rows = select_large(analysis.collectives)
     kinds = rows["kind"].astype(str)
     reductions, gathers = rows[kinds.isin(_REDUCING_KINDS)], rows[kinds.isin(_SHARING_KINDS)]
@@ -99,7 +99,7 @@ def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
 def _begin_after_reductions(
     gathers: pd.DataFrame, reductions: pd.DataFrame
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether each gather began after the last reduction of its rank and step."""
+    """Return a mask of the gathers that started after the last reduction of their rank and step."""
     last = reductions.groupby(["rank", "step"], observed=True)["start_ns"].max().rename("last_ns")
     joined = gathers[["rank", "step", "start_ns"]].join(last, on=["rank", "step"])
     behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
@@ -109,7 +109,7 @@ def _begin_after_reductions(
 
 
 def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool:
-    """Whether what is gathered was all-reduced before, at least once, and nothing was scattered."""
+    """Return whether the gathered elements were all-reduced before, and nothing was scattered."""
     scattered = reductions["kind"].astype(str) == _SCATTERING_KIND
     if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
         return False
@@ -121,9 +121,9 @@ def _hides_scatters(analysis: RunAnalysis) -> bool:
 
 
 _WORTH_RATIO = 0.03
-#: Of the gathers' transfer: where less is exposed, they do run under the next forward already.
+#: Minimum exposed share of the gathers' transfer: with less they already run under the next forward.
 _EXPOSED_RATIO = 0.5
-#: Of the compute of a micro-batch: the forward, from below and from above.
+#: The forward's share of a micro-batch's compute, lower and upper bound.
 _FORWARD_RATIO = (0.3, 0.4)
 _SURE_RATIO = 0.6
 
@@ -138,7 +138,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
-    """A step of a rank: what is gathered, and what of it can be hidden."""
+    """What a rank gathers per step, and what of it can be hidden."""
 
     gathered_bytes: float
     reduced_bytes: float
@@ -157,7 +157,7 @@ class _Cost:
 
 
 def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where the gather of new parameters holds up the step."""
+    """Return a finding if the gather of new parameters holds up the step."""
     cause = Cause.UNHIDDEN_OPTIMIZER_GATHER
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
@@ -203,12 +203,12 @@ def _hideable_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -
 
 
 def _median_step_sum(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
-    """The sum of a step of a rank, in the median: after the last step of a program nothing hides it."""
+    """Return the median sum over ranks and steps, because nothing hides the gather of the last step."""
     return float(values.groupby([gathers["rank"], gathers["step"]], observed=True).sum().median())
 
 
 def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
-    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # else three psi alone, a note
+    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # otherwise only three psi, a note
     return make_finding(
         Cause.UNHIDDEN_OPTIMIZER_GATHER,
         sentence=_make_sentence(seen, cost),

@@ -1,1 +1,1 @@
-"""Ranks that wait for each other."""
+"""Rules about ranks that wait for other ranks."""

@@ -1,9 +1,9 @@
-"""Which rank, or which few ranks, are busy longer than the others, how far that is from noise, and why.
+"""Find the rank, or the few ranks, that are busy longer than the others, and the reason.
 
-The sum of compute, copies and idle time says what a delay costs, but if one of them swings from step to step
-it hides the others: a host that sleeps 40 ms in each step does not show in a sum of which the compute swings
-by 100 ms. So each part is looked at by itself, too; its chance counts as often as there are parts. Why: the
-ledger of the late rank says what it has more of than the others, and of idle time the reasons of the
+The sum of compute, copies and idle time gives the cost of a delay. But if one of them varies from step to
+step it hides the others: a host that sleeps 40 ms in each step does not show in a sum whose compute varies by
+100 ms. So each part is also judged by itself, and its chance is multiplied by the number of parts. The reason
+comes from the ledger: what the late rank has more of than the others. For idle time, the reasons of the
 collectives to which it arrived last (:mod:`zprof.analysis.time.blame`) say which calls of its host took it.
 """
 
@@ -23,11 +23,11 @@ from zprof.rules.waiting.own_time import OwnTime, Table
 _PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10
-#: Of the delay of the latest rank: who has as much is late with it (a host, a switch).
+#: Ranks with at least this share of the latest rank's delay are late with it (same host or switch).
 _WITH_IT_RATIO = 0.5
-#: Ranks that share a host's cores are late by turns of its scheduler: 1.3 ms in the median of healthy
-#: gloo runs, 4.4 ms at worst.  Three times the median accuses nobody on a CPU, unless its compute takes so
-#: equally long in all steps that there are no such turns: 2 to 57 ms of deviation (MAD) in real gloo runs.
+#: Ranks that share a host's cores are late by turns of its scheduler: 1.3 ms in the median of healthy gloo
+#: runs, 4.4 ms at worst. Three times the median accuses nobody on a CPU. The floor is lower if compute takes
+#: so equally long in all steps that there are no such turns; real gloo runs deviate by 2 to 57 ms (MAD).
 _SCHEDULER_NS = 4_000_000
 _SCHEDULER_DEVIATIONS = 4
 #: Three standard errors of a median over n steps are 3 * 1.25 * 1.48 / sqrt(n) deviations (MAD).
@@ -36,13 +36,13 @@ _STANDARD_ERRORS = 3 * 1.25 * 1.48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Who is late: ``rank`` most, ``chosen`` marks it and those that are late with it among all ranks.
+    """The latest rank ``rank``; ``chosen`` marks it and those that are late with it among all ranks.
 
-    ``delay_ns``: of a step, the median over steps of how much longer ``rank`` is busy than the others;
-    ``mean_ns`` the mean; ``error_ns`` what chance can make of the median.  ``beyond_ns``: how much longer
-    than the longest of those not chosen, mean.  ``last_ratio``: steps in which a chosen rank is the longest.
-    ``chance``: that ranks that are all alike look like this.  ``part``: what of the own time that is; empty:
-    all of it.
+    ``delay_ns``: median over steps of how much longer ``rank`` is busy than the others; ``mean_ns``: the
+    mean; ``error_ns``: what chance can make of the median. ``beyond_ns``: how much longer than the longest
+    rank not chosen, on average. ``last_ratio``: share of steps in which a chosen rank is the longest.
+    ``chance``: probability that equal ranks look like this. ``part``: the part of the own time that is
+    judged; empty for all of it.
     """
 
     rank: int
@@ -65,7 +65,7 @@ class Suspect:
 
 
 def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
-    """What noise, clocks and the turns of a scheduler can make of a delay."""
+    """Return the delay that noise, clocks and the turns of a scheduler can cause."""
     return max(
         _ABOVE_NOISE * noise_floor_ns(analysis),
         _ABOVE_CLOCK * clock_uncertainty_ns(analysis),
@@ -81,7 +81,7 @@ def _scheduler_ns(analysis: RunAnalysis) -> float:
 
 
 def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:
-    """The latest rank of at least two, in at least one step, by all of its own time."""
+    """Return the latest rank by all of its own time; needs two ranks and one step."""
     found = _find_latest(own, own.longer, noise_floor_of_delay_ns(analysis))
     return replace(
         found,
@@ -91,9 +91,9 @@ def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:
 
 
 def find_suspects_by_part(analysis: RunAnalysis, own: OwnTime) -> tuple[Suspect, ...]:
-    """The latest rank by compute, by copies and by idle time, the latest of them first.
+    """Return the latest rank by compute, by copies and by idle time, sorted by falling delay.
 
-    What a part costs is by how much the step's longest rank is longer for it.
+    The cost of a part is how much longer the step's longest rank is because of it.
     """
     tables = {name: getattr(own, name) for name in _PARTS}
     tables = {name: table for name, table in tables.items() if table.any()}
@@ -133,9 +133,9 @@ def _median_deviation(values: npt.NDArray[np.float64]) -> float:
 
 
 def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
-    """That equal ranks make any so many of them the latest in as many steps (binomial).
+    """Return the chance that any so many of equal ranks are the latest in as many steps (binomial).
 
-    In logarithms: of a thousand steps there are more choices than a float can hold.
+    Computed in logarithms: a thousand steps have more combinations than a float can hold.
     """
     blamed, steps, share = int(late.sum()), len(late), float(chosen.mean())
     ways = _log_comb(len(chosen), int(chosen.sum()))
@@ -151,10 +151,10 @@ def _log_comb(whole: int, part: int) -> float:
 
 
 def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
-    """That equal ranks put all steps of so many of them above all steps of all others; 1 if they are not.
+    """Return the chance that equal ranks put all steps of so many of them above all others; 1 if not above.
 
-    Where steps are few, this tells more than counting them: of all orders of the times of all steps,
-    1 in (ranks * steps over chosen * steps) has just these on top.
+    With few steps this says more than counting them: of all orders of the times of all steps, 1 in (ranks *
+    steps over chosen * steps) has exactly these on top.
     """
     if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
         return 1.0
@@ -162,7 +162,7 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
     return min(1.0, comb(len(chosen), late) / comb(len(chosen) * steps, late * steps))
 
 
-#: What the host can be busy with, as far as its calls show it.
+#: What can keep the host busy, as far as its calls show it.
 _HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MAJORITY_RATIO = 0.5
 
@@ -204,19 +204,21 @@ _DISPROOF = (
 
 
 def choose_disproof(reason: LateReason) -> str:
-    """One experiment."""
+    """Return an experiment that can disprove the reason."""
     return DISPROOFS.get(reason, _DISPROOF)
 
 
 def find_reason(
     analysis: RunAnalysis, late: tuple[int, ...], *, compute_ns: float, copies_ns: float, idle_ns: float
 ) -> LateReason:
-    """The reason that explains most of a delay.
+    """Return the reason that explains most of a delay.
 
     Args:
-        analysis: Whose collectives say what the host did.
+        analysis: The run, whose collectives say what the host did.
         late: The late ranks.
-        compute_ns, copies_ns, idle_ns: What these have more of than the others.
+        compute_ns: How much more compute they have than the others.
+        copies_ns: How much more copying.
+        idle_ns: How much more idle time.
     """
     shares = _reason_shares(analysis.collectives, late)
     called = max(_HOST_REASONS, key=lambda call: shares.get(call, 0.0))
@@ -229,7 +231,7 @@ def find_reason(
 
 
 def _reason_shares(rows: pd.DataFrame, late: tuple[int, ...]) -> dict[str, float]:
-    """Shares of the waiting for these ranks by why they were late, where the delay began on them."""
+    """Return the shares of the waiting for these ranks, by reason, where the delay started on them."""
     mine = rows[rows["blamed_rank"].isin(late) & rows["origin_rank"].isin(late)]
     sums = mine.groupby("late_reason", observed=True)["wait_ns"].sum()
     total = float(sums.sum())

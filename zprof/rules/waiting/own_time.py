@@ -1,16 +1,16 @@
-"""How long each rank is busy with itself in a step, and how much longer than the others.
+"""Measure how long each rank is busy with itself in a step, and how much longer than the others.
 
     own = compute + copies + stalls of its host          longer = own - median own of the other ranks
 
-Ranks that meet in collectives end a step together: what one of them is busy longer, the others are held up,
-as wait, or as transfer where the waiting hides under their compute.  The sum says it either way, and needs
-no common clock.
+Ranks that share collectives end a step together. If one of them is busy for longer, the others are held up by
+that, as wait, or as transfer if the wait hides under their compute. The sum covers both and needs no common
+clock.
 
-On a CPU rank the main thread is the host, and all of its idle time is a stall.  A device is idle whenever
-its host is behind, and that need not be the rank's own doing: where all hosts are as slow, the rank that
-comes last is idle, and the others spend the same time waiting for it.  So idle time of a device counts as
-far as its host took longer than the other hosts for the same pieces of the program (``host_ns`` of
-:mod:`zprof.analysis.time.host_calls`).  A rank that only started late, or that others made late, has none.
+On a CPU rank the main thread is the host, and all of its idle time is a stall. A device is idle whenever its
+host is behind, which need not be the rank's own doing: if all hosts are equally slow, the rank that comes
+last is idle, and the others spend the same time waiting for it. So idle time of a device counts only as far
+as its host took longer than the other hosts for the same pieces of the program (``host_ns`` of
+:mod:`zprof.analysis.time.host_calls`). A rank that only started late, or that others made late, has none.
 """
 
 from dataclasses import dataclass, replace
@@ -25,10 +25,10 @@ from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]
 _HELD_UP = ["exposed_wait_ns", "exposed_transfer_ns"]
-#: A launch that all ranks make: which of its kind it is in its step.
+#: Key of a launch that all ranks make, before it is numbered among its kind in the step.
 _LAUNCH = ["step", "kind", "group_size"]
-#: Deviations (MAD) from which on a piece of the program is longer by more than the jitter of a host: three
-#: standard deviations.
+#: Deviations (MAD) above which a piece of the program exceeds the jitter of a host: three standard
+#: deviations.
 _JITTER_DEVIATIONS = 3 * 1.48
 
 
@@ -36,9 +36,9 @@ _JITTER_DEVIATIONS = 3 * 1.48
 class OwnTime:
     """Tables of steps by ``ranks``: own time, and how much longer that is than the median of the others.
 
-    ``numbers`` are those of the steps.  ``compute``, ``copies``, ``idle``: the part of ``longer`` that is
-    each; they sum to about that.  ``is_host_known``: false where devices were idle and nobody can say whether
-    their hosts differ; idle time is then in none of the tables.
+    ``numbers`` are those of the steps. ``compute``, ``copies``, ``idle``: the parts of ``longer``, which sum
+    to about that. ``is_host_known`` is False if devices were idle and it is unknown whether their hosts
+    differ; idle time is then in none of the tables.
     """
 
     ranks: tuple[int, ...]
@@ -52,24 +52,24 @@ class OwnTime:
 
     @property
     def steps(self) -> int:
-        """Steps that all ranks have."""
+        """Number of steps that all ranks have."""
         return len(self.own)
 
     def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
-        """Of each step, by how much its longest rank is longer than without ``part`` of the chosen ranks."""
+        """Return for each step how much shorter its longest rank is without ``part`` of the chosen ranks."""
         less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
         gained: Table = np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
         return gained
 
     def beyond(self, chosen: "npt.NDArray[np.bool_]") -> Table:
-        """Of each step the longest of the chosen ranks minus the longest of all others; at least 0."""
+        """Return for each step the longest chosen rank minus the longest of all others; at least 0."""
         longest, next_longest = self.own[:, chosen].max(axis=1), self.own[:, ~chosen].max(axis=1)
         beyond: Table = np.clip(longest - next_longest, 0.0, None)
         return beyond
 
 
 def measure_own_time(analysis: RunAnalysis) -> OwnTime:
-    """Own time in the steps that all ranks have."""
+    """Return the own time in the steps that all ranks have."""
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     if not _on_device(analysis):
@@ -83,14 +83,14 @@ def measure_own_time(analysis: RunAnalysis) -> OwnTime:
 
 
 def measure_own_time_with_idle(analysis: RunAnalysis) -> OwnTime:
-    """Own time with all idle time in it, whoever it is due to: what there is to explain."""
+    """Return the own time including all idle time, whatever caused it: the total to explain."""
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
 
 
 def _whole_steps(analysis: RunAnalysis) -> pd.DataFrame:
-    """The steps that all ranks have, by step and rank."""
+    """Return the steps that all ranks have, sorted by step and rank."""
     rows = analysis.steps
     whole = rows.groupby("step")["rank"].transform("nunique") == rows["rank"].nunique()
     return rows[whole].sort_values(["step", "rank"], kind="stable").reset_index(drop=True)
@@ -114,11 +114,11 @@ def _make_own_time(rows: pd.DataFrame) -> OwnTime:
 
 
 def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float]":
-    """How much longer each host took than the others, for each row of ``steps``; NaN where nobody can say.
+    """Return how much longer each host took than the others, per row of ``steps``; NaN if unknown.
 
-    Other hosts also stand still where the program does not show it (a full queue of launches), so that a
-    shorter piece makes good for no longer one.  Counted is the larger of: the run of pieces in which the host
-    falls behind most, and all pieces that are longer by more than jitter.
+    Other hosts also pause where the program does not show it (a full queue of launches), so a shorter piece
+    does not make up for a longer one. The result is the larger of two sums: the run of pieces in which the
+    host falls behind most, and all pieces that are longer by more than jitter.
     """
     pieces = _host_pieces(analysis)
     if pieces is None or pieces.shape[1] < 2:  # one rank has no others
@@ -140,9 +140,9 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
 
 
 def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
-    """Time of each host between launches that all ranks make, by step and in program order, a column a rank.
+    """Return the host time between launches that all ranks make: by step, in program order; ranks as columns.
 
-    None where launches were not recorded, or ranks launched different numbers of collectives throughout.
+    None if launches were not recorded, or if ranks launched different numbers of collectives throughout.
     """
     rows = analysis.collectives
     ranks = sorted(analysis.steps["rank"].unique().tolist())
@@ -166,7 +166,7 @@ def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
 
 
 def _largest_run_sum(values: "pd.Series[float]") -> float:
-    """The largest sum of neighbours; at least 0."""
+    """Return the largest sum of consecutive values; at least 0."""
     sums = np.concatenate(([0.0], np.cumsum(values.to_numpy(np.float64))))
     return float((sums - np.minimum.accumulate(sums)).max())
 

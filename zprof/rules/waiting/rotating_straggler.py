@@ -1,22 +1,21 @@
-"""ZP302 rotating_straggler: in each step another rank's host stalls, and all others wait for it.
+"""ZP302 rotating_straggler: in each step the host of another rank stalls, and all others wait for it.
 
-Garbage collection, a loader, Python on shared cores: each rank rarely, of many ranks one in every step.
-No rank stands out over the steps (that would be ZP301), but each step has one that is busy with itself
-longer than the others (:mod:`zprof.rules.waiting.own_time`):
+Garbage collection, a data loader, Python on shared cores: rare on each rank, but with many ranks one stalls
+in every step. No rank stands out over the steps (that would be ZP301), but each step has one that is busy
+with itself longer than the others (:mod:`zprof.rules.waiting.own_time`):
 
     cost of a step = own time of the latest rank - the median of the others
 
-Some rank is always the latest.  What tells this from noise: the cost is above the floor (noise, clocks, the
-scheduler's turns) and above four times the median
-deviation among the *others*, in most steps; the latest rank stands idle
-or in calls of its host meanwhile, where noise of kernels is compute; and no rank has more than half of it
-(of two ranks 70 %: of eight steps one has five by chance), as docs/thresholds.md has it with 30 % for many
-ranks.
+Some rank is always the latest. To differ from noise, the cost must exceed the floor (noise, clocks, turns of
+the scheduler) and four times the median deviation among the *others*, in most steps. The latest rank must be
+idle or in calls of its host meanwhile, because noise of kernels is compute. And no rank has more than half of
+the cost (70 % with two ranks: of eight steps one has five by chance), as docs/thresholds.md has it with 30 %
+for many ranks.
 
-Saving: 0.5 to 1.05 of the cost.  In the simulator the true saving is 0.97 to 1.0 of it; 0.5 where launches
-are the limit of the device, which then stands idle without a stall, too.  A rank that is held up also hides
-less of its own transfers and has to wake up: two real gloo ranks won 1.16 to 1.36 of the cost, so as much as
-that is added where so much transfer is exposed.
+Saving: 0.5 to 1.05 of the cost. In the simulator the true saving is 0.97 to 1.0 of it, and 0.5 if launches
+limit the device, which is then idle without a stall, too. A rank that is held up also hides less of its own
+transfers and has to wake up: two real gloo ranks gained 1.16 to 1.36 of the cost, so that much is added if
+enough transfer is exposed.
 """
 
 from dataclasses import dataclass
@@ -41,18 +40,18 @@ from zprof.rules.waiting.late_ranks import find_reason, noise_floor_of_delay_ns
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 
-#: Of the cost, what one rank may have at most; of two ranks one has half of it at least.
+#: Maximum share of the cost on one rank; with two ranks one has at least half of it.
 _ONE_RANK_RATIO = 0.50
 _ONE_OF_TWO_RATIO = 0.70
-#: Steps in which one rank must be late, and the part of the cost that must be the host's.
+#: Minimum share of steps with a late rank, and of the cost that is the host's.
 STEPS_RATIO = 0.60
 _HOST_RATIO = 0.60
-#: Median deviations of the others: of equal ranks the latest of eight stands two to three out.
+#: Median deviations of the others: among equal ranks, the latest of eight deviates by two to three.
 _ABOVE_OTHERS = 4
-#: Of the step: below the first no finding, below the second one of low confidence (docs/thresholds.md).
+#: Minimum cost as a share of the step: for a finding, and for more than low confidence (docs/thresholds.md).
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
-#: For high confidence: steps, steps with a late rank, and the host's part of the cost.
+#: For high confidence: minimum steps, and share of steps with a late rank and of the cost that is the host's.
 _SURE_STEPS = 4
 _SURE_RATIO = 0.75
 _SAVING_RATIOS = (0.5, 1.05)
@@ -78,7 +77,7 @@ _FIX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turns:
-    """Who is the latest in each step, and what that costs: means over the steps."""
+    """The latest rank of each step and its cost, as means over the steps."""
 
     cost_ns: float
     floor_ns: float
@@ -91,12 +90,12 @@ class _Turns:
 
     @property
     def most_of_one_ratio(self) -> float:
-        """The share that the cause lets one rank have."""
+        """Maximum share of the cost on one rank."""
         return _ONE_OF_TWO_RATIO if self.ranks == 2 else _ONE_RANK_RATIO
 
 
 def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where each step has another late rank, and its host is why."""
+    """Return a finding if each step has another late rank because its host stalls."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
     rows = steady_rows(analysis)
@@ -130,7 +129,7 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
 
 
 def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
-    """Of each step the median deviation of the ranks that are not the latest from their median."""
+    """Return for each step the median deviation of all ranks but the latest from their median."""
     others = np.sort(own.own, axis=1)[:, :-1]
     middle = np.median(others, axis=1, keepdims=True)
     deviation: npt.NDArray[np.float64] = np.median(np.abs(others - middle), axis=1)

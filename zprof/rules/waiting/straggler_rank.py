@@ -1,24 +1,23 @@
 """ZP301 straggler_rank: one rank is late, step after step, and the others wait for it.
 
-Signal: the rank's *delay*, how much longer than the median of the others it is busy with itself in a step
-(:mod:`zprof.rules.waiting.own_time`). Some rank always arrives last, so arriving last accuses nobody; and
-exposed wait alone is not the cost: if communication only just fits under compute, the others' waits hide
-there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay sees both.
+Signal: the rank's *delay*, which is how much longer than the median of the others it is busy with itself in a
+step (:mod:`zprof.rules.waiting.own_time`). Some rank always arrives last, so arriving last accuses nobody.
+Exposed wait alone is not the cost either: if communication only just fits under compute, the others' waits
+hide there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay covers both.
 
-If compute swings from step to step, the sum of it and idle time says nothing, and each is looked at by
-itself (:mod:`zprof.rules.waiting.late_ranks`). What may be chance, and swings in which a costly delay would
-not
-show, are stated as a gap: nobody was cleared.
+If compute varies from step to step, its sum with idle time says nothing, and each part is judged by itself
+(:mod:`zprof.rules.waiting.late_ranks`). A delay that may be chance, or variation in which a costly delay
+would not show, is stated as a gap: nobody was cleared.
 
-The delay must stand out from the noise floor, from the clocks' uncertainty and on a CPU from the turns of
-the scheduler, be the largest in more steps than chance makes likely, and cost something. Above low
-confidence it is also well beyond three standard errors of its median.
+The delay must exceed the noise floor, the clocks' uncertainty and on a CPU the turns of the scheduler, be the
+largest in more steps than chance makes likely, and cost something. Above low confidence it also exceeds 1.5
+times (high) or 2 times (medium) three standard errors of its median.
 
     saving <= min(delay, all waiting of the others for it, hidden or exposed)
 
-because without it the others go on at most as much earlier, and if the link is the limit no rank waits for
-another. A late host also leaves less of its own transfers hidden, which adds to it. At least half of it is
-saved: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
+because without the delay the others continue at most that much earlier, and if the link is the limit no rank
+waits for another. A late host also hides less of its own transfers, which adds to the saving. At least half
+of the bound is saved: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,12 +56,12 @@ from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausedWaits:
-    """``bound_ns``: the most that the median waiting rank can win a step without the late ones.
+    """The waits that late ranks cause, in ns per step.
 
-    That is hidden waiting, too: the median over steps, or their mean without the first collective of the
-    window if that is more.  ``caused_ns``: wait caused, as everywhere in the report (``Blame`` of
-    :mod:`zprof.model.time`): exposed, of a step, the mean of the ``ranks`` that waited;
-    ``caused_hidden_too_ns`` with what compute hid.
+    ``bound_ns``: the most that the median waiting rank can gain per step without the late ones. It includes
+    hidden waiting: the median over steps, or their mean without the first collective of the window if that is
+    more. ``caused_ns``: wait caused, as in the whole report (``Blame`` of :mod:`zprof.model.time`): exposed,
+    per step, the mean of the ``ranks`` that waited. ``caused_hidden_too_ns`` includes what compute hid.
     """
 
     bound_ns: float
@@ -72,9 +71,9 @@ class CausedWaits:
 
 
 def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
-    """Waiting in collectives to which one of the ranks came last.
+    """Return the waiting in collectives to which one of the ``late`` ranks came last.
 
-    Of many groups few have a late rank: those without one wait for ranks that it has made late.
+    If there are many groups, few have a late rank. The others wait for ranks that it has made late.
     """
     rows = analysis.collectives
     rows = rows[rows["matched"].astype(bool) & (rows["group_size"] != 1)]
@@ -99,7 +98,7 @@ def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
 
 
 def _median_wait_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
-    """By step the median of the ranks that wait."""
+    """Return the median wait of the waiting ranks, by step."""
     return rows.groupby(["step", "rank"])["wait_ns"].sum().groupby("step").median()
 
 
@@ -107,28 +106,28 @@ _MIN_STEPS = 3
 _LAST_RATIO = 0.60
 #: Chance of noise above which nobody is named.
 _MAX_CHANCE = 0.10
-#: Chance of noise, and delay over its error, for high and for medium confidence.
+#: Maximum chance of noise and minimum delay over its error, for high and for medium confidence.
 _HIGH_LIMITS = (0.025, 1.5)
 _MEDIUM_LIMITS = (_MAX_CHANCE, 2.0)
-#: Of the step: below the first no finding, below the second one of low confidence.
+#: Minimum cost as a share of the step: for a finding, and for more than low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
-#: Of the step: where a delay of so much would not show in the noise, a run is not called free of late ranks.
+#: If a delay of this share of the step would not show in the noise, a run is not called free of late ranks.
 _UNSEEN_RATIO = 0.10
-#: Of the upper bound, what is left at least where the link is nearly the limit.
+#: Minimum share of the upper bound that is saved if the link is nearly the limit.
 _SURE_RATIO = 0.5
-#: What means over steps and edges of intervals add to the upper bound.
+#: Added to the upper bound for means over steps and edges of intervals.
 _SLACK_RATIO = 1.03
-#: Reasons in which the rank's device stands idle, so that less of its own transfers is hidden.
+#: Reasons for which the rank's device stands idle, so that less of its own transfers is hidden.
 _IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
 _MAX_NAMED_RANKS = 4
-#: Of the exposed wait caused, how much hidden one is worth a word.
+#: Minimum hidden wait to be mentioned, as a share of the exposed wait caused.
 _MIN_HIDDEN_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LateRank:
-    """Who, why, and what it costs a step."""
+    """A late rank, the reason, and its cost per step."""
 
     suspect: Suspect
     waits: CausedWaits
@@ -138,7 +137,7 @@ class _LateRank:
 
 
 def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Finding where one rank is late at collectives and the others pay for it."""
+    """Return a finding if one rank is late at collectives and the others pay for it."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
     rows = steady_rows(analysis)
@@ -160,13 +159,13 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
 
 
 def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_LateRank]:
-    """The latest rank by all of its own time, then by each part of that."""
+    """Yield the latest rank by all of its own time, then by each part of it."""
     for suspect in (find_suspect(analysis, own), *find_suspects_by_part(analysis, own)):
         yield _measure(analysis, own, suspect)
 
 
 def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank]) -> Gap | None:
-    """Why nobody can be cleared; None where a late rank that is worth more than a note would have shown."""
+    """Return why nobody can be cleared, None if a late rank above low confidence would have shown."""
     doubtful = [late.suspect for late in seen if _cost_ns(late) >= _COST_RATIO * late.wall_ns]
     if doubtful:
         suspect = doubtful[0]
@@ -192,9 +191,9 @@ def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank
 
 
 def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """What the rules about late ranks lack."""
+    """Return the gap of a rule about late ranks that lacks ranks or matched steps, None if it has enough."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
-        # Groups that are whole do not help: a rank that is late there may only pass a delay on.
+        # Complete groups do not help: a rank that is late there may only pass a delay on.
         reason = "ranks are missing: who came last is not known where not all were seen"
         return untested_gap(cause, reason, "record, or import, all ranks")
     rows = steady_rows(analysis)
@@ -210,7 +209,7 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
 
 
 def _is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
-    """Whether most of the waiting that the ranks are blamed for began on another rank."""
+    """Return whether most of the waiting that the ranks are blamed for started on another rank."""
     rows = steady_rows(analysis)
     blamed = rows[rows["blamed_rank"].isin(late)]
     elsewhere = blamed.loc[~blamed["origin_rank"].isin(late), "wait_ns"].sum()
@@ -237,7 +236,10 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank
 
 
 def _bound_saving(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
-    """Made even it works as long as the median rank, which with two is half the way."""
+    """Bound the saving by a prediction with even ranks, at the median rank's pace.
+
+    With two ranks the median is half the way, so the rule's own range stays.
+    """
     several = analysis.run.world_size > 2 * len(suspect.named)
     return bound_range_by_prediction(analysis, Change(even=True), own) if several else own
 
@@ -255,7 +257,7 @@ def _saving(
 
 
 def _is_seen(late: _LateRank) -> bool:
-    """Whether a rank is late and the others pay; that may still be chance."""
+    """Return whether a rank is late and the others pay; that may still be chance."""
     suspect = late.suspect
     return (
         suspect.delay_ns > suspect.floor_ns
@@ -265,7 +267,7 @@ def _is_seen(late: _LateRank) -> bool:
 
 
 def _cost_ns(late: _LateRank) -> float:
-    """What the others pay; of a part of the own time only what the step is longer for it."""
+    """Return the cost to the others; for a part of the own time, at most the lengthening of the step."""
     cost = min(late.suspect.delay_ns, late.waits.bound_ns)
     return min(cost, late.suspect.beyond_ns) if late.suspect.part else cost
 
@@ -288,7 +290,7 @@ def _finding(late: _LateRank) -> Finding:
 
 
 def _describe_waits(waits: CausedWaits) -> str:
-    """The wait caused, per waiting rank; with what compute hides where that is more."""
+    """Describe the wait caused per waiting rank, and the hidden wait if it is more than a tenth of that."""
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
     hidden = waits.caused_hidden_too_ns - waits.caused_ns
     more = (

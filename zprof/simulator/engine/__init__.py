@@ -1,1 +1,1 @@
-"""Runs a program on all ranks at once, and keeps when everything happened."""
+"""Run a program on all ranks at once, and record when everything happened."""

@@ -1,4 +1,6 @@
-"""Ranks without a device, over gloo: the main thread computes and waits, a worker runs the collectives."""
+"""Simulate ranks without a device, over gloo: the main thread computes and waits, a worker runs
+collectives.
+"""
 
 from functools import singledispatchmethod
 
@@ -23,15 +25,15 @@ from zprof.simulator.program.instructions import (
     Wait,
 )
 
-#: From the end of a collective until the main thread goes on, and from a launch until a worker takes it.
+#: From the end of a collective until the main thread resumes, and from a launch until a worker takes it.
 _WAKE_NS = 30_000
 _PICK_UP_NS = 60_000
-#: A fast reading costs this much when there is nothing to wait for.
+#: Cost of a read that has nothing to wait for.
 _TOUCH_NS = 2_000
 
 
 class CpuMachine:
-    """Carries out instructions one by one, on all ranks at once."""
+    """Execute instructions one by one, on all ranks at once."""
 
     def __init__(self, plan: Plan, mesh: Mesh) -> None:
         self.state = State(plan, mesh)
@@ -40,7 +42,7 @@ class CpuMachine:
 
     @singledispatchmethod
     def carry_out(self, instruction: Instruction) -> None:
-        """Do one instruction."""
+        """Execute one instruction."""
         raise TypeError(f"a CPU rank cannot {type(instruction).__name__}")
 
     @carry_out.register
@@ -91,7 +93,7 @@ class CpuMachine:
 
     @carry_out.register
     def _(self, copy: Copy) -> None:
-        """Host memory is the only memory: what a unit's shard is copied from and to is slower memory."""
+        """Copy a unit's shard; host memory is the only memory, so the other side is slower host memory."""
         state = self.state
         if copy.unit is None:
             return
@@ -104,7 +106,7 @@ class CpuMachine:
 
     @carry_out.register
     def _(self, retry: Reallocate) -> None:
-        """No allocator of a device, no retries."""
+        """Do nothing: without a device allocator there are no retries."""
 
     @carry_out.register
     def _(self, work: HostWork) -> None:
@@ -116,7 +118,7 @@ class CpuMachine:
         self.state.mark(mark)
 
     def finish(self) -> None:
-        """Nothing runs on when the main thread is done, but what nobody waited for."""
+        """Wait for collectives that nobody waited for; nothing else outlives the main thread."""
         for lane in self.state.lanes.values():
             self.state.host = later(self.state.host, lane)
 

@@ -1,4 +1,4 @@
-"""Ranks with a device: hosts launch ahead, streams run in order, events join them."""
+"""Simulate ranks with a device: hosts launch ahead, streams run in order, events join them."""
 
 from collections import deque
 from functools import singledispatchmethod
@@ -24,12 +24,12 @@ from zprof.simulator.program.instructions import (
     Sync,
 )
 
-#: What a copy costs before its first byte.
+#: Cost of a copy before its first byte.
 _COPY_START_NS = 2_000
 
 
 class DeviceMachine:
-    """Carries out instructions one by one, on all ranks at once."""
+    """Execute instructions one by one, on all ranks at once."""
 
     def __init__(self, plan: Plan, mesh: Mesh) -> None:
         self.state = State(plan, mesh)
@@ -40,7 +40,7 @@ class DeviceMachine:
 
     @singledispatchmethod
     def carry_out(self, instruction: Instruction) -> None:
-        """Do one instruction."""
+        """Execute one instruction."""
         raise TypeError(f"a device cannot {type(instruction).__name__}")
 
     @carry_out.register
@@ -109,7 +109,7 @@ class DeviceMachine:
     def _(self, retry: Reallocate) -> None:
         state = self.state
         begun = state.host[0].copy()
-        # the free waits for the device, and without the retry the host would have gone on
+        # the free waits for the device; without the retry the host would have continued
         drained = self._finished(state.host, ())[0] - begun
         freed = after(state.host, LateReason.ALLOCATOR, drained + retry.free_ns + retry.malloc_ns)
         taken = state.on(retry.ranks, 1).astype(bool)
@@ -126,11 +126,11 @@ class DeviceMachine:
         self.state.mark(mark)
 
     def finish(self) -> None:
-        """The recording ends when every device is idle."""
+        """Wait until every device is idle, which ends the recording."""
         self.state.host = self._finished(self.state.host, ())
 
     def _launch(self, cost_ns: int) -> tuple[Times, Instant]:
-        """The host calls the runtime: when the call began, and when the device can begin at the earliest."""
+        """Call the runtime on the host; return when the call began, and the earliest start on the device."""
         begun = self.state.host[0].copy()
         called = after(self.state.host, LateReason.HOST, cost_ns // 2)
         self.state.host = after(self.state.host, LateReason.HOST, cost_ns)

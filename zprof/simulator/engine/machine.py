@@ -1,4 +1,4 @@
-"""What a device machine and a CPU machine share: clocks of hosts and lanes, and the growing schedule."""
+"""Share state between device and CPU machines: clocks of hosts and lanes, and the growing schedule."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from zprof.simulator.program.instructions import Collective, Groups, HostWork, I
 
 
 class State:
-    """Where all ranks are.  ``done``: when what a key names was, or will be, finished."""
+    """State of all ranks.  ``done``: when the instruction of a key was, or will be, finished."""
 
     def __init__(self, plan: Plan, mesh: Mesh) -> None:
         self.plan = plan
@@ -33,53 +33,53 @@ class State:
         self._cost = 1.0 / speed
 
     def latest(self, start: Instant, keys: Iterable[str]) -> Instant:
-        """Not before everything that ``keys`` name is done."""
+        """Return the latest of ``start`` and the ends of all that ``keys`` name."""
         for key in keys:
             if key in self.done:
                 start = later(start, self.done[key])
         return start
 
     def work_ns(self, kernel: Kernel) -> Times:
-        """Time of a kernel at full speed, on each rank."""
+        """Return the time of a kernel at full speed, on each rank."""
         noise = 1.0 + self.plan.compute.noise_ratio * self.random.standard_normal(self.plan.ranks)
         return np.maximum(1, np.rint(kernel.work_ns * self._cost * np.maximum(0.1, noise))).astype(np.int64)
 
     def lane_of(self, collective: Collective, groups: Groups) -> str:
-        """The stream of a collective: one for each group, or one for each kind, too."""
+        """Return the stream of a collective: one per group or, if planned, one per group and kind."""
         if self.plan.network.per_kind_streams and collective.lane is not Lane.WORLD:
             return f"{groups.name}.{collective.lane}"
         return groups.name
 
     def begin_step(self, step: int) -> None:
-        """What follows belongs to this step."""
+        """Assign what follows to this step."""
         self.step, self.step_begin = step, self.host
 
     def sequence(self, groups: Groups) -> int:
-        """The next number in a group."""
+        """Return the next sequence number of a group."""
         number = self._sequences[groups.name]
         self._sequences[groups.name] += 1
         return number
 
     def host_work(self, work: HostWork) -> None:
-        """The host is busy, on all ranks or on some."""
+        """Keep the host busy, on all ranks or on some."""
         begin = self.host[0].copy()
         self.host = after(self.host, work.reason, self.on(work.ranks, work.ns))
         self.note(work, begin, did=work.ranks)
 
     def mark(self, instruction: Instruction) -> None:
-        """An annotation begins or ends; that costs a little."""
+        """Begin or end an annotation, which costs 400 ns."""
         begin = self.host[0].copy()
         self.host = after(self.host, LateReason.HOST, 400)
         self.note(instruction, begin)
 
     def on(self, ranks: frozenset[int] | None, ns: int) -> Times:
-        """``ns`` on some ranks, nothing on the others."""
+        """Return ``ns`` on some ranks, 0 on the others."""
         if ranks is None:
             return np.full(self.plan.ranks, ns, dtype=np.int64)
         return np.array([ns if rank in ranks else 0 for rank in range(self.plan.ranks)], dtype=np.int64)
 
     def note(self, instruction: Instruction, begin: Times, did: frozenset[int] | None = None) -> None:
-        """Keep what the host alone did, until now."""
+        """Record what the host alone did, until now."""
         self.lines.append(
             Line(
                 instruction=instruction,

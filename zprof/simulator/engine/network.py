@@ -1,8 +1,7 @@
-"""Collectives on the network: how long a transfer takes, when a group has met, and how compute beside it
-slows down.
+"""Time collectives on the network: arrival of a group's last rank, transfer, and slower compute alongside.
 
-A transfer takes alpha + bytes * bus factor / bandwidth. It starts when the last rank of the group has
-arrived, and all ranks leave together, but for a small spread.
+A transfer takes alpha + bytes * bus factor / bandwidth.  It starts when the last rank of the group has
+arrived, and all ranks leave together, apart from a small spread.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from zprof.simulator.program.instructions import Collective, Groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTiming:
-    """How a collective went.  ``late``: of each group, the rank that came last and why."""
+    """Times of one collective.  ``late``: for each group, the rank that arrived last, and why."""
 
     end: Instant
     arrival: Times
@@ -27,7 +26,7 @@ class CollectiveTiming:
 
 
 class CollectiveExecutor:
-    """Carries out collectives over a network."""
+    """Run collectives over a network."""
 
     def __init__(self, plan: Plan, random: np.random.Generator) -> None:
         self._links = Links(plan)
@@ -37,7 +36,7 @@ class CollectiveExecutor:
     def meet(
         self, collective: Collective, groups: Groups, begin: Instant, since: Instant
     ) -> CollectiveTiming:
-        """Let all groups along an axis meet; a late rank is judged by what it did since ``since``."""
+        """Time a collective of all groups of an axis; a late rank's reason is what it did after ``since``."""
         members = groups.members
         starts = begin[0][members]
         last = np.take_along_axis(members, starts.argmax(axis=1)[:, None], axis=1)
@@ -71,7 +70,7 @@ class Links:
             self._share[rank] = share
 
     def transfer_ns(self, collective: Collective, groups: Groups) -> NDArray[np.int64]:
-        """Time of each group along the axis, once all its ranks are there."""
+        """Return the transfer time in ns of each group along the axis, once all its ranks have arrived."""
         network, members = self._network, groups.members
         hosts = self._hosts[members]
         spans = hosts.min(axis=1) != hosts.max(axis=1)
@@ -91,19 +90,19 @@ _Times = NDArray[np.int64]
 
 
 class Contention:
-    """Knows the collectives that may still run.  ``slowdown``: factor on work done beside one."""
+    """Track collectives that may still run.  ``slowdown``: factor on work that runs in parallel with one."""
 
     def __init__(self, slowdown: float) -> None:
         self._slowdown = max(1.0, slowdown)
         self._running: list[tuple[_Times, _Times]] = []
 
     def add(self, begin: _Times, end: _Times) -> None:
-        """A collective was scheduled."""
+        """Record a scheduled collective."""
         if self._slowdown > 1.0:
             self._running.append((begin, end))
 
     def end_of(self, begin: _Times, work_ns: _Times) -> _Times:
-        """When work of so many nanoseconds at full speed ends that begins at ``begin``."""
+        """Return when work that starts at ``begin`` ends; ``work_ns`` is its time at full speed."""
         self._running = [pair for pair in self._running if (pair[1] > begin).any()]
         if not self._running:
             return begin + work_ns

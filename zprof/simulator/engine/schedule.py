@@ -1,11 +1,11 @@
-"""When everything happened: one row per instruction, one column per rank, and the clocks of ranks.
+"""Record when everything happened: one row per instruction, one column per rank, and the clocks of ranks.
 
-Times are nanoseconds since the start of the simulation on the common clock; a rank's own clock shows
-local = common + offset + drift * (common - origin). An instant is an integer array of shape (1 + causes,
-ranks): row 0 is the time, the other rows say how much of it went to computing, to the host, to a
-collective ... along the chain of things that it waited for. The later of two instants keeps its own rows.
-Time in a collective, waiting included, counts as that collective, so a rank that kept others waiting has
-more of something else.
+Times are nanoseconds since the start of the simulation on the common clock.  A rank's own clock shows
+local = common + offset + drift * (common - origin).  An instant is an integer array of shape (1 + causes,
+ranks).  Row 0 is the time; the other rows say how much of it went to compute, the host, collectives ...
+along the chain of things that it waited for.  The later of two instants keeps its own rows.  Time in a
+collective, including the wait, counts as collective time, so a rank that kept others waiting has more of
+another cause.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,11 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One instruction as all ranks carried it out.
+    """One instruction as all ranks executed it.
 
-    ``host_begin``, ``host_end``: of the host's call.  ``launch``: when the runtime was called.  ``begin``,
-    ``end``: on the device (or of the work itself, on a CPU).  ``arrival``: of the last rank of the group.
-    ``sequence``: of a collective in its group.  ``did``: ranks that took part (None: all).
-    ``lane``: the stream.
+    ``host_begin``, ``host_end``: the host's call.  ``launch``: time of the runtime call.  ``begin``, ``end``:
+    on the device (on a CPU, of the work itself).  ``arrival``: of the last rank of the group.  ``sequence``:
+    number of a collective in its group.  ``did``: ranks that took part (None: all).  ``lane``: the stream.
     """
 
     instruction: Instruction
@@ -47,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The whole simulation."""
+    """Result of the whole simulation."""
 
     plan: Plan
     mesh: Mesh
@@ -61,17 +60,17 @@ _ROW: dict[LateReason, int] = {reason: 1 + index for index, reason in enumerate(
 
 
 def time_zero(ranks: int) -> Instant:
-    """Time zero."""
+    """Return time zero."""
     return np.zeros((1 + len(REASONS), ranks), dtype=np.int64)
 
 
 def later(first: Instant, second: Instant) -> Instant:
-    """The later of both, rank by rank."""
+    """Return the later instant of each rank."""
     return np.where(first[0] >= second[0], first, second)
 
 
 def after(instant: Instant, reason: LateReason, ns: NDArray[np.int64] | int) -> Instant:
-    """``ns`` later, because of ``reason``."""
+    """Return the instant ``ns`` later, with the time assigned to ``reason``."""
     moved = instant.copy()
     moved[0] += ns
     moved[_ROW[reason]] += ns
@@ -79,14 +78,14 @@ def after(instant: Instant, reason: LateReason, ns: NDArray[np.int64] | int) -> 
 
 
 def find_late_reason(instant: Instant, rank: int, others: NDArray[np.int64]) -> LateReason:
-    """What ``rank`` did longer than the median of ``others``, above all."""
+    """Return the reason on which ``rank`` spent the most extra time relative to the median of ``others``."""
     if not len(others):
         return LateReason.UNKNOWN
     excess = instant[1:, rank] - np.median(instant[1:, others], axis=1)
     return REASONS[int(np.argmax(excess))]
 
 
-#: The common clock when a simulation begins (nanoseconds since 1970).
+#: The common clock at the start of a simulation (nanoseconds since 1970).
 ORIGIN_NS = 1_752_839_460_000_000_000
 
 
@@ -98,11 +97,11 @@ class LocalClock:
     drift_ppb: int = 0
 
     def stamps(self, since_origin_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the clock shows at moments given since the origin of the common clock."""
+        """Return what the clock shows at times given since the origin of the common clock."""
         drift = np.rint(since_origin_ns.astype(np.float64) * self.drift_ppb * 1e-9).astype(np.int64)
         return since_origin_ns + (ORIGIN_NS + self.offset_ns) + drift
 
 
 def get_rank_clock(plan: Plan, rank: int) -> LocalClock:
-    """The clock that a plan gives a rank."""
+    """Return the clock that a plan gives a rank."""
     return LocalClock(offset_ns=plan.offsets_ns.get(rank, 0), drift_ppb=plan.drift_ppb.get(rank, 0))

@@ -1,1 +1,1 @@
-"""What every rank's host does in a step, as a list of instructions."""
+"""Generate the instructions of every rank's host in a step."""

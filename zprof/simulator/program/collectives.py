@@ -1,6 +1,4 @@
-"""The collectives of a step: gathers of stage 3 ahead of their use, reductions of gradients, gathers
-of new parameters.
-"""
+"""Build the collectives of a step: prefetched gathers of stage 3, gradient reductions, parameter gathers."""
 
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ from zprof.simulator.program.phases import Pass, Phase, pad_kernel, split_kernel
 
 
 class Gathers:
-    """Launches the gathers in order, no further ahead than the plan allows."""
+    """Launch gathers in order, no further ahead than the plan allows."""
 
     def __init__(self, plan: Plan, phases: Sequence[Phase], out: InstructionList) -> None:
         self._plan = plan
@@ -33,11 +31,11 @@ class Gathers:
         self._launched = 0
 
     def needed(self, phase: Phase) -> bool:
-        """Whether a phase's parameters must come from somewhere."""
+        """Return whether a phase's parameters must be gathered."""
         return phase.gathers and self._plan.shard_size > 1
 
     def launch(self, phase: Phase, ahead: int) -> None:
-        """Launch the gather of this phase and of so many ahead, where they are not yet."""
+        """Launch the gathers of this phase and the ``ahead`` next, unless already launched."""
         if not self.needed(phase):
             return
         own = self._phases.index(phase)
@@ -47,7 +45,7 @@ class Gathers:
             self._launched += 1
 
     def ready(self, phase: Phase) -> tuple[str, ...]:
-        """What the first kernel of a phase waits for; what was gathered is copied into place before."""
+        """Return what the first kernel of a phase waits for; a gathered unit is first copied into place."""
         if not self.needed(phase):
             return ()
         if not self._plan.compute.copy_ns:
@@ -57,7 +55,9 @@ class Gathers:
         return ()
 
     def _held(self, own: int, position: int) -> bool:
-        """Whether a pass that has not ended holds the unit: it is gathered again once it was dropped."""
+        """Return whether an unfinished pass holds the unit, which is gathered again only after its
+        release.
+        """
         unit = self._phases[position].unit
         return any(phase.unit == unit for phase in self._phases[own:position])
 
@@ -80,7 +80,7 @@ class Gathers:
             self._out.add(*gather)
 
     def _limit(self, position: int) -> list[str]:
-        """Keep memory bounded: what was gathered before must have been used."""
+        """Bound the memory: return what must have been used before this gather."""
         after = ["optimizer"] if position == 0 else []
         freed = position - 1 - self._plan.prefetch
         if freed < 0:
@@ -104,7 +104,7 @@ class Gathers:
 
 
 class Reductions:
-    """Reduces each unit (stage 3) or each full bucket (stages 0 to 2).  ``keys``: all so far."""
+    """Reduce each unit (stage 3) or each full bucket (stages 0 to 2).  ``keys``: all reductions so far."""
 
     def __init__(self, plan: Plan, out: InstructionList) -> None:
         self._plan = plan
@@ -113,7 +113,7 @@ class Reductions:
         self.keys: list[str] = []
 
     def reduce(self, phase: Phase) -> None:
-        """After the backward of a unit."""
+        """Reduce after the backward of a unit."""
         plan = self._plan
         if not phase.reduces:
             return
@@ -131,7 +131,7 @@ class Reductions:
             self._reduce_buckets(self._buckets.rest(), last, phase.unit)
 
     def spill(self) -> None:
-        """Copy the gradients out to the CPU, and let the host wait for them."""
+        """Copy the gradients to the CPU, and let the host wait for them."""
         plan = self._plan
         owned = plan.padded_unit_elements // plan.shard_size * plan.precision.reduce.size_bytes
         for unit in reversed(range(plan.units)):
@@ -147,7 +147,7 @@ class Reductions:
         self._out.add(Sync(after=tuple(f"spill.{unit}" for unit in range(plan.units))))
 
     def gather_parameters(self) -> None:
-        """New parameters to all (stages 1 and 2): of each unit for its next forward, or all at once."""
+        """Gather new parameters (stages 1 and 2): per unit for its next forward, or all at once."""
         if self._plan.hide_optimizer_gather:
             elements = self._plan.padded_unit_elements
             self._out.add(
@@ -174,7 +174,7 @@ class Reductions:
 
 
 def gather_unit(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
-    """The parameters of a unit, before one of its passes."""
+    """Return the gather of a unit's parameters, before one of its passes."""
     return Collective(
         key=phase.gather_key,
         kind=CollectiveKind.ALL_GATHER,
@@ -188,7 +188,7 @@ def gather_unit(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
 
 
 def reduce_gradients(plan: Plan, key: str, elements: int, after: str, unit: int | None) -> list[Collective]:
-    """Gradients to their owners (stage 0: to all), then over the replicas."""
+    """Return the reductions of gradients to their owners (stage 0: to all), then over the replicas."""
     whole = plan.stage == 0
     kind = CollectiveKind.ALL_REDUCE if whole else CollectiveKind.REDUCE_SCATTER
     made = []
@@ -227,7 +227,7 @@ def _make_reduction(
 
 
 def gather_parameters(plan: Plan, key: str, elements: int) -> Collective:
-    """New parameters from their owners, after the optimizer (stages 1 and 2)."""
+    """Return the gather of new parameters from their owners, after the optimizer (stages 1 and 2)."""
     return Collective(
         key=key,
         kind=CollectiveKind.ALL_GATHER,
@@ -240,7 +240,7 @@ def gather_parameters(plan: Plan, key: str, elements: int) -> Collective:
 
 
 def reduce_scalar(key: str, after: tuple[str, ...]) -> Collective:
-    """One element, over all ranks: the loss, or the norm of the gradients."""
+    """Return the all-reduce of one element over all ranks: the loss, or the gradient norm."""
     return Collective(
         key=key,
         kind=CollectiveKind.ALL_REDUCE,
@@ -253,7 +253,7 @@ def reduce_scalar(key: str, after: tuple[str, ...]) -> Collective:
 
 
 def reduce_activations(plan: Plan, phase: Phase) -> Collective:
-    """Activations over the tensor-parallel ranks, after a pass."""
+    """Return the all-reduce of activations over the tensor-parallel ranks, after a pass."""
     return Collective(
         key=f"tensor.{phase.key}",
         kind=CollectiveKind.ALL_REDUCE,
@@ -267,7 +267,7 @@ def reduce_activations(plan: Plan, phase: Phase) -> Collective:
 
 
 class Buckets:
-    """Gradients that pile up until there is enough for one reduction (stages 0 to 2)."""
+    """Accumulate gradients until there are enough for one reduction (stages 0 to 2)."""
 
     def __init__(self, plan: Plan) -> None:
         size = max(plan.bucket_bytes // plan.precision.reduce.size_bytes, plan.shard_size)
@@ -275,12 +275,12 @@ class Buckets:
         self._pending = 0
 
     def fill(self, elements: int) -> list[int]:
-        """Add gradients; the elements of each bucket that is full now."""
+        """Add gradients; return the elements of each bucket that is now full."""
         self._pending += elements
         full, self._pending = divmod(self._pending, self._size)
         return [self._size] * full
 
     def rest(self) -> list[int]:
-        """What is left at the end."""
+        """Return what is left at the end."""
         left, self._pending = self._pending, 0
         return [left] if left else []

@@ -1,7 +1,7 @@
-"""The instructions of a host, and the process groups that its collectives use.
+"""Define the instructions of a host, and the process groups of its collectives.
 
-Each instruction refers to earlier ones by key; a key names the latest instruction that has it. Ranks lie
-as replicas x shards x tensor, the last one fastest.
+Each instruction refers to earlier ones by key; a key names the latest instruction that has it.  Ranks are
+laid out as replicas x shards x tensor, the last axis fastest.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from zprof.simulator.plan import DType, Plan
 
 
 class Axis(StrEnum):
-    """Along what a collective goes."""
+    """Axis of the mesh along which a collective runs."""
 
     WORLD = "world"
     SHARD = "shard"
@@ -26,7 +26,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The groups along one axis: one row of ranks a group.  ``name``, ``description``: as torch has them."""
+    """The groups along one axis, one row of ranks per group.  ``name``, ``description``: as in torch."""
 
     name: str
     description: str
@@ -34,12 +34,12 @@ class Groups:
 
     @property
     def size(self) -> int:
-        """Ranks of one group."""
+        """Ranks per group."""
         return int(self.members.shape[1])
 
 
 class Mesh:
-    """The groups of every axis that has more than one rank."""
+    """The process groups of every axis."""
 
     def __init__(self, plan: Plan) -> None:
         ranks = np.arange(plan.ranks).reshape(plan.replicas, plan.shard_size, plan.tensor)
@@ -51,16 +51,16 @@ class Mesh:
         }
 
     def groups(self, axis: Axis) -> Groups:
-        """The groups along an axis; an axis over all ranks is the default group."""
+        """Return the groups along an axis; an axis over all ranks is the default group."""
         found = self._groups[axis]
         return self._groups[Axis.WORLD] if len(found.members) == 1 else found
 
     def needed(self, axis: Axis) -> bool:
-        """Whether there is anybody to talk to."""
+        """Return whether the groups of an axis have more than one rank."""
         return self._groups[axis].size > 1
 
     def all(self) -> tuple[Groups, ...]:
-        """All distinct groups that exist, the default one first."""
+        """Return the default group first, then all other distinct groups with more than one rank."""
         found = {self.groups(axis).name: self.groups(axis) for axis in Axis if self.needed(axis)}
         world = self._groups[Axis.WORLD]
         return tuple({world.name: world, **found}.values())
@@ -84,14 +84,14 @@ class Lane(StrEnum):
 
 
 class Direction(StrEnum):
-    """Of a copy between host and device."""
+    """Direction of a copy between host and device."""
 
     TO_DEVICE = "HtoD"
     TO_HOST = "DtoH"
 
 
 class Shape(StrEnum):
-    """What a kernel computes, which gives it its name and its operator."""
+    """Computation of a kernel, which determines its name and its operator."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
@@ -117,7 +117,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """``elements``: of the full tensor."""
+    """A collective; ``elements`` counts those of the full tensor."""
 
     key: str
     kind: CollectiveKind
@@ -130,7 +130,7 @@ class Collective:
 
     @property
     def bytes(self) -> int:
-        """Of the full tensor."""
+        """Bytes of the full tensor."""
         return self.elements * self.dtype.size_bytes
 
 
@@ -149,7 +149,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWork:
-    """The host is busy with something that is no launch.  ``ranks``: which (None: all)."""
+    """Host work other than a launch.  ``ranks``: the affected ranks (None: all)."""
 
     ns: int
     reason: LateReason
@@ -159,7 +159,7 @@ class HostWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """The host blocks until these are done (none: everything is).
+    """Block the host until these are done (empty: until everything is).
 
     ``reads``: by reading a scalar back, else by an event.
     """
@@ -179,21 +179,21 @@ class Reallocate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """An annotation of the host begins."""
+    """Begin an annotation of the host."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The innermost open annotation ends."""
+    """End the innermost open annotation."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A CPU rank blocks until a collective is done."""
+    """Block a CPU rank until a collective is done."""
 
     key: str
 
@@ -203,14 +203,14 @@ Instruction = Kernel | Collective | Copy | HostWork | Sync | Reallocate | Begin 
 
 @dataclass(slots=True)
 class InstructionList:
-    """A program as it grows."""
+    """A program under construction."""
 
     lines: list[Instruction] = field(default_factory=list)
 
     def add(self, *instructions: Instruction) -> None:
-        """Append."""
+        """Append instructions."""
         self.lines.extend(instructions)
 
     def annotated(self, name: str, *instructions: Instruction) -> None:
-        """Append within an annotation."""
+        """Append instructions within an annotation."""
         self.lines.extend((Begin(name=name), *instructions, End(name=name)))

@@ -1,5 +1,5 @@
-"""The passes of a unit in the order of a step (forward over all, backward over all, per micro-batch),
-and their kernels.
+"""List the passes of units in step order (per micro-batch: all forwards, all backwards), with their
+kernels.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zprof.simulator.program.instructions import Kernel, Shape
 
 
 class Pass(StrEnum):
-    """What a unit does."""
+    """Kind of a unit's pass."""
 
     FORWARD = "forward"
     RECOMPUTE = "recompute"
@@ -29,17 +29,17 @@ class Phase:
 
     @property
     def key(self) -> str:
-        """Names its last kernel."""
+        """Key of its last kernel."""
         return f"{self.kind}.{self.micro_batch}.{self.unit}"
 
     @property
     def gather_key(self) -> str:
-        """Names its gather."""
+        """Key of its gather."""
         return f"gather.{self.key}"
 
 
 def list_phases(plan: Plan) -> list[Phase]:
-    """All phases of a step."""
+    """Return all phases of a step."""
     return [
         phase for micro_batch in range(plan.micro_batches) for phase in _list_micro_batch(plan, micro_batch)
     ]
@@ -66,7 +66,7 @@ def _list_micro_batch(plan: Plan, number: int) -> list[Phase]:
     return found
 
 
-#: Shapes of a block's kernels, and how much of the time each takes.
+#: Shapes of a block's kernels, with their weights in its time.
 _MIX = (
     (Shape.NORM, 1),
     (Shape.GEMM, 6),
@@ -77,7 +77,7 @@ _MIX = (
 
 
 def phase_kernels(plan: Plan, phase: Phase, after: tuple[str, ...]) -> list[Kernel]:
-    """The kernels of a pass; the first waits for ``after``, the last has the phase's key."""
+    """Return the kernels of a pass; the first waits for ``after``, the last has the phase's key."""
     backward = phase.kind is Pass.BACKWARD
     compute = plan.compute
     count = max(1, compute.backward_kernels if backward else compute.forward_kernels)
@@ -98,7 +98,7 @@ def phase_kernels(plan: Plan, phase: Phase, after: tuple[str, ...]) -> list[Kern
 
 
 def split_kernel(plan: Plan, phase: Phase) -> Kernel:
-    """Copies a gathered unit into place, when the gather is done."""
+    """Return the kernel that copies a gathered unit into place."""
     return Kernel(
         key=f"split.{phase.key}",
         shape=Shape.SPLIT,
@@ -109,12 +109,12 @@ def split_kernel(plan: Plan, phase: Phase) -> Kernel:
 
 
 def pad_kernel(plan: Plan, phase: Phase) -> Kernel:
-    """Pads gradients that do not divide evenly."""
+    """Return the kernel that pads gradients that do not divide evenly."""
     work = int(plan.compute.backward_ns * plan.padding_ratio / 2)
     return Kernel(key=f"pad.{phase.key}", shape=Shape.PAD, work_ns=max(1, work), unit=phase.unit)
 
 
 def optimizer_kernel(plan: Plan, after: tuple[str, ...]) -> Kernel:
-    """One fused update of what the rank owns."""
+    """Return the fused update of what the rank owns."""
     work = int(plan.compute.optimizer_ns * plan.compute.factor)
     return Kernel(key="optimizer", shape=Shape.OPTIMIZER, work_ns=max(1, work), after=after)

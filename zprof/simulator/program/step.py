@@ -1,4 +1,4 @@
-"""One step of every rank: load, forward, backward, optimizer, and what sharding adds to them."""
+"""Build one step of every rank: load, forward, backward, optimizer, and what sharding adds to them."""
 
 from zprof.model.time import LateReason
 from zprof.simulator.plan import HostDelay, Plan, Vendor
@@ -19,7 +19,7 @@ from zprof.simulator.program.instructions import (
 )
 from zprof.simulator.program.phases import Pass, Phase, list_phases, optimizer_kernel, phase_kernels
 
-#: The first number that a step is recorded under: those before it warmed up.
+#: Number of the first recorded step: those before it are warm-up.
 FIRST_STEP = 3
 _OPTIMIZER = "Optimizer.step#AdamW.step"
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -27,7 +27,7 @@ _PCIE = 20e9
 
 
 def step_instructions(plan: Plan, step: int) -> list[Instruction]:
-    """What the hosts do in step number ``step`` (counted from 0)."""
+    """Return the hosts' instructions in step number ``step`` (counted from 0)."""
     return _Step(plan, step).instructions()
 
 
@@ -57,12 +57,12 @@ class _Step:
         return self._out.lines
 
     def _check_loss(self, phase: Phase) -> None:
-        """Many loops stop where the loss is not finite: the host reads it before the backward."""
+        """Read the loss before the backward, as many loops do to stop if it is not finite."""
         if self._plan.host.reads_loss and phase.kind is Pass.FORWARD and phase.unit == self._plan.units - 1:
             self._read((phase.key,))
 
     def _open(self) -> None:
-        """Before the first step profilers start, on some ranks for longer."""
+        """Start the profilers before the first step, which takes longer on some ranks."""
         windows = self._plan.windows.items() if self._step == 0 else ()
         self._out.add(
             *(
@@ -92,7 +92,7 @@ class _Step:
         after = (*self._before(index), *self._gathers.ready(phase))
         out.add(*(End(name=name) for name in marked))
         kernels = phase_kernels(plan, phase, after)
-        # where kernels fill the device, what is gathered ahead starts behind those that are queued
+        # if kernels fill the device, prefetched gathers start behind the queued ones
         middle = len(kernels) // 2 if full else len(kernels)
         out.add(*kernels[:middle])
         self._gathers.launch(phase, plan.prefetch)
@@ -102,7 +102,9 @@ class _Step:
         self._end_phase(phase)
 
     def _wait_for_all(self) -> None:
-        """Where there is no device, a scalar is there at once: a sync is a wait for all that is in flight."""
+        """Wait for all work in flight: that is a sync without a device, where scalars are available at
+        once.
+        """
         if self._plan.host.syncs_per_unit and self._plan.vendor is Vendor.GLOO:
             self._out.annotated("aten::item")
             self._out.add(Sync(reads=True))
@@ -115,7 +117,7 @@ class _Step:
             self._reductions.reduce(phase)
 
     def _before(self, index: int) -> list[str]:
-        """What a phase waits for beside its stream and its gather."""
+        """Return what a phase waits for apart from its stream and its gather."""
         phase, after = self._phases[index], []
         if self._plan.tensor > 1 and index:
             after.append(f"tensor.{self._phases[index - 1].key}")
@@ -127,7 +129,7 @@ class _Step:
         return after
 
     def _norm(self) -> tuple[str, ...]:
-        """The norm of all gradients, over all ranks; what the optimizer waits for."""
+        """Reduce the gradient norm over all ranks; return what the optimizer waits for."""
         reduced = tuple(self._reductions.keys)
         if not self._plan.norm_all_reduce or self._plan.ranks == 1:
             return reduced
@@ -138,12 +140,12 @@ class _Step:
     def _optimize(self, after: tuple[str, ...]) -> None:
         plan = self._plan
         update: list[Instruction] = [optimizer_kernel(plan, after)]
-        if plan.offload.enabled and plan.vendor is not Vendor.GLOO:  # there it is the same operator
+        if plan.offload.enabled and plan.vendor is not Vendor.GLOO:  # on gloo it is the same operator
             update.insert(0, HostWork(ns=plan.offload.optimizer_ns, reason=LateReason.HOST, name=""))
         self._out.annotated(_OPTIMIZER, *update)
 
     def _report_loss(self) -> None:
-        """The loss travels before the new parameters: who reads it need not wait for those."""
+        """Reduce the loss before gathering new parameters, so that reading it does not wait for those."""
         plan = self._plan
         shared = plan.loss_all_reduce and plan.ranks > 1
         if shared:
@@ -154,12 +156,12 @@ class _Step:
             self._read(("loss",) if shared else ("optimizer",))
 
     def _read(self, after: tuple[str, ...]) -> None:
-        """The host reads a scalar, and blocks until it has it."""
+        """Read a scalar back, which blocks the host."""
         copy = _copy("read", Direction.TO_HOST, 4, after)
         self._out.annotated("aten::item", copy, Sync(after=("read", *after), reads=True))
 
     def _hold_up(self, index: int, phase: Phase) -> None:
-        """Retries of the allocator and stalls of hosts, before a phase."""
+        """Add allocator retries and host stalls before a phase."""
         allocator = self._plan.allocator
         chosen = None if allocator.ranks is None else frozenset(allocator.ranks)
         retry = Reallocate(free_ns=allocator.free_ns, malloc_ns=allocator.malloc_ns, ranks=chosen)
@@ -176,12 +178,12 @@ class _Step:
 
 
 def _spread(count: int, places: int) -> list[int]:
-    """Where ``count`` things go when they are spread over ``places``."""
+    """Return ``count`` positions spread evenly over ``places``."""
     return [(2 * index + 1) * places // (2 * count) for index in range(count)]
 
 
 def _copy(key: str, direction: Direction, size_bytes: int, after: tuple[str, ...]) -> Copy:
-    """A small copy on the stream of the compute."""
+    """Return a small copy on the compute stream."""
     return Copy(
         key=key,
         direction=direction,

@@ -1,1 +1,1 @@
-"""What really happened, computed from the schedule."""
+"""Compute from the schedule what really happened."""

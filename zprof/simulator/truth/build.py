@@ -1,7 +1,7 @@
 """Compute the truth of a schedule: its steps, collectives and the bytes that the ZeRO formula expects.
 
-Stages 0, 1 and 2 move 2 parameters' worth per step (an all-reduce is a reduce-scatter and an all-gather),
-stage 3 moves 3 (Rajbhandari et al. 2020, section 7); gathers and reductions each in their data type.
+Stages 0, 1 and 2 move twice the parameters per step (an all-reduce is a reduce-scatter and an all-gather),
+stage 3 three times (Rajbhandari et al. 2020, section 7); gathers and reductions each in their data type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from zprof.simulator.truth.sweep import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupTiming:
-    """What all ranks of a group share about one collective."""
+    """Facts about one collective that all ranks of a group share."""
 
     ranks: tuple[int, ...]
     late_rank: int
@@ -38,11 +38,11 @@ class _GroupTiming:
 
 
 def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[int, frozenset[int]]) -> Truth:
-    """The truth of a schedule.
+    """Return the truth of a schedule.
 
     Args:
         schedule: What happened.
-        ranks: What is known of each rank's clock and file.
+        ranks: Clock and file of each rank.
         lost: By rank, the numbers of the collectives that its trace lacks.
     """
     plan, known = schedule.plan, resolve_dependencies(schedule)
@@ -125,7 +125,7 @@ def _make_row(
 
 
 def _count_step_bytes(lines: Sequence[Line]) -> int:
-    """Bytes of the first step's messages of parameters and gradients, an all-reduce counted twice."""
+    """Return the bytes of the first step's parameter and gradient messages, an all-reduce counted twice."""
     total = 0
     for line in lines:
         collective = line.instruction
@@ -141,7 +141,7 @@ _STEP_PREFIX = "ProfilerStep#"
 def measure_steps(
     schedule: Schedule, known: Dependencies, rank: int
 ) -> tuple[list[StepTruth], CollectiveSums]:
-    """The steps of a rank, and the exposed parts of its collectives within them."""
+    """Return the steps of a rank, and the exposed parts of its collectives within them."""
     host = _host_steps(schedule, rank)
     bounds = host if schedule.plan.vendor is Vendor.GLOO else _device_steps(schedule, host, rank)
     sums = [StepSums(begin_ns=begin, end_ns=end) for begin, end in bounds]
@@ -195,7 +195,7 @@ def _find_marks(schedule: Schedule, kind: type[Begin] | type[End], rank: int) ->
 
 
 def _device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
-    """Each boundary moves behind the work that was launched before it."""
+    """Return the device's step boundaries: each moves behind the work that was launched before it."""
     work = [line for line in schedule.lines if isinstance(line.instruction, Kernel | Collective | Copy)]
     launched = [(int(line.launch[rank]), int(line.end[rank])) for line in work]
 
@@ -217,7 +217,7 @@ def _span(line: Line, rank: int) -> tuple[int, int]:
 
 
 def zero_formula_bytes(plan: Plan) -> int:
-    """Bytes of a step by the law, with the plan's types; 0 where nothing is shared."""
+    """Return the bytes per step from the ZeRO formula, with the plan's types; 0 for a single rank."""
     if plan.shard_size * plan.replicas == 1:
         return 0
     elements = plan.units * plan.unit_elements

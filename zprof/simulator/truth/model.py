@@ -1,6 +1,6 @@
-"""The truth of a simulation (truth.json, schema zprof.simulation/1): its types, written and read.
+"""Define the truth of a simulation (truth.json, schema zprof.simulation/1), and write and read it.
 
-Times are nanoseconds on the common clock. In the file, groups of ranks stand in a table and rows refer to
+Times are nanoseconds on the common clock.  In the file, groups of ranks are in a table, and rows refer to
 them by number.
 """
 
@@ -22,10 +22,10 @@ SCHEMA = "zprof.simulation/1"
 class CollectiveTruth:
     """One collective on one rank.
 
-    ``ranks``: its group.  ``sequence``: in the group.  ``bytes``: full tensor.  ``wait_ns`` until the last
-    rank came, ``transfer_ns`` from then on.  ``late_rank`` came last, because of ``reason``;
-    ``lead_ns``: so much after the one before it.  ``exposed_*``: where no compute ran beside it.
-    ``recorded``: whether its event is in the trace.
+    ``ranks``: its group.  ``sequence``: number in the group.  ``bytes``: full tensor.  ``wait_ns``: until the
+    last rank arrived; ``transfer_ns``: after that.  ``late_rank`` arrived last, because of ``reason``, and
+    ``lead_ns`` after the one before it.  ``exposed_*``: parts without compute in parallel.  ``recorded``:
+    True if its event is in the trace.
     """
 
     rank: int
@@ -53,11 +53,12 @@ class CollectiveTruth:
 class StepTruth:
     """One step of one rank.
 
-    From the end of the work that was launched before its begin to the end of that launched before its end;
-    on a CPU rank, between the marks.  Unions: wall = compute + exposed_wait + exposed_transfer +
-    exposed_memcpy + idle.  Exposed is what of the collectives has no compute beside it (on a CPU rank:
-    what of them the main thread waits for).  ``ambiguous_ns``: of it, where one collective waited while
-    another moved data; it counts as the one that the compute depends on, else as the first to start.
+    On a device, it spans from the end of the work launched before its begin mark to the end of the work
+    launched before its end mark; on a CPU rank, between the marks.  Times are unions: wall = compute +
+    exposed_wait + exposed_transfer + exposed_memcpy + idle.  Exposed is collective time without compute in
+    parallel (on a CPU rank: collective time for which the main thread waits).  ``ambiguous_ns``: part of the
+    exposed time in which one collective waited while another moved data.  It is assigned to the collective
+    that the compute depends on, else to the first to start.
     """
 
     rank: int
@@ -80,7 +81,7 @@ class StepTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTruth:
-    """The clock of one rank, and what of it was recorded (None: no trace at all)."""
+    """The clock of one rank, and its recording (``file`` None: no trace)."""
 
     rank: int
     offset_ns: int
@@ -95,10 +96,10 @@ class RankTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """All of it.
+    """The whole truth of a simulation.
 
-    ``origin_ns``: where clocks with a drift agree but for their offset.  ``law_bytes``: what a step of
-    this stage moves by its law, an all-reduce counting twice; ``step_bytes``: what it moved.
+    ``origin_ns``: time at which clocks differ by their offset only, without drift.  ``law_bytes``: bytes per
+    step from the ZeRO formula, an all-reduce counted twice; ``step_bytes``: bytes moved.
     """
 
     schema: str
@@ -134,10 +135,10 @@ def write_truth(truth: Truth, folder: Path) -> Path:
 
 
 def read_truth(folder: Path) -> Truth:
-    """Read it back.
+    """Read ``folder/truth.json``.
 
     Raises:
-        BadInput: there is none, or it is of another schema.
+        BadInput: it is missing, damaged, or of another schema.
     """
     path = folder / TRUTH_FILE
     try:

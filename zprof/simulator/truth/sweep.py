@@ -1,8 +1,8 @@
 """Split a rank's time into pieces with one state each: what runs, and which collective blocks it.
 
-On a device a rank is blocked in every gap between two kernels of the compute stream, by the collectives
-that the next kernel depends on; on a CPU in each wait of the main thread. Plain Python on purpose:
-nothing of the analysis' interval arithmetic is used here.
+On a device, a rank is blocked in every gap between two kernels of the compute stream, by the collectives
+that the next kernel depends on; on a CPU, in each wait of the main thread.  Plain Python on purpose: none of
+the interval arithmetic under test is used here.
 """
 
 import itertools
@@ -13,13 +13,13 @@ from zprof.simulator.engine.schedule import Line, Schedule
 from zprof.simulator.plan import Vendor
 from zprof.simulator.program.instructions import Collective, Copy, Kernel, Wait
 
-#: Before and behind everything.
+#: Before and after everything.
 ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """A stretch without compute, and the collectives (by number) that it is blocked for."""
+    """A stretch without compute, and the numbers of the collectives that block it."""
 
     begin_ns: int
     end_ns: int
@@ -28,7 +28,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """The same on every rank: the lines of each sort, and the collectives that a line waits for."""
+    """Lines by kind, and the collectives that a line waits for; equal on every rank."""
 
     kernels: list[int]
     collectives: list[int]
@@ -58,7 +58,7 @@ def resolve_dependencies(schedule: Schedule) -> Dependencies:
 
 
 def find_blocked_spans(schedule: Schedule, known: Dependencies, rank: int) -> list[Blocked]:
-    """When a rank is blocked, in order."""
+    """Return the spans in which a rank is blocked, in order."""
     if schedule.plan.vendor is Vendor.GLOO:
         return [_make_blocked(schedule.lines[index], known.awaited[index], rank) for index in known.waits]
     found, end = [], -ENDLESS
@@ -109,7 +109,7 @@ class CollectiveSums:
 
 @dataclass(slots=True)
 class _Piece:
-    """What goes on between two cuts."""
+    """The state between two cuts."""
 
     computing: int = 0
     copying: int = 0
@@ -118,7 +118,7 @@ class _Piece:
 
 
 class Sweep:
-    """Goes over one rank once, from cut to cut."""
+    """Sweep over one rank's time once, from cut to cut."""
 
     def __init__(self, collectives: Sequence[Running], steps: Sequence[StepSums]) -> None:
         self._collectives = collectives
@@ -131,7 +131,7 @@ class Sweep:
         copies: Sequence[tuple[int, int]],
         blocked: Sequence[Blocked],
     ) -> None:
-        """Add everything up."""
+        """Add up all times of the rank's steps."""
         cuts = self._cuts(compute, copies, blocked)
         state, step = _Piece(), 0
         for (now, what, number), (then, _, _) in itertools.pairwise(cuts):
@@ -183,7 +183,7 @@ class Sweep:
         step.compute_ns += length if state.computing else 0
         step.collective_ns += length if state.running else 0
         if state.blocked is None:
-            # the thread of a CPU rank copies itself, and is blocked by nothing meanwhile
+            # a CPU rank's thread does the copy itself, and is not blocked meanwhile
             alone = state.copying and not state.computing and not state.running
             step.memcpy_ns += length if alone else 0
             return
@@ -201,6 +201,6 @@ class Sweep:
         step.ambiguous_ns += length if any(waits) and not all(waits) else 0
 
     def _chosen(self, running: Sequence[int], blocked: Blocked) -> int:
-        """The one that is waited for, else the one that started first."""
+        """Return the collective that is waited for, else the one that started first."""
         awaited = [number for number in running if number in blocked.awaited]
         return min(awaited or running, key=lambda number: (self._collectives[number].begin_ns, number))

@@ -1,1 +1,1 @@
-"""Writes a schedule down as the traces of one vendor."""
+"""Write a schedule as traces in one vendor's format."""

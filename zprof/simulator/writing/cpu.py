@@ -1,4 +1,4 @@
-"""The events of one CPU rank over gloo: operators and launches on the main thread, executions on workers.
+"""Write the events of a CPU rank over gloo: operators and launches on the main thread, executions on workers.
 
 Gloo's executions carry no id and no group; a reduce-scatter runs as an all-reduce of the whole.
 """
@@ -28,7 +28,7 @@ _OPERATORS = {
     Shape.SPLIT: "aten::split_with_sizes_copy",
     Shape.PAD: "aten::_chunk_cat",
 }
-#: Around what a node of autograd runs.
+#: Range around what an autograd node runs.
 _NODE = "autograd::engine::evaluate_function: "
 _NODES = {
     Shape.GEMM: "MmBackward0",
@@ -39,7 +39,9 @@ _NODES = {
 
 
 class CpuWriter:
-    """Writes one rank, instruction by instruction.  ``lost``: numbers of collectives that got lost."""
+    """Write one rank, instruction by instruction.  ``lost``: numbers of collectives missing from the
+    trace.
+    """
 
     def __init__(self, schedule: Schedule, rank: int, sheet: EventSheet) -> None:
         self.sheet = sheet
@@ -56,7 +58,7 @@ class CpuWriter:
 
     @property
     def rows(self) -> list[tuple[int, str]]:
-        """Threads and their names; a worker was a thread of Python before gloo named it."""
+        """Threads and their names; a worker was a Python thread before gloo named it."""
         found = [(int(self._main), f"thread {self._main} (python3)")]
         for worker in self._workers.values():
             found.append((worker, f"thread {worker} (python3)"))

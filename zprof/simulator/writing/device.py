@@ -1,4 +1,4 @@
-"""The events of one rank with a device: calls of the host, work of the device, arrows between them."""
+"""Write the events of a rank with a device: calls of the host, work of the device, arrows between them."""
 
 from collections.abc import Sequence
 from functools import singledispatchmethod
@@ -25,7 +25,9 @@ _STEP_PREFIX = "ProfilerStep#"
 
 
 class DeviceWriter:
-    """Writes one rank, instruction by instruction.  ``lost``: numbers of collectives that got lost."""
+    """Write one rank, instruction by instruction.  ``lost``: numbers of collectives missing from the
+    trace.
+    """
 
     def __init__(self, schedule: Schedule, rank: int, dialect: Dialect, sheet: EventSheet) -> None:
         recording = schedule.plan.recording
@@ -134,7 +136,7 @@ class DeviceWriter:
         self._operator(category, mark.name, begin, moment.host_begin)
 
     def _announce(self, collective: Collective, moment: Moment) -> None:
-        """The operator, PyTorch's record of its parameters in it, and NCCL's annotation in that."""
+        """Write the operator, within it PyTorch's record of its parameters, within that NCCL's annotation."""
         begin, end = moment.host_begin, moment.host_end
         self._operator("cpu_op", COLLECTIVES[collective.kind].operator, begin, end)
         if self._metadata:
@@ -144,7 +146,7 @@ class DeviceWriter:
         self._operator("user_annotation", get_annotation(collective), begin + 1_600, end - 1_600)
 
     def _work(self, template: str, launch: str, stream: int, moment: Moment, numbers: Sequence[int]) -> bool:
-        """Work of the device (no template: its record is lost), the call before it, and the arrow."""
+        """Write device work (an empty template: its record is lost), the call before it, and the arrow."""
         sheet, number = self.sheet, self._id
         recorded = bool(template) and sheet.complete(
             template, moment.begin, moment.end, number, number, *numbers
@@ -158,7 +160,7 @@ class DeviceWriter:
         return recorded
 
     def _stream_waits(self, begin: int, stream: int) -> None:
-        """A stream is told to wait for an event of another."""
+        """Write a stream's wait for an event of another stream."""
         self._call("StreamWaitEvent", begin, begin + 500)
         self._seen("Stream Wait Event", begin + 100, begin + 300, stream)
         self._id += 1

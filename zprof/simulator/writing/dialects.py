@@ -1,7 +1,7 @@
-"""What differs between Kineto traces of NVIDIA devices (CUPTI, PyTorch 2.8 on H100) and AMD devices
-(roctracer, MI250 and MI300).
+"""Define how Kineto traces of NVIDIA and AMD devices differ.
 
-Values of a template: of kernels, copies and calls the external id and the correlation, in that order.
+NVIDIA is CUPTI with PyTorch 2.8 on H100, AMD is roctracer on MI250 and MI300.  Values of a template for
+kernels, copies and calls: the external id and the correlation, in that order.
 """
 
 import json
@@ -16,44 +16,44 @@ from zprof.simulator.writing.names import COLLECTIVES, RCCL_KERNEL, TYPES, Kerne
 
 
 class Dialect(Protocol):
-    """How one vendor's profiler writes."""
+    """Trace format of one vendor's profiler."""
 
     def pid(self, rank: int) -> int:
-        """The process number that the device's rows carry: the device."""
+        """Return the process number of the device's rows, which is the device."""
 
     def streams(self) -> Sequence[int]:
-        """Stream numbers: of compute, of copies, then of each communication stream."""
+        """Return the stream numbers: compute, copies, then each communication stream."""
 
     def kernel(self, name: KernelName) -> str:
-        """A kernel's name."""
+        """Return a kernel's name."""
 
     def collective(self, kind: CollectiveKind, dtype: DType, metadata: bool) -> str:
-        """The name of a collective's kernel."""
+        """Return the name of a collective's kernel."""
 
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
-        """Arguments of a kernel."""
+        """Return the arguments of a kernel."""
 
     def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
-        """Name and arguments of a copy of the device."""
+        """Return name and arguments of a copy on the device."""
 
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
-        """Name and arguments of the call that launches a kernel."""
+        """Return name and arguments of the call that launches a kernel."""
 
     def call(self, what: str) -> tuple[str, list[str]]:
-        """Name and arguments of another call of the runtime, by its name without a prefix."""
+        """Return name and arguments of another runtime call, given its name without a prefix."""
 
     def sees_synchronisation(self) -> bool:
-        """Whether the profiler records waits of streams and of the host as events of the device."""
+        """Return whether waits of streams and of the host are recorded as device events."""
 
     def properties(self) -> str:
-        """The devices of a host, as JSON."""
+        """Return the devices of a host, as JSON."""
 
     def extras(self) -> list[str]:
-        """Further keys at the top of a file."""
+        """Return further keys at the top of a file."""
 
 
 _SMS = 132
-#: Calls of the runtime, and their callback ids.
+#: Runtime calls, and their callback ids.
 _CUDA_CALLS = {
     "LaunchKernel": 211,
     "LaunchKernelExC": 430,
@@ -73,24 +73,24 @@ class Nvidia:
     """CUDA's names and numbers."""
 
     def pid(self, rank: int) -> int:
-        """Eight devices a host."""
+        """Return the device number; there are eight devices per host."""
         return rank % 8
 
     def streams(self) -> Sequence[int]:
-        """Compute runs on the default stream, which CUPTI calls 7."""
+        """Return the stream numbers; compute runs on the default stream, which CUPTI calls 7."""
         return 7, 16, 20, 24, 28, 32, 36, 40, 44, 48
 
     def kernel(self, name: KernelName) -> str:
-        """Its CUDA name."""
+        """Return the kernel's CUDA name."""
         return name.cuda
 
     def collective(self, kind: CollectiveKind, dtype: DType, metadata: bool) -> str:
-        """NCCL names operation, type, algorithm and protocol."""
+        """Return NCCL's kernel name, which contains operation, type, algorithm and protocol."""
         known = COLLECTIVES[kind]
         return (known.kernel if metadata else known.old_kernel).format(TYPES[dtype].kernel)
 
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
-        """With occupancy, as computed from grid and block."""
+        """Return the arguments of a kernel, with the occupancy computed from grid and block."""
         per_sm, occupancy = grid / _SMS, min(100, round(100 * grid * block / (_SMS * 2048)))
         return [
             '"External id": %s',
@@ -106,7 +106,7 @@ class Nvidia:
         ]
 
     def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
-        """Between device and pinned memory."""
+        """Return a copy between device and pinned memory."""
         inward = copy.direction is Direction.TO_DEVICE
         name = "Memcpy HtoD (Pinned -> Device)" if inward else "Memcpy DtoH (Device -> Pinned)"
         rate = copy.rate_bytes_per_s / 1e9
@@ -118,19 +118,19 @@ class Nvidia:
         ]
 
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
-        """NCCL launches through the extended call."""
+        """Return the launch call; NCCL uses the extended one."""
         return self.call("LaunchKernel" if shape else "LaunchKernelExC")
 
     def call(self, what: str) -> tuple[str, list[str]]:
-        """With its callback id."""
+        """Return a runtime call with its callback id."""
         return f"cuda{what}", ['"External id": %s', f'"cbid": {_CUDA_CALLS[what]}, "correlation": %s']
 
     def sees_synchronisation(self) -> bool:
-        """CUPTI does."""
+        """Return True: CUPTI records them."""
         return True
 
     def properties(self) -> str:
-        """Eight H100."""
+        """Return the properties of eight H100."""
         return json.dumps(
             [
                 {
@@ -154,11 +154,11 @@ class Nvidia:
         )
 
     def extras(self) -> list[str]:
-        """Versions."""
+        """Return the CUDA versions."""
         return ['"cupti_version": 26', '"cuda_runtime_version": 12080', '"cuda_driver_version": 12080']
 
 
-#: What other calls of the runtime are called here, and their ids.
+#: HIP's names of other runtime calls, and their ids.
 _HIP_CALLS = {
     "MemcpyAsync": ("hipMemcpyWithStream", 153),
     "EventRecord": ("hipEventRecord", 55),
@@ -176,23 +176,23 @@ class Amd:
     """HIP's names and numbers."""
 
     def pid(self, rank: int) -> int:
-        """Devices are counted from 2: the CPUs come first."""
+        """Return the device number; devices are counted from 2, after the CPUs."""
         return 2 + rank % 8
 
     def streams(self) -> Sequence[int]:
-        """Small numbers."""
+        """Return the stream numbers."""
         return 0, 1, 3, 4, 5, 6, 7, 8, 9, 10
 
     def kernel(self, name: KernelName) -> str:
-        """Its HIP name."""
+        """Return the kernel's HIP name."""
         return name.hip
 
     def collective(self, kind: CollectiveKind, dtype: DType, metadata: bool) -> str:
-        """RCCL's one kernel runs whatever is asked of it: its name says neither operation nor type."""
+        """Return the name of RCCL's one kernel, which says neither operation nor type."""
         return RCCL_KERNEL
 
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
-        """Few."""
+        """Return the few arguments of a kernel."""
         return [
             '"External id": %s',
             f'"device": {self.pid(rank)}, "stream": {stream}',
@@ -202,7 +202,7 @@ class Amd:
         ]
 
     def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
-        """Host memory is not called pinned here."""
+        """Return a copy; host memory is not called pinned here."""
         inward = copy.direction is Direction.TO_DEVICE
         name = "Memcpy HtoD (Host -> Device)" if inward else "Memcpy DtoH (Device -> Host)"
         rate = copy.rate_bytes_per_s / 1e9
@@ -214,7 +214,7 @@ class Amd:
         ]
 
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
-        """By a pointer, from a module (of the BLAS), or with cooperation (RCCL)."""
+        """Return the launch call: by pointer, from a module (BLAS), or cooperative (RCCL)."""
         if shape is None:
             called, number = "hipExtLaunchKernel", 64
         elif shape.module:
@@ -231,16 +231,16 @@ class Amd:
         ]
 
     def call(self, what: str) -> tuple[str, list[str]]:
-        """With its id."""
+        """Return a runtime call with its id."""
         name, number = _HIP_CALLS[what]
         return name, ['"External id": %s', f'"cid": {number}, "correlation": %s']
 
     def sees_synchronisation(self) -> bool:
-        """Roctracer does not."""
+        """Return False: roctracer does not record them."""
         return False
 
     def properties(self) -> str:
-        """Eight MI300X."""
+        """Return the properties of eight MI300X."""
         return json.dumps(
             [
                 {
@@ -262,7 +262,7 @@ class Amd:
         )
 
     def extras(self) -> list[str]:
-        """Versions."""
+        """Return the roctracer and HIP versions."""
         return [
             '"roctracer_version": 4.1',
             '"hip_runtime_version": 60443483',

@@ -1,7 +1,7 @@
-"""The events of one rank: their times on the rank's own clock, and their text as libkineto lays it out.
+"""Format the events of one rank, with times on the rank's own clock, in libkineto's layout.
 
-Templates have a %s for each value that changes. Indented is the layout of libkineto's own printer;
-compact is what JSON tools make of it.
+Templates have a %s for each value that changes.  Indented is the layout of libkineto's own printer; compact
+is the layout that JSON tools produce.
 """
 
 import re
@@ -16,14 +16,14 @@ from zprof.simulator.plan import Stamps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingWindow:
-    """When a rank records, on its own clock."""
+    """Recording window of a rank, on its own clock."""
 
     opens_ns: int
     closes_ns: int
 
 
 class EventSheet:
-    """Collects texts of events."""
+    """Collect the texts of events."""
 
     def __init__(
         self, opening: RecordingWindow, base_ns: int, stamps: Stamps, drop: tuple[float, np.random.Generator]
@@ -36,7 +36,7 @@ class EventSheet:
         self._share, self._random = drop
 
     def complete(self, template: str, begin_ns: int, end_ns: int, *values: object) -> bool:
-        """Add a complete event; whether it got in."""
+        """Add a complete event; return whether it was added."""
         if begin_ns < self.opening.opens_ns or end_ns > self.opening.closes_ns:
             return False
         if self._share and self._random.random() < self._share:
@@ -46,23 +46,23 @@ class EventSheet:
         return True
 
     def flow(self, template: str, number: int, time_ns: int) -> None:
-        """Add an end of an arrow."""
+        """Add one end of an arrow."""
         if self.opening.opens_ns <= time_ns <= self.opening.closes_ns:
             self.texts.append(template % (number, self.stamp(time_ns)))
 
     def always(self, texts: Iterable[str]) -> None:
-        """Add what belongs to the file, not to its window."""
+        """Add texts that belong to the file regardless of its window."""
         self.texts.extend(texts)
 
     def stamp(self, time_ns: int) -> str:
-        """A time as the file has it."""
+        """Return a time in the file's format."""
         if self._whole:
             return str(time_ns // 1000)
         relative = time_ns - self._base_ns
         return f"{relative // 1000}.{relative % 1000:03d}"
 
     def length(self, begin_ns: int, end_ns: int) -> str:
-        """A duration as the file has it."""
+        """Return a duration in the file's format."""
         if self._whole:
             return str(end_ns // 1000 - begin_ns // 1000)
         length = end_ns - begin_ns
@@ -99,7 +99,7 @@ class LocalTimes:
         )
 
     def moments(self, rank: int) -> list[Moment]:
-        """What a rank did, in program order; what it took no part in is left out."""
+        """Return the instructions that a rank took part in, in program order."""
         clock = get_rank_clock(self._schedule.plan, rank)
         columns = clock.stamps(self._all[:, :, rank]).tolist()
         return [
@@ -109,7 +109,7 @@ class LocalTimes:
         ]
 
     def common_opening(self, rank: int) -> RecordingWindow:
-        """When a rank records, on the common clock since the origin."""
+        """Return when a rank records, on the common clock since the origin."""
         window = self._schedule.plan.windows.get(rank)
         late, early = (window.opens_late_ns, window.closes_early_ns) if window else (0, 0)
         late += window.opening_ns if window else 0
@@ -117,7 +117,7 @@ class LocalTimes:
         return RecordingWindow(opens_ns=late - _LEAD_NS, closes_ns=end + _TAIL_NS - early)
 
     def local_opening(self, rank: int) -> RecordingWindow:
-        """The same on the rank's own clock."""
+        """Return when a rank records, on its own clock."""
         common = self.common_opening(rank)
         stamps = get_rank_clock(self._schedule.plan, rank).stamps(
             np.array([common.opens_ns, common.closes_ns])
@@ -130,19 +130,19 @@ _LOOSE = re.compile(r'\s*\n\s*|(?<=":) (?=["\d\[{%-])|(?<=,) (?=")')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How files are laid out."""
+    """Layout of the files: indented or compact."""
 
     indented: bool = True
 
     def complete(self, category: str, name: str, pid: str, tid: str, *arguments: str) -> str:
-        """A complete event; the first two values are ts and dur, then those of the arguments."""
+        """Return the template of a complete event; values: ts and dur, then those of the arguments."""
         head = f'"ph": "X", "cat": "{category}", "name": {quote_name(name)}, "pid": {pid}, "tid": {tid}'
         args = ",\n      ".join(arguments)
         body = f',\n    "args": {{\n      {args}\n    }}' if arguments else ""
         return self.fitted(f'  {{\n    {head},\n    "ts": %s, "dur": %s{body}\n  }}')
 
     def flow(self, ends: bool, pid: str, tid: str) -> str:
-        """One end of an arrow from a call to what it launched; values: id and ts."""
+        """Return the template of one end of an arrow from a call to what it launched; values: id and ts."""
         phase, point = ("f", ', "bp": "e"') if ends else ("s", "")
         return self.fitted(
             f'  {{\n    "ph": "{phase}", "id": %s, "pid": {pid}, "tid": {tid}, "ts": %s,\n'
@@ -150,17 +150,17 @@ class Layout:
         )
 
     def named(self, what: str, pid: str, tid: str, key: str, value: str) -> str:
-        """A metadata event; value: ts."""
+        """Return the template of a metadata event; value: ts."""
         return self.fitted(
             f'  {{\n    "name": "{what}", "ph": "M", "ts": %s, "pid": {pid}, "tid": {tid},\n'
             f'    "args": {{\n      "{key}": {value}\n    }}\n  }}'
         )
 
     def fitted(self, template: str) -> str:
-        """A template in this layout."""
+        """Return a template in this layout."""
         return template if self.indented else _LOOSE.sub("", template)
 
 
 def quote_name(text: str) -> str:
-    """JSON text of a name, safe within a template."""
+    """Return a name as JSON text, escaped for use in a template."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'

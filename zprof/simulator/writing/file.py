@@ -1,6 +1,4 @@
-"""What surrounds the events of one rank in a trace file: head, process and thread names, marks of the
-profiler, padding up to a size, and tail.
-"""
+"""Write what surrounds the events in a trace file: head, process names, profiler marks, padding, tail."""
 
 import json
 from collections.abc import Sequence
@@ -14,12 +12,12 @@ _WINDOW_NS = 7_889_238 * 10**9
 
 
 def profiler_base_ns() -> int:
-    """The start of the profiler's current window of about three months."""
+    """Return the start of the profiler's current window of about three months."""
     return ORIGIN_NS // _WINDOW_NS * _WINDOW_NS
 
 
 def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence[str]) -> str:
-    """Everything before the events."""
+    """Return everything before the events."""
     keys = [
         '"schemaVersion": 1',
         f'"deviceProperties": {properties}',
@@ -33,7 +31,7 @@ def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence
 
 
 def format_tail(plan: Plan, rank: int) -> str:
-    """Everything behind the events."""
+    """Return everything after the events."""
     keys = [f'"traceName": "/tmp/traces/rank{rank}.json"', '"displayTimeUnit": "ms"']
     if plan.recording.stamps is Stamps.BASED:
         keys.append(f'"baseTimeNanoseconds": {profiler_base_ns()}')
@@ -43,7 +41,7 @@ def format_tail(plan: Plan, rank: int) -> str:
 def add_frame(
     plan: Plan, sheet: EventSheet, host: int, device: int | None, rows: Sequence[tuple[int, str]]
 ) -> None:
-    """Add names of processes and threads, and the marks of the profiler itself."""
+    """Add names of processes and threads, and the profiler's own marks."""
     layout = Layout(indented=plan.recording.indented)
     opened = sheet.stamp(sheet.opening.opens_ns)
     texts = [
@@ -125,7 +123,7 @@ _PADDING_LENGTH_NS = 1_700
 
 
 def add_padding(plan: Plan, sheet: EventSheet, process: int, around: int) -> None:
-    """Add events of a thread that does nothing else, evenly over the window."""
+    """Add events of an otherwise idle thread, evenly over the window, until the file has the planned size."""
     wanted = plan.recording.pad_to_bytes
     missing = wanted - around - sum(map(len, sheet.texts)) - 2 * len(sheet.texts)
     if missing <= 0:

@@ -1,4 +1,4 @@
-"""Names of kernels, operators and collectives in traces, and the metadata that PyTorch writes about a
+"""Name kernels, operators and collectives in traces, with the metadata that PyTorch writes for a
 collective.
 """
 
@@ -14,7 +14,7 @@ _K = CollectiveKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelName:
-    """How a kernel is called.  ``cuda``, ``hip``: its names; ``module``: hip launches it from a module."""
+    """Names of a kernel.  ``cuda``, ``hip``: by vendor; ``module``: HIP launches it from a module."""
 
     operator: str
     backward: str
@@ -97,7 +97,7 @@ KERNELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveName:
-    """How a collective is called, at each layer."""
+    """Names of a collective at each layer."""
 
     operator: str
     metadata: str
@@ -138,7 +138,7 @@ RCCL_KERNEL = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeName:
-    """How a type is called in metadata, in kernels' names and in shapes."""
+    """Names of a type in metadata, in kernel names and in shapes."""
 
     metadata: str
     kernel: str
@@ -152,7 +152,7 @@ TYPES = {
 
 
 def count_elements(collective: Collective, group_size: int) -> tuple[int, int]:
-    """Elements that a rank puts in, and that it gets out."""
+    """Return the input and output elements of one rank."""
     full = collective.elements
     shard = max(1, full // group_size)
     if collective.kind is CollectiveKind.ALL_GATHER:
@@ -161,19 +161,19 @@ def count_elements(collective: Collective, group_size: int) -> tuple[int, int]:
 
 
 def list_line_ranks(line: Line, rank: int) -> list[int]:
-    """The ranks of this rank's group."""
+    """Return the ranks of this rank's group."""
     assert line.groups is not None
     return list_group_ranks(line.groups, rank)
 
 
 def list_group_ranks(groups: Groups, rank: int) -> list[int]:
-    """The ranks of a rank's group along an axis."""
+    """Return the ranks of a rank's group along an axis, sorted."""
     row = groups.members[(groups.members == rank).any(axis=1)][0]
     return [int(member) for member in sorted(row)]
 
 
 def format_metadata(line: Line, ranks: list[int], sequence: bool) -> list[str]:
-    """Arguments on the kernel; with ``sequence`` the last one is a value of the template."""
+    """Return the metadata of a collective's kernel; with ``sequence`` the last entry is a template value."""
     collective, groups = line.instruction, line.groups
     assert isinstance(collective, Collective)
     assert groups is not None
@@ -194,7 +194,7 @@ def format_metadata(line: Line, ranks: list[int], sequence: bool) -> list[str]:
 
 
 def format_ranks(ranks: list[int]) -> str:
-    """As PyTorch writes them: long lists are cut short."""
+    """Format ranks as PyTorch does, which truncates long lists."""
     most = 30
     if len(ranks) <= most:
         return "[" + ", ".join(map(str, ranks)) + "]"

@@ -1,4 +1,4 @@
-"""Templates of one rank's events, made once each."""
+"""Build the templates of one rank's events, each once."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ _PYTHON = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
 
 
 class Templates:
-    """Makes and keeps them.  Values are ts and dur, then those that each method names."""
+    """Build and cache templates.  Values are ts and dur, then those that each method names."""
 
     def __init__(self, rank: int, dialect: Dialect, layout: Layout, metadata: bool, sequence: bool) -> None:
         self._rank = rank
@@ -35,29 +35,29 @@ class Templates:
         self.launch_arrow = layout.flow(False, self._host, self._host)
 
     def arrow(self, stream: int) -> str:
-        """Where the arrow of a launch ends; values: id, ts."""
+        """Return the end of a launch's arrow; values: id, ts."""
         return self._once(("arrow", stream), lambda: self._layout.flow(True, self._device, str(stream)))
 
     def operator(self, category: str, name: str) -> str:
-        """An event of the main thread; values: external id, index."""
+        """Return an event of the main thread; values: external id, index."""
         return self._once((category, name), lambda: self._on_host(category, name, _OPERATOR))
 
     def python(self, name: str) -> str:
-        """A function of Python; values: its id, index."""
+        """Return a Python function; values: its id, index."""
         return self._once(("python", name), lambda: self._on_host("python_function", name, _PYTHON))
 
     def call(self, what: str) -> str:
-        """A call of the runtime; values: external id, correlation."""
+        """Return a runtime call; values: external id, correlation."""
         return self._once(("call", what), lambda: self._on_host("cuda_runtime", *self._dialect.call(what)))
 
     def launch(self, name: str, shape: KernelName | None) -> str:
-        """The call that launches a kernel; values: external id, correlation."""
+        """Return the call that launches a kernel; values: external id, correlation."""
         return self._once(
             ("launch", name), lambda: self._on_host("cuda_runtime", *self._dialect.launch(name, shape))
         )
 
     def kernel(self, name: KernelName, stream: int) -> str:
-        """A kernel; values: external id, correlation."""
+        """Return a kernel; values: external id, correlation."""
         return self._once(
             ("kernel", name.operator, stream),
             lambda: self._on_device(
@@ -69,30 +69,32 @@ class Templates:
         )
 
     def copy(self, copy: Copy, stream: int) -> str:
-        """A copy; values: external id, correlation."""
+        """Return a copy; values: external id, correlation."""
         key = ("copy", copy.direction, copy.bytes, copy.rate_bytes_per_s, stream)
         name, arguments = self._dialect.copy(self._rank, copy, stream)
         return self._once(key, lambda: self._on_device("gpu_memcpy", name, stream, arguments))
 
     def collective(self, collective: Collective, line: Line, stream: int) -> str:
-        """A collective's kernel; values: external id, correlation, sequence if there is one."""
+        """Return a collective's kernel; values: external id, correlation, sequence if there is one."""
         key = ("collective", *_identity(collective, line), stream)
         return self._once(key, lambda: self._collective(collective, line, stream))
 
     def parameters(self, collective: Collective, line: Line) -> str:
-        """PyTorch's record of a collective's parameters; values: external id, sequence, index."""
+        """Return PyTorch's record of a collective's parameters; values: external id, sequence if any,
+        index.
+        """
         key = ("parameters", *_identity(collective, line))
         return self._once(key, lambda: self._parameters(collective, line))
 
     def annotation(self, name: str, stream: int) -> str:
-        """An annotation of the host, as seen on a stream; value: external id."""
+        """Return an annotation of the host as seen on a stream; value: external id."""
         return self._once(
             ("annotation", name, stream),
             lambda: self._on_device("gpu_user_annotation", name, stream, ['"External id": %s']),
         )
 
     def synchronisation(self, kind: str, stream: int, waits_on: int) -> str:
-        """A synchronisation as CUPTI sees it; values: external id, correlation."""
+        """Return a synchronization as CUPTI records it; values: external id, correlation."""
         arguments = [
             f'"External id": %s, "cuda_sync_kind": "{kind}"',
             f'"wait_on_stream": {waits_on}, "wait_on_cuda_event_record_corr_id": -1, '
@@ -110,7 +112,7 @@ class Templates:
         return self._on_device("kernel", self.collective_name(collective), stream, arguments)
 
     def collective_name(self, collective: Collective) -> str:
-        """The name of its kernel."""
+        """Return the name of a collective's kernel."""
         return self._dialect.collective(collective.kind, collective.dtype, self._metadata)
 
     def _parameters(self, collective: Collective, line: Line) -> str:
@@ -140,12 +142,12 @@ class Templates:
 
 
 def get_process_id(rank: int) -> int:
-    """The process number of a rank: they differ within a host."""
+    """Return the process number of a rank, unique within a host of eight ranks."""
     return 20_000 + 111 * (rank % 8)
 
 
 def get_annotation(collective: Collective) -> str:
-    """What PyTorch annotates a collective of NCCL with."""
+    """Return PyTorch's annotation of an NCCL collective."""
     return COLLECTIVES[collective.kind].annotation
 
 

@@ -1,4 +1,4 @@
-"""Writes the trace of one rank to a file."""
+"""Write the trace of one rank to a file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from zprof.simulator.writing.events import EventSheet, LocalTimes
 from zprof.simulator.writing.file import add_padding
 from zprof.simulator.writing.templates import get_process_id
 
-#: A byte of text costs little to write at this level, and the file is a tenth of it.
+#: At this level compression is cheap, and the file shrinks to a tenth.
 _COMPRESSION_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """One file.  ``lost``: by number, the rank's collectives that are not in it."""
+    """One written file.  ``lost``: numbers of the rank's collectives that are not in it."""
 
     file: str
     events: int

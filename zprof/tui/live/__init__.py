@@ -1,1 +1,1 @@
-"""The live view: a run on the screen while it is recorded."""
+"""The live view of a run that is still being recorded."""

@@ -1,8 +1,6 @@
-"""What the live screen says.
+"""Content of the live screen: stage of the recording, ledger and tenants of completed windows.
 
-The stage of the recording, the ledger and the tenants of the windows that are over.
-
-Until a window is measured each of its numbers is unknown, and the table's note says when it comes.
+Until a window is measured its numbers are unknown, and the table's note says when they will come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
 
 
 class Activity(StrEnum):
-    """What is going on."""
+    """Activity of the recording."""
 
     WAITING = "waiting for the first step"
     WARMING = "warming up"
@@ -37,7 +35,7 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """``step`` of ``of`` steps are done of what is going on; 0 of 0 where nothing is counted."""
+    """Current activity with ``step`` of ``of`` steps done; 0 of 0 if nothing is counted."""
 
     doing: Activity
     step: int = 0
@@ -45,7 +43,7 @@ class Stage:
 
 
 def find_stage(seen: LiveSnapshot) -> Stage:
-    """That of the slowest rank: a window is over when it is over everywhere."""
+    """Return the stage of the slowest rank: a window is over when it is over on all ranks."""
     state, job = seen.state, seen.job
     if state.manifest is None or not state.ranks:
         return Stage(doing=Activity.NOTHING if _is_over(job) else Activity.WAITING)
@@ -63,7 +61,7 @@ def find_stage(seen: LiveSnapshot) -> Stage:
 
 
 def count_steps_done(state: LiveState) -> int:
-    """Steps that every rank has finished, counted from the first of the program."""
+    """Return the number of steps that every rank has finished, from the program's first."""
     last = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
     return min(last, default=0)
 
@@ -86,7 +84,7 @@ def _find_planned_stage(plan: PlannedSteps, done: int, ranks: Sequence[LiveRank]
 
 
 def describe_stage(seen: LiveSnapshot) -> str:
-    """One line: what is going on, how far it is, and whether the job goes on."""
+    """Return one line on the activity, its progress, and whether the job continues."""
     stage = find_stage(seen)
     parts = [stage.doing.value]
     if stage.of:
@@ -115,7 +113,7 @@ _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
 
 def build_ledger_table(seen: LiveSnapshot) -> Table:
-    """Where a step goes: means over the ranks and the steps of the time window."""
+    """Return the step ledger: means over ranks and the steps of the time window."""
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
@@ -137,7 +135,7 @@ def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Li
 
 
 def build_tenants_table(seen: LiveSnapshot) -> Table:
-    """Who owns the bytes at the peak, on the rank whose peak is highest."""
+    """Return the tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
     place = _find_highest_peak(tree)
     stem = f"memory.per_rank[{max(0, place)}]"
@@ -173,14 +171,14 @@ def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, says: str, 
 
 
 def _find_highest_peak(tree: Mapping[str, Any]) -> int:
-    """The place of the rank with the highest peak; -1 where no memory was measured."""
+    """Return the index of the rank with the highest peak; -1 if no memory was measured."""
     ranks = tree["memory"]["per_rank"] if tree else []
     peaks = [(rank["peak_bytes"], -place) for place, rank in enumerate(ranks)]
     return -max(peaks)[1] if peaks else -1
 
 
 def _format_steps(tree: Mapping[str, Any], name: str) -> str:
-    """The steps of a window, as ``4-11``; empty where there are none."""
+    """Return the steps of a window as ``4-11``; empty if there are none."""
     steps: Sequence[int] = tree["run"][name] if tree else ()
     if not steps:
         return ""
@@ -194,13 +192,13 @@ def _explain_unknown(seen: LiveSnapshot, window: str) -> str:
 
 
 def get_verdict(seen: LiveSnapshot) -> str:
-    """The verdict, once the time window is measured; else nothing."""
+    """Return the verdict once the time window is measured, else an empty string."""
     tree = seen.measured.tree
     return str(tree["verdict"]["sentence"]) if tree and tree["run"]["steps"] else ""
 
 
 def explain_number(number: Figure) -> str:
-    """A number, explained: what it means, its formula, its leaves."""
+    """Return the number's meaning, formula and leaves."""
     meaning = find_help(number.leaves[0]) if number.leaves else None
     lines = [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])] if meaning else []
     lines += [f"this is  {number.how.value}", *(f"  {leaf}" for leaf in number.leaves)]
@@ -208,7 +206,7 @@ def explain_number(number: Figure) -> str:
 
 
 def format_gaps(seen: LiveSnapshot) -> str:
-    """What could not be measured so far."""
+    """Return what could not be measured so far."""
     gaps = seen.measured.tree.get("gaps", [])
     lines = [text for gap in gaps for text in (gap["what"], f"  {gap['reason']}", f"  {gap['remedy']}", "")]
     return "\n".join(lines) if lines else "nothing so far: windows that are not over are no gaps"

@@ -1,4 +1,4 @@
-"""The live screen: what is going on, the steps of all ranks, and tables of the windows that are over."""
+"""The live screen: current activity, the steps of all ranks, and tables of completed windows."""
 
 from collections.abc import Sequence
 from typing import ClassVar, cast
@@ -39,20 +39,20 @@ _PLAIN = Style()
 
 
 class RankLines(ScrollView, can_focus=True):
-    """Shows :class:`~zprof.tui.live.steps.RankRows` under a line of titles that stays."""
+    """Shows :class:`~zprof.tui.live.steps.RankRows` below a fixed line of titles."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.rows = RankRows()
 
     def show(self, rows: RankRows) -> None:
-        """Show these from now on."""
+        """Show these rows."""
         self.rows = rows
         self.virtual_size = Size(self.size.width, len(rows.rows) + 1)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The titles, and the rows below that are scrolled to."""
+        """Draw the titles, or a row at the scroll position."""
         width = self.size.width
         if y == 0:
             return self._strip(self._in_columns(self.rows.titles), width, Mark.TITLE)
@@ -67,7 +67,7 @@ class RankLines(ScrollView, can_focus=True):
         return "".join(text.rjust(width) for text, width in zip(texts, self.rows.widths, strict=False))
 
     def _flag(self, row: RankRow) -> str:
-        """What stands between texts and bars: the longest is told without colour, too."""
+        """Return a mark between texts and bars, so that the longest rank is visible without colour."""
         return "<" if row.is_longest else " "
 
     def _strip(self, text: str, width: int, mark: Mark) -> Strip:
@@ -81,7 +81,7 @@ class RankLines(ScrollView, can_focus=True):
 
 
 class LiveShell(ThemedApp):
-    """One run while it is recorded."""
+    """Base of the live app: the watcher of one run and its latest snapshot."""
 
     def __init__(self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False) -> None:
         super().__init__(ascii_only=ascii_only, mono=mono)
@@ -94,7 +94,7 @@ _LEGEND = "m memory, t time, . unwatched"
 
 
 class LiveScreen(Screen[None]):
-    """Shows each look."""
+    """Shows the latest snapshot."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIVE)]
 
@@ -105,11 +105,11 @@ class LiveScreen(Screen[None]):
 
     @property
     def live(self) -> LiveShell:
-        """The app, by its own type."""
+        """The app, typed as `LiveShell`."""
         return cast(LiveShell, self.app)
 
     def compose(self) -> ComposeResult:
-        """From what changes each second to what comes once a window."""
+        """Yield the widgets, from what changes each second to what changes once per window."""
         yield Static("", id="titles")
         with Vertical(id="body"):
             yield Static("", id="doing")
@@ -124,29 +124,29 @@ class LiveScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """The title stays."""
+        """Set the title and show the snapshot."""
         name = printable(self.live.watcher.path.name)
         self.query_one("#titles", Static).update(Text(f"zprof live  {name}", style="bold", no_wrap=True))
         self.show(self.live.seen)
 
     def on_resize(self) -> None:
-        """Other columns, and more or fewer steps, fit."""
+        """Redraw for the new size."""
         if self.is_mounted:
             self.show(self.live.seen)
 
     def action_sort_ranks(self) -> None:
-        """The slowest rank first, or by number."""
+        """Toggle between slowest rank first and order by number."""
         self.slowest_first = not self.slowest_first
         self.show(self.live.seen)
 
     def action_say_opens(self) -> None:
-        """A rank's line opens nothing: what does is said."""
+        """Notify that a rank's line opens nothing, and what does."""
         self.app.notify(
             "a rank's line opens nothing: tab goes to the tables, whose numbers open", markup=False
         )
 
     def show(self, seen: LiveSnapshot) -> None:
-        """Draw this look; tables only where they changed."""
+        """Draw a snapshot; tables only if they changed."""
         width, ascii_only = self.app.size.width, self.live.ascii_only
         ranks = seen.state.ranks
         self._say("doing", describe_stage(seen))
@@ -175,7 +175,7 @@ class LiveScreen(Screen[None]):
             self.query_one(name, FactTable).show(table)
 
     def _show_log(self, lines: Sequence[str]) -> None:
-        """As many of its last lines as there is room for."""
+        """Show as many of the log's last lines as fit."""
         log = self.query_one("#log", Static)
         log.display = bool(lines)
         room = self.app.size.width - 2
@@ -184,7 +184,7 @@ class LiveScreen(Screen[None]):
 
 
 def format_spread(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
-    """The middle over the ranks of each step, the window of each, and the last one in numbers."""
+    """Return three lines: the median of each step as bars, windows, and the last step in numbers."""
     if not found:
         return ("all ranks  no step is over yet", "window", "")
     middles = [step.median_ns for step in found]
@@ -201,7 +201,7 @@ def format_spread(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str
 
 
 def format_status(seen: LiveSnapshot) -> str:
-    """One line on the run."""
+    """Return one line on the run."""
     manifest = seen.state.manifest
     if manifest is None:
         return "no run yet"

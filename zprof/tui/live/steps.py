@@ -1,6 +1,6 @@
-"""Steps as they come: a row per rank with its counters, and the spread of each step over ranks as bars.
+"""Live steps: a row per rank with its counters, and the spread of each step over ranks as bars.
 
-These numbers are in no report: they are what the ranks themselves write, step by step.
+These numbers are not in the report: the ranks themselves log them step by step.
 """
 
 from collections import defaultdict
@@ -12,16 +12,16 @@ from zprof.model.formatting import format_bytes, format_ms
 from zprof.run.live import LiveRank
 from zprof.tui.figures import UNKNOWN
 
-#: Room for texts at the left of a row, and what comes with more of it.
+#: Widths of the text columns of a row, and the terminal width from which on more are shown.
 _RANK_WIDTH, _STEPS_WIDTH, _TIME_WIDTH, _BYTES_WIDTH = 6, 8, 10, 11
 _WIDE = 100
-#: Ranks that wait for each other end their steps together: what differs by less is chance.
+#: Ranks that wait for each other finish their steps together; a smaller excess is chance.
 _MIN_EXCESS_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """Texts of a row, in the order of its columns, and its bars.  ``is_longest``: in the last step."""
+    """Texts of a row in column order, and its bars. ``is_longest``: slowest in the last common step."""
 
     rank: int
     cells: tuple[str, ...]
@@ -32,7 +32,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRows:
-    """The rows, under their titles."""
+    """The rows and their titles."""
 
     titles: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
@@ -43,9 +43,9 @@ class RankRows:
 def build_rank_rows(
     ranks: Sequence[LiveRank], width: int, *, slowest_first: bool, ascii_only: bool
 ) -> RankRows:
-    """All ranks, for a terminal of this width.
+    """Return rows of all ranks for a terminal of this width.
 
-    The allocator's counters where it has any, else what the process holds: the title says which.
+    Memory is the allocator's counters if it has any, else the process's memory; the title says which.
     """
     on_device = any(step.allocated_bytes is not None for rank in ranks for step in rank.steps[-1:])
     titles, widths = (
@@ -97,7 +97,7 @@ def _slowness_key(rank: LiveRank) -> tuple[float, int]:
 
 
 def _find_longest_rank(ranks: Sequence[LiveRank]) -> int | None:
-    """The rank that took clearly longest for the last step that all have finished; else None."""
+    """Return the rank that was clearly slowest in the last step finished by all; else None."""
     last = min((rank.last.step for rank in ranks if rank.last), default=None)
     walls = [(step.wall_ns, rank.rank) for rank in ranks for step in rank.steps if step.step == last]
     if not walls or max(walls)[0] <= (1 + _MIN_EXCESS_RATIO) * min(walls)[0]:
@@ -106,15 +106,15 @@ def _find_longest_rank(ranks: Sequence[LiveRank]) -> int | None:
 
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
-#: The middle of what is shown is half as high as the highest bar: what is slow by chance at first is cut.
+#: The median is half as high as the highest bar; outliers, such as slow first steps, are cut off.
 _TOP_FACTOR = 2.0
-#: What stands under a step, by its window.
+#: Letter below a step, by its window.
 _WINDOW_LETTERS = {"": ".", "memory": "m", "time": "t"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpread:
-    """A step as its ranks saw it; ``longest`` is the rank that took ``most_ns``."""
+    """One step over its ranks; ``longest`` is the rank that took ``most_ns``."""
 
     step: int
     window: str
@@ -126,7 +126,7 @@ class StepSpread:
 
 
 def compute_spreads(ranks: Sequence[LiveRank], most: int) -> list[StepSpread]:
-    """The last steps that any rank has finished, in order."""
+    """Return the last `most` steps that any rank has finished, in order."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     windows: dict[int, str] = {}
     for rank in ranks:
@@ -151,12 +151,12 @@ def _spread(step: int, window: str, walls: Sequence[tuple[int, int]]) -> StepSpr
 
 
 def compute_bar_top(values: Sequence[float]) -> float:
-    """What the highest bar stands for."""
+    """Return the value of the highest bar."""
     return _TOP_FACTOR * median(values) if values else 0.0
 
 
 def draw_bars(values: Sequence[float], top: float, *, ascii_only: bool) -> str:
-    """A bar a value; what is above ``top`` is as high as it."""
+    """Draw a bar per value; values above ``top`` are cut off."""
     marks = _ASCII_BARS if ascii_only else _BARS
     if top <= 0:
         return marks[0] * len(values)
@@ -164,5 +164,5 @@ def draw_bars(values: Sequence[float], top: float, *, ascii_only: bool) -> str:
 
 
 def format_windows(steps: Sequence[StepSpread]) -> str:
-    """The window of each step, as a letter."""
+    """Return the window of each step as a letter."""
     return "".join(_WINDOW_LETTERS.get(step.window, "?") for step in steps)

@@ -1,6 +1,6 @@
-"""Poll everything the live view shows.
+"""Poll everything that the live view shows: the run directory, the job, its log, and the report.
 
-The run directory, the job and its log, and the report measured in an idle-priority process.
+The report is measured in a process of idle priority.
 """
 
 import json
@@ -21,9 +21,9 @@ from zprof.run.plain_file import open_plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """The job that the view was started beside.  ``code``: its exit code, None while it runs.
+    """The job that the view was started with. ``code``: its exit code, None while it runs.
 
-    ``ours``: false where the view only looks at somebody else's run.
+    ``ours``: False if the view only watches a run of another process.
     """
 
     ours: bool = False
@@ -31,15 +31,15 @@ class JobState:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a job of this view's, and it goes on."""
+        """Return whether the view has a job and it is still running."""
         return self.ours and self.code is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReport:
-    """The report on what was written so far, as JSON; empty until a window is over.
+    """The report of what was written so far, as JSON; empty until a window is over.
 
-    ``busy``: it is being measured anew.  ``problem``: why there is none.
+    ``busy``: a new measurement is running. ``problem``: why there is no report.
     """
 
     tree: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class LiveReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSnapshot:
-    """The run, what was measured of it, its job, and the last lines that the job wrote."""
+    """State of the run, its report, the job, and the last lines of the job's log."""
 
     state: LiveState
     measured: LiveReport = field(default_factory=LiveReport)
@@ -60,20 +60,20 @@ class LiveSnapshot:
 _MAX_BYTES = 256 << 20
 _MAX_MESSAGE = 300
 _KILL_WAIT_S = 5.0
-#: Starts a measurement whose output goes to these files.
+#: Starts a measurement with stdout and stderr redirected to these files.
 StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], "subprocess.Popen[bytes]"]
 
 
 def start_idle(command: Sequence[str], output: IO[bytes], said: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start it so that it gives way to every other process: the job is measured at this very moment."""
+    """Start a process that yields to every other one, because the job is being measured right now."""
     process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=said)
-    with suppress(OSError, AttributeError):  # it may be over already, and not every system knows of idleness
+    with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
     return process
 
 
 class ReportPoller:
-    """Told of each look; starts anew when the ranks have written something that it has not seen."""
+    """Measures the report again whenever the ranks have written new tables."""
 
     def __init__(self, run: Path, start: StartProcess = start_idle) -> None:
         self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
@@ -83,7 +83,7 @@ class ReportPoller:
         self.now = LiveReport()
 
     def look(self, state: LiveState) -> LiveReport:
-        """What is known now."""
+        """Return the latest report; start a measurement if tables are new and stable for one poll."""
         if self._running is not None and self._running.process.poll() is not None:
             self._take(self._running)
         settled, self._before = state.tables == self._before, state.tables
@@ -92,7 +92,7 @@ class ReportPoller:
         return self.now
 
     def close(self) -> None:
-        """Give up what runs."""
+        """Kill a running measurement."""
         if self._running is not None:
             self._running.process.kill()
             self._running.process.wait(_KILL_WAIT_S)
@@ -118,7 +118,7 @@ class ReportPoller:
 
 
 class _RunningReport(NamedTuple):
-    """A measurement, and the files that it writes to."""
+    """A running measurement and the files that it writes to."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -150,12 +150,12 @@ def _last_line(said: IO[bytes]) -> str:
 
 
 class Watcher:
-    """One look after the other, on any thread.
+    """Polls a run; may be called from any thread, one call at a time.
 
     Args:
-        run: The run directory; it need not be there yet.
-        job: A pipe's end from the command that runs the job, where one does.
-        log: What the job writes, where that goes to a file.
+        run: The run directory; it need not exist yet.
+        job: Read end of a pipe from the command that runs the job, if any.
+        log: The file with the job's output, if any.
     """
 
     def __init__(
@@ -172,17 +172,18 @@ class Watcher:
 
     @property
     def hung_up(self) -> bool:
-        """Whether the command that started the view wants it to go."""
+        """Return whether the command that started the view closed its pipe, so that the view must exit."""
         return self._job.hung_up
 
     def look(self) -> LiveSnapshot:
-        """What there is now."""
-        job = self._job.look()  # first: what the job wrote before its end is then seen with it
+        """Return a snapshot of the present state."""
+        # First the job, so that its last output is read together with its end.
+        job = self._job.look()
         state = self._run.look()
         return LiveSnapshot(state=state, measured=self._measuring.look(state), job=job, log=self._log.look())
 
     def close(self) -> None:
-        """End what runs beside it."""
+        """End a running measurement."""
         self._measuring.close()
 
 
@@ -192,7 +193,7 @@ _MAX_COLUMNS = 400
 
 
 class JobPipe:
-    """The near end of the pipe; none where the view looks at somebody else's run."""
+    """The view's end of the pipe from the job's command; without a handle the view has no job."""
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle
@@ -203,7 +204,7 @@ class JobPipe:
             os.set_blocking(handle, False)
 
     def look(self) -> JobState:
-        """What is known now; ``hung_up`` is true once the view is to go."""
+        """Return the job's state; sets ``hung_up`` once the pipe is closed."""
         if self._handle is None or self.hung_up:
             return self.now
         with suppress(BlockingIOError):
@@ -223,7 +224,7 @@ def _parse_code(line: bytes) -> int:
 
 
 class LogTail:
-    """The last lines of a file that grows; what is in it is shown as text, whatever it is."""
+    """The last lines of a growing file, shown as plain text."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -231,7 +232,7 @@ class LogTail:
         self.now: tuple[str, ...] = ()
 
     def look(self) -> tuple[str, ...]:
-        """What they are now."""
+        """Return the last lines."""
         if self._path is not None:
             with suppress(OSError):
                 self._read(self._path)
@@ -250,6 +251,6 @@ class LogTail:
 
 
 def _clean_line(line: str) -> str:
-    """A bar of progress draws its line over and over: what is seen at last."""
+    """Return what a terminal would show last: progress bars overwrite their line with carriage returns."""
     last = [part for part in line.split("\r") if part]
     return printable(last[-1][:_MAX_COLUMNS]) if last else ""

@@ -1,4 +1,1 @@
-"""What each metric means.
-
-Title, explanation, formula, inputs and the rows it was measured from, per kind of leaf of the report.
-"""
+"""Help on each metric: title, explanation, formula, inputs and source rows, per kind of report leaf."""

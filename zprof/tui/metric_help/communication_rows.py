@@ -1,4 +1,4 @@
-"""Rows behind a communication metric.
+"""Source rows of a communication metric.
 
 The single collectives of its kind, group, unit or size, the decisive ones first.
 """
@@ -19,7 +19,7 @@ _VOLUME_COLUMNS = ("kind", "group", "dtype", "count", "bytes")
 
 
 def make_collective_rows(columns: Sequence[str], by: str) -> Rows:
-    """Rows of ``time.collectives[i]`` with these columns, largest ``by`` first; of all without i."""
+    """Select rows of ``time.collectives[i]``, largest ``by`` first; all collectives for ``[*]``."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         if not at or at[0] is None:
@@ -31,7 +31,7 @@ def make_collective_rows(columns: Sequence[str], by: str) -> Rows:
 
 
 def make_unit_rows(columns: Sequence[str], by: str) -> Rows:
-    """Rows of ``time.units[i]``."""
+    """Select rows of ``time.units[i]``, largest ``by`` first."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         frame, entry = analysis.collectives, find_entry(analysis.time.units, at)
@@ -44,7 +44,7 @@ def make_unit_rows(columns: Sequence[str], by: str) -> Rows:
 
 
 def make_message_rows(columns: Sequence[str], by: str) -> Rows:
-    """Rows of ``time.messages[i]``."""
+    """Select rows of ``time.messages[i]``, largest ``by`` first."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         frame, entry = analysis.collectives, find_entry(analysis.time.messages, at)
@@ -60,7 +60,7 @@ def make_message_rows(columns: Sequence[str], by: str) -> Rows:
 
 
 def select_fit_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """By size, what ``time.fits[i]`` was fitted to: how many messages, and their median time."""
+    """Return what ``time.fits[i]`` was fitted to: number and median time of messages by size."""
     frame, entry = analysis.collectives, find_entry(analysis.time.fits, at)
     if entry is None:
         return pd.DataFrame()
@@ -73,7 +73,7 @@ def select_fit_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_volume_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Kinds and groups with most bytes: counts and bytes of a step."""
+    """Return counts and bytes per step of the kinds and groups with most bytes."""
     entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MAX_ROWS]
     rows = [{name: getattr(entry, name) for name in _VOLUME_COLUMNS} for entry in entries]
     times = [2 if entry.kind == CollectiveKind.ALL_REDUCE else 1 for entry in entries]
@@ -81,7 +81,7 @@ def select_volume_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """By rank, how its clock stands to the first one's; the least known first."""
+    """Return each rank's clock offset to the common clock, the least certain first."""
     alignment = analysis.time.alignment
     if alignment is None:
         return pd.DataFrame()
@@ -99,7 +99,7 @@ def select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_matching_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """How collectives were matched across ranks, by the rung of the ladder."""
+    """Return how many collectives each rung of the ladder matched across ranks."""
     alignment = analysis.time.alignment
     rungs = alignment.rungs if alignment is not None else {}
     return pd.DataFrame([{"matched by": rung, "collectives": count} for rung, count in rungs.items()])

@@ -1,6 +1,6 @@
 """Help on memory.
 
-Tenants at the peak, the ZeRO formula check, the device's terms, and the rows behind each.
+Tenants at the peak, the ZeRO formula check, the device's terms, and the source rows of each.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ DEVICES: tuple[MetricHelp, ...] = (*_MOMENTS, *_COUNTERS)
 
 
 def make_kind_rows(tenant: str = "") -> Rows:
-    """What a rank's peak is, by kind: all of it, or of one tenant."""
+    """Select the parts of a rank's peak by kind, of all tenants or of one."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         rank = find_entry(analysis.memory.per_rank, at)
@@ -87,7 +87,7 @@ def make_kind_rows(tenant: str = "") -> Rows:
 
 
 def make_allocation_rows(tenant: str) -> Rows:
-    """The rank's largest allocations at its peak: all of them, or of one tenant."""
+    """Select the rank's largest allocations at its peak, of all tenants or of one."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         memory = analysis.memory
@@ -104,7 +104,7 @@ def make_allocation_rows(tenant: str) -> Rows:
 
 
 def make_phase_rows() -> Rows:
-    """The rank's phases."""
+    """Select the rank's phases."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         phases = _select_rank_entries(analysis.memory.phases, at)
@@ -116,7 +116,7 @@ def make_phase_rows() -> Rows:
 
 
 def select_module_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """The rank's modules, by what they hold at its peak."""
+    """Return the rank's modules, by what they hold at its peak."""
     found = sorted(
         _select_rank_entries(analysis.memory.modules, at), key=lambda entry: -entry.at_rank_peak_bytes
     )
@@ -124,7 +124,7 @@ def select_module_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_formula_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """The same state on all ranks, what is not explained first."""
+    """Return the same state on all ranks, the most unexplained bytes first."""
     law = find_entry(analysis.memory.laws, at)
     found = [entry for entry in analysis.memory.laws if law is not None and entry.tenant == law.tenant]
     found.sort(key=lambda entry: -abs(entry.unexplained_bytes))
@@ -133,7 +133,7 @@ def select_formula_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_fact_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """What the law is computed from."""
+    """Return the inputs of the ZeRO formula."""
     names = ("stage", "parameters", "shard_ranks", "parameter_bytes", "gradient_bytes")
     more = ("optimizer_state_bytes", "padding_elements", "step_counters")
     return _make_frame([asdict(analysis.training)], (*names, *more))
@@ -174,7 +174,7 @@ _MEASURED = (
 
 
 def _make_peak_help(stem: str, what: str) -> tuple[MetricHelp, ...]:
-    """The leaves of a rank's memory at a peak."""
+    """Return help on all leaves of a memory peak."""
     rows = make_kind_rows if stem == "per_rank" else make_phase_rows if stem == "phases" else None
     return (
         MetricHelp(

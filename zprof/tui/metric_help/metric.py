@@ -10,17 +10,18 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 
 _INDEX = re.compile(r"\[(\d+|\*)\]")
-#: One for each ``[...]`` of a leaf, None for ``[*]``.
+#: One entry per ``[...]`` of a leaf, None for ``[*]``.
 Indices = tuple[int | None, ...]
-#: Rows behind a number: a table of them for this analysis and these indices.
+#: Returns the source rows of a number, for an analysis and the indices of its leaf.
 Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricHelp:
-    """A kind of leaf.  ``leaf`` has ``[]`` for an index; ``inputs`` are leaves, as :func:`input_path` says.
+    """Help on one kind of leaf.
 
-    ``rows`` gives what it was measured from, at most some dozens, the decisive ones first.
+    ``leaf`` has ``[]`` in place of indices. ``inputs`` are leaves in the notation of :func:`resolve_input`.
+    ``rows`` returns the source rows, at most a few dozen, the decisive ones first.
     """
 
     leaf: str
@@ -32,12 +33,15 @@ class MetricHelp:
 
 
 def parent_path(leaf: str) -> str:
-    """What the leaf stands in: ``time.per_rank[3]`` of ``time.per_rank[3].wall_ns``."""
+    """Return the parent of a leaf: ``time.per_rank[3]`` for ``time.per_rank[3].wall_ns``."""
     return leaf.rpartition(".")[0]
 
 
 def resolve_input(leaf: str, name: str) -> str:
-    """Where an input of a leaf stands: beside it; one level up for ``../name``; ``/name`` is a whole path."""
+    """Return the path of an input of a leaf.
+
+    ``name`` is a sibling, ``../name`` is one level up, and ``/name`` is a whole path.
+    """
     if name.startswith("/"):
         return name[1:]
     if name.startswith("../"):
@@ -46,12 +50,12 @@ def resolve_input(leaf: str, name: str) -> str:
 
 
 def strip_indices(leaf: str) -> str:
-    """``time.per_rank[3].wall_ns`` as ``time.per_rank[].wall_ns``."""
+    """Return ``time.per_rank[3].wall_ns`` as ``time.per_rank[].wall_ns``."""
     return _INDEX.sub("[]", leaf)
 
 
 def parse_indices(leaf: str) -> Indices:
-    """Its indices, None for ``[*]``."""
+    """Return the indices of a leaf, None for ``[*]``."""
     return tuple(None if index == "*" else int(index) for index in _INDEX.findall(leaf))
 
 
@@ -60,13 +64,13 @@ Entry = TypeVar("Entry")
 
 
 def find_entry(entries: Sequence[Entry], at: Indices) -> Entry | None:
-    """The entry that the first index names; None for ``[*]``, and where there is none."""
+    """Return the entry at the first index; None for ``[*]`` or an index out of range."""
     place = at[0] if at else None
     return entries[place] if place is not None and place < len(entries) else None
 
 
 def pick_top_rows(rows: pd.DataFrame, names: Sequence[str], by: str) -> pd.DataFrame:
-    """Those with most of a column first, in these columns as far as they are there."""
+    """Return the `MAX_ROWS` rows with the largest values of ``by``, with those columns that exist."""
     shown = [name for name in names if name in rows.columns]
     if by in rows.columns:
         rows = rows.sort_values(by, ascending=False, kind="stable")

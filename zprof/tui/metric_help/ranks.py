@@ -1,4 +1,4 @@
-"""Help on ranks: lateness, who waits for whom, the critical path."""
+"""Help on ranks: lateness, wait caused and suffered, the critical path."""
 
 import pandas as pd
 
@@ -21,7 +21,7 @@ _BLAME = "time.blame.per_rank[]"
 
 
 def _select_late_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """The collectives of this rank and step, those to which it came latest first."""
+    """Return the matched collectives of this rank and step, the latest arrival first."""
     rows, entry = analysis.collectives, find_entry(analysis.time.lateness, at)
     if entry is not None:
         rows = rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
@@ -29,14 +29,14 @@ def _select_late_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def _select_caused_waits(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """What others waited for this rank, longest first."""
+    """Return waits that this rank caused, longest first."""
     rows, rank = analysis.collectives, _find_blamed_rank(analysis, at)
     rows = rows[rows["blamed_rank"] == rank] if rank is not None else rows[rows["blamed_rank"] >= 0]
     return _pick_longest(rows)
 
 
 def _select_suffered_waits(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """What this rank waited, longest first."""
+    """Return waits that this rank suffered, longest first."""
     rows, rank = analysis.collectives, _find_blamed_rank(analysis, at)
     return _pick_longest(rows if rank is None else rows[rows["rank"] == rank])
 

@@ -23,5 +23,5 @@ METRIC_HELP: Mapping[str, MetricHelp] = {
 
 
 def find_help(leaf: str) -> MetricHelp | None:
-    """What is known of this kind of leaf."""
+    """Return the help on a leaf, or None."""
     return METRIC_HELP.get(strip_indices(leaf))

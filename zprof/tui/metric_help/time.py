@@ -19,13 +19,13 @@ _HOST = (
 
 
 def _select_rank(rows: pd.DataFrame, analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Those of the rank that stands at this place of the report; all of them for ``[*]``."""
+    """Return the rows of the rank at this index of the report; all rows for ``[*]``."""
     owner = find_entry(analysis.time.per_rank, at)
     return rows if rows.empty or owner is None else rows[rows["rank"] == owner.rank]
 
 
 def make_step_rows(term: str) -> Rows:
-    """The steps with most of a term first."""
+    """Select the steps with the largest values of a term."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         names = tuple(dict.fromkeys(("step", "rank", term, "wall_ns", *LEDGER_TERMS)))
@@ -35,7 +35,7 @@ def make_step_rows(term: str) -> Rows:
 
 
 def make_collective_rows(column: str) -> Rows:
-    """The collectives with most of a column first."""
+    """Select the collectives with the largest values of a column."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         return pick_top_rows(_select_rank(analysis.collectives, analysis, at), _COLLECTIVE, column)
@@ -44,7 +44,7 @@ def make_collective_rows(column: str) -> Rows:
 
 
 def select_host_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """What the host did while nothing ran; the steps themselves where the recording does not show it."""
+    """Return what the host did while nothing ran, or the steps if the recording does not show it."""
     rows = _select_rank(analysis.host, analysis, at)
     return pick_top_rows(rows, _HOST, "idle_ns") if len(rows) else make_step_rows("idle_ns")(analysis, at)
 
@@ -199,7 +199,7 @@ _COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
 
 
 def _select_step(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """The row of this step in the table of steps."""
+    """Return the row of this step in the table of steps."""
     rows, entry = analysis.steps, find_entry(analysis.time.steps, at)
     if entry is None:
         return rows.head(MAX_ROWS)
@@ -207,7 +207,7 @@ def _select_step(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def _make_step_collectives(by: Sequence[str]) -> Rows:
-    """The collectives that this rank launched in this step, those with most of the first of ``by`` first."""
+    """Select this rank's collectives of this step, largest value of ``by[0]`` first."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         frame, entry = analysis.collectives, find_entry(analysis.time.steps, at)

@@ -1,1 +1,1 @@
-"""What the screens show, as tables and figures: pure functions of a loaded run. Nothing here draws."""
+"""Content of each screen as tables and figures: pure functions of a loaded run that draw nothing."""

@@ -19,7 +19,10 @@ MAX_INSTANCES = 200
 
 
 def build_instances_table(loaded: LoadedRun, at: int) -> Table:
-    """Those of the collective at a place of the report, most exposed first; their numbers are no leaves."""
+    """Return the instances of the collective at an index of the report, most exposed first.
+
+    Their numbers have no report leaves.
+    """
     entry = loaded.report.time.collectives[at]
     rows = select_rows(loaded.analysis, entry)
     worst = pick_worst_rows(rows, MAX_INSTANCES)
@@ -46,7 +49,7 @@ _HELP = (
     "profiler start: the first of the window, which says nothing; blank: nobody was late, or what it did is "
     "not known.\nWhere not all ranks are matched a wait is at least, a transfer at most what is shown."
 )
-#: Reasons that are said otherwise, or not at all.
+#: Reasons whose display text differs from their name.
 _REASONS: Mapping[str, str] = {
     LateReason.PREVIOUS_COLLECTIVE: "collective before",
     LateReason.MEMCPY: "copies",
@@ -70,7 +73,7 @@ _COLUMNS = (
 
 
 def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
-    """All rows of a kind, group and element type."""
+    """Return all rows of a kind, group and element type."""
     frame = analysis.collectives
     wanted: Mask = np.ones(len(frame), dtype=bool)
     for name, text in (("kind", entry.kind), ("group", entry.group), ("dtype", entry.dtype)):
@@ -79,14 +82,14 @@ def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
 
 
 def equals_text(column: "pd.Series[str]", text: str) -> Mask:
-    """The rows of a column of few texts that have this one."""
+    """Return a mask of the rows that equal a text, for a column with few distinct texts."""
     codes, texts = encode_texts(column)
     found: Mask = codes == (texts.index(text) if text in texts else -1)
     return found
 
 
 def pick_worst_rows(rows: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Those with most exposed time, and of these the longest, first; with a column ``exposed_ns``."""
+    """Return the `most` rows with most exposed time, then longest, with a column ``exposed_ns``."""
     exposed = rows["exposed_wait_ns"].to_numpy(np.int64) + rows["exposed_transfer_ns"].to_numpy(np.int64)
     length = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
     order = np.lexsort((-length, -exposed))[:most]
@@ -94,7 +97,7 @@ def pick_worst_rows(rows: pd.DataFrame, most: int) -> pd.DataFrame:
 
 
 def _find_step_starts(analysis: RunAnalysis) -> dict[tuple[int, int], int]:
-    """Begins of steps by rank and step, on the common clock."""
+    """Return the start of each step by (rank, step), on the common clock."""
     return {
         (track.rank, int(step)): int(begin)
         for track in analysis.tracks

@@ -1,6 +1,6 @@
-"""The table of collectives by kind, group and element type.
+"""The table of collectives by kind, group and element type, and the split of one of them.
 
-Exposed and hidden, wait and transfer, bandwidth; and the split of one of them.
+The table has exposed and hidden time, wait and transfer, and bandwidth.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ _MS = "in ms, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """A column, and the cell of the collective at a place of the report."""
+    """A column, and the function that makes its cell for the collective at an index of the report."""
 
     column: Column
     cell: Callable[[LoadedRun, int], Cell]
@@ -49,7 +49,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One kind of collective: which part of its time is hidden, exposed waiting, exposed transfer."""
+    """Time of one kind of collective, split into hidden, exposed wait and exposed transfer."""
 
     name: str
     hidden: Figure
@@ -58,7 +58,7 @@ class Split:
 
 
 def build_collectives_table(loaded: LoadedRun) -> Table:
-    """One row a kind, group and element type, the most exposed first."""
+    """Return one row per kind, group and element type, the most exposed first."""
     time = loaded.report.time
     fields = _fields(time)
     return Table(
@@ -100,7 +100,7 @@ def _format_note(loaded: LoadedRun) -> str:
 
 
 def _fields(time: Time) -> Sequence[_Field]:
-    """Of many groups they need a column, and the sizes and bandwidths then need a wider terminal."""
+    """Return the fields; with several groups, sizes and bandwidths need a wider terminal."""
     many, names = has_groups(time), format_kinds(time.collectives)
     types = len({entry.dtype for entry in time.collectives}) > 1
     shown = [
@@ -182,13 +182,13 @@ def _hidden(loaded: LoadedRun, at: int) -> Cell:
 
 
 def make_hidden_figure(loaded: LoadedRun, at: int, unit: Unit = Unit.MS) -> Figure:
-    """What of a collective nobody was held up by."""
+    """Return the hidden time of a collective: total minus exposed."""
     stem = f"time.collectives[{at}]"
     return figure(loaded.tree, unit, f"{stem}.total_ns", f"{stem}.exposed_ns", how=Aggregation.DIFFERENCE)
 
 
 def find_split(loaded: LoadedRun, at: int) -> Split | None:
-    """The split of the collective at a place of the report; None where there is none."""
+    """Return the split of the collective at an index of the report; None if there is none."""
     found = loaded.report.time.collectives
     if not 0 <= at < len(found):
         return None
@@ -202,28 +202,28 @@ def find_split(loaded: LoadedRun, at: int) -> Split | None:
     )
 
 
-#: Columns of a group's name in a table: the line below, and what a name opens, say all of it.
+#: Width of a group's name in a table; the split line and the row's popup show it in full.
 _GROUP_WIDTH = 16
 
 
 def format_group_and_type(entry: CollectiveTime) -> str:
-    """Its group and element type."""
+    """Return a collective's group and element type as text."""
     group = f"group {group_name(entry.group)}"
     return f"{group}, {entry.dtype}" if entry.dtype else group
 
 
 def format_group(group: str) -> TextCell:
-    """A group in a cell."""
+    """Return a group as a cell."""
     return TextCell(shorten(printable(group_name(group)), _GROUP_WIDTH))
 
 
 def has_groups(time: Time) -> bool:
-    """Whether tables need a column for the group: all of one group say it in their title."""
+    """Return whether tables need a column for the group; a single group is named in the title."""
     return len({entry.group for entry in time.collectives}) > 1
 
 
 def format_title(time: Time) -> str:
-    """The title of the collectives, with what all of them share."""
+    """Return the title of the collectives table, with the group and type that all share."""
     if has_groups(time) or not time.collectives:
         return "collectives"
     first = time.collectives[0]
@@ -232,7 +232,7 @@ def format_title(time: Time) -> str:
 
 
 def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
-    """The kind of each, with the element type where its kind and group occur with several."""
+    """Return each entry's kind, with its element type if the kind and group occur more than once."""
     counted = Counter((entry.kind, entry.group) for entry in entries)
     return tuple(
         f"{entry.kind} {entry.dtype}" if counted[entry.kind, entry.group] > 1 else entry.kind
@@ -241,5 +241,5 @@ def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
 
 
 def make_bytes_cell(loaded: LoadedRun, leaf: str, kind: CollectiveKind | str, size_bytes: int) -> Cell:
-    """Bytes; 0 of what moves some are unknown: the trace does not say."""
+    """Return the bytes as a figure; 0 bytes of a collective that moves data are unknown."""
     return TextCell(UNKNOWN) if is_unknown_size(kind, size_bytes) else figure(loaded.tree, Unit.BYTES, leaf)

@@ -12,13 +12,13 @@ from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, UNKNOWN, Aggregation, Un
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
 
-#: Of the larger of both: below it a sum and the ledger are the same.
+#: Relative difference, of the larger value, up to which a sum and the ledger agree.
 _TOLERANCE_RATIO = 0.01
 _DIFFERS_AT_EDGES = "differ: what runs across the ends of the window"
 
 
 def build_checks_table(loaded: LoadedRun) -> Table:
-    """Four lines: bytes against the law, both exposed terms against the ledger, how clocks were aligned."""
+    """Return four rows: bytes against the formula, two exposed terms against the ledger, clocks."""
     lines = [_volume(loaded), *_exposed(loaded), _clocks(loaded)]
     return Table(
         name="checks",

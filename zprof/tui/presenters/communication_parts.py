@@ -1,6 +1,6 @@
-"""Tables of what collectives are made of: message sizes, units (wrapped modules), fitted links.
+"""Tables that break collectives down: message sizes, units (wrapped modules), fitted links.
 
-The tables stand side by side on a wide terminal: columns are shown from the width of the table itself.
+The tables are side by side in a wide terminal, so columns are shown by the width of the table itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from zprof.tui.tables import (
 )
 
 _SQUARE, _MAX_SQUARES = "■", 8
-#: Columns that a column of groups takes from others.
+#: Columns that a group column takes from the others.
 _GROUP_COLUMN_WIDTH = 18
 _NEVER_SHOWN = 1 << 30
 _LATENCY = "latency as ranks see it, waits for processors in it"
@@ -38,7 +38,7 @@ Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
 def build_sizes_table(loaded: LoadedRun) -> Table:
-    """Messages by size, in powers of four, those with most exposed time; in order of kind and size."""
+    """Return messages by size in powers of four: the most exposed ones, by kind and size."""
     time = loaded.report.time
     known, many = sized_messages(time), has_groups(time)
     shown = telling_messages(known, MAX_LINES)
@@ -70,7 +70,7 @@ def _size_columns(groups: int) -> tuple[Column, ...]:
 
 
 def _group_column(groups: int) -> Column:
-    """All of one group say it in the title of the collectives."""
+    """Return the group column, hidden if there is a single group, which the title names."""
     return Column(title="group", from_width=0 if groups else _NEVER_SHOWN)
 
 
@@ -89,7 +89,7 @@ def _size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float)
 
 
 def build_units_table(loaded: LoadedRun) -> Table:
-    """Wrapped modules, the one whose collectives are most exposed first."""
+    """Return wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
     shown, bound = most_exposed_units(time, MAX_LINES), bounded(time)
     return Table(
@@ -135,7 +135,7 @@ def _unit_cells(
 
 
 def build_fits_table(loaded: LoadedRun) -> Table:
-    """Latency and bandwidth of the link, where messages of several sizes tell them apart."""
+    """Return the fitted latency and bandwidth of links with messages of several sizes."""
     time = loaded.report.time
     shown = telling_fits(time, MAX_LINES)
     return Table(
@@ -196,7 +196,7 @@ def _make_lines(
     shown: Sequence[Entry],
     cells: Callable[[Entry, str], tuple[Cell, ...]],
 ) -> LazyLines:
-    """Lines of what is shown of a list of the report, with its path there."""
+    """Return lazy lines of the shown entries, each with its path in the report."""
     places = {id(entry): at for at, entry in enumerate(all_of)}
 
     def line(at: int) -> Line:

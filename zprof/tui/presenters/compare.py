@@ -1,7 +1,4 @@
-"""Tables of the compare screen.
-
-Each row with both figures, the change, its interval and verdict; the settings; and the headline.
-"""
+"""Tables of the compare screen: rows with both figures, change, interval and verdict; settings; headline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +40,7 @@ _MAX_TEXT = 10
 
 
 def build_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
-    """A line of figures a step."""
+    """Return a row with its figures per step."""
     row = place.row
     own = find_interval(loaded, place)
     judgement = judge_place(loaded, place, doubt)
@@ -83,7 +80,7 @@ def _add_sign(found: Figure, sign: str) -> Figure:
 
 
 def _make_change_cell(row: Row) -> Cell:
-    """As ``zprof compare`` writes it; it sorts by how much it is of A's value."""
+    """Return the change as ``zprof compare`` writes it; it sorts by the change relative to A."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return TextCell("")
     share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
@@ -96,7 +93,7 @@ def _make_exact_cell(row: Row, judgement: Judgement) -> TextCell:
 
 
 def _make_limit_cell(row: Row, judgement: Judgement, doubt: Uncertainty) -> Cell:
-    """How much a time must change by to be more than chance, where it was judged by that."""
+    """Return the change that a time must exceed to be significant, if it was judged by that."""
     is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
     if row.unit != "ns" or not is_judged or doubt.times_ns is None:
         return _make_exact_cell(row, judgement)
@@ -105,7 +102,7 @@ def _make_limit_cell(row: Row, judgement: Judgement, doubt: Uncertainty) -> Cell
 
 
 def build_per_token_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
-    """A time of a step over the tokens of a step: the time of all ranks, so that jobs of any size compare."""
+    """Return a step time per token: summed over all ranks, so that jobs of any size compare."""
     row, tree = place.row, loaded.tree
     before = leaf_figure(
         tree,
@@ -147,23 +144,23 @@ def _get_work_interval(loaded: LoadedRun) -> tuple[int, int] | None:
     return comparison.equal_work.ci95 if comparison and comparison.equal_work else None
 
 
-#: What the line of the names has beside them.
+#: Columns of the header line without the two names.
 _OTHER_WIDTH = 62
 _MIN_NAME_WIDTH = 14
-#: So many characters at the begin of two names are worth leaving out.
+#: A common prefix of two names is cut if it has at least this many characters.
 _MIN_COMMON_PREFIX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """What of it is shown: only what differs, and times of a step or of a token."""
+    """Display options: differences only, and times per token instead of per step."""
 
     only_differences: bool = False
     per_token: bool = False
 
 
 def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[TextCell]:
-    """Which is which, and what is shown of them, in a terminal of so many columns."""
+    """Return the names of A and B and the display options, for a terminal width."""
     comparison = loaded.report.comparison
     before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
     longest = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
@@ -177,13 +174,13 @@ def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> l
 
 
 def get_work_unit(loaded: LoadedRun) -> str:
-    """``token`` or ``sample``: what both work off; empty where that is not known."""
+    """Return ``token`` or ``sample``, the unit of work of both runs; empty if unknown."""
     work = loaded.report.comparison.equal_work if loaded.report.comparison else None
     return work.unit.value.removesuffix("s") if work else ""
 
 
 def shorten_names(before: str, after: str, longest: int) -> tuple[str, str]:
-    """Two names in so many columns each: where one has to be cut, what both begin with goes first."""
+    """Shorten two names to `longest` columns each, cutting their common prefix first."""
     names = (printable(before), printable(after))
     alike = next((at for at, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
     if alike >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > longest:
@@ -192,7 +189,7 @@ def shorten_names(before: str, after: str, longest: int) -> tuple[str, str]:
 
 
 def format_short_verdict(loaded: LoadedRun) -> list[TextCell]:
-    """The verdict without its cause, which the first screen has."""
+    """Return the verdict without its cause, which the overview shows."""
     status, sentence = format_verdict(loaded.report)
     return [status, TextCell(sentence.raw.partition(", because ")[0])]
 
@@ -219,7 +216,7 @@ _ENVIRONMENT = "environment"
 
 
 def explain_no_tokens(loaded: LoadedRun) -> str:
-    """Why times cannot be given per token; empty where they can."""
+    """Return why times cannot be given per token; empty if they can."""
     comparison = loaded.report.comparison
     if comparison is None or comparison.step_time is None:
         return "the steps of both runs are not timed"
@@ -233,7 +230,7 @@ def explain_no_tokens(loaded: LoadedRun) -> str:
 
 
 def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
-    """Every figure of both, or what differs."""
+    """Return every figure of both runs, or only those that differ."""
     columns = (
         Column(
             title="metric",
@@ -264,7 +261,7 @@ def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
 
 
 def _format_token_title(loaded: LoadedRun) -> str:
-    """What a time is there: no step's, but a rank's for one token."""
+    """Return the title of times per token, which are rank times, not step times."""
     unit = get_work_unit(loaded)
     return f"rank time a {unit}: step times of all ranks / {unit}s of all ranks"
 
@@ -284,7 +281,7 @@ def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
 
 
 def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
-    """The ledger per token; memory and what else is of no step stays."""
+    """Return the ledger per token, plus rows such as memory that do not depend on the step."""
     assert loaded.both is not None
     doubt = find_uncertainty(loaded.report, per_token=True)
     lines = []
@@ -298,7 +295,7 @@ def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
 
 
 def _scale_to_token(doubt: Uncertainty, loaded: LoadedRun) -> Uncertainty:
-    """Of the time of all of A's ranks over its tokens."""
+    """Scale the uncertainty to the time of all of A's ranks per token."""
     comparison = loaded.report.comparison
     assert comparison is not None
     assert comparison.equal_work is not None
@@ -307,12 +304,12 @@ def _scale_to_token(doubt: Uncertainty, loaded: LoadedRun) -> Uncertainty:
 
 
 def settings_differ(loaded: LoadedRun) -> bool:
-    """Whether any setting does."""
+    """Return whether any setting differs."""
     return loaded.both is not None and bool(shown_settings(loaded.both.settings, everything=False))
 
 
 def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
-    """Settings that differ first."""
+    """Return the settings of both runs, those that differ first."""
     assert loaded.both is not None
     found = list(enumerate(loaded.both.settings))
     differing = shown_settings(loaded.both.settings, everything=False)
@@ -353,7 +350,7 @@ def _build_setting_line(at: int, setting: Setting) -> Line:
 
 
 def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
-    """Title and text on a row or setting, both sides in full."""
+    """Return title and text on a row or setting, with both sides in full."""
     both = loaded.both
     assert both is not None
     settings = {f"settings[{at}]": setting for at, setting in enumerate(both.settings)}

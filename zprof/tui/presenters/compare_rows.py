@@ -1,7 +1,4 @@
-"""Rows of `zprof compare` on the screen.
-
-Which are shown, in which order and under which name, and which leaves of the report they are.
-"""
+"""Rows of `zprof compare` on the screen: selection, order, names, and their leaves of the report."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,7 +20,7 @@ _ALL_RANKS_SUFFIX = ", all ranks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlace:
-    """Where a row stands in the report of ``zprof compare``: ``sections[i].rows[j]``."""
+    """Position of a row in the report of ``zprof compare``: ``sections[i].rows[j]``."""
 
     section: Section
     row: Row
@@ -31,12 +28,12 @@ class RowPlace:
 
     @property
     def key(self) -> str:
-        """Its path in that report's JSON."""
+        """Path of the row in that report's JSON."""
         return f"sections[{self.at[0]}].rows[{self.at[1]}]"
 
 
 def select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace]:
-    """Rows that say something, the step first; of many ranks the telling ones, of kernels the longest."""
+    """Return the informative rows, the step first; of many ranks the telling ones, of kernels the longest."""
     ranks = _select_ranks(both)
     found = [
         (list(SectionKind).index(classify_section(section)), place)
@@ -58,7 +55,7 @@ def _select_section_rows(section: Section, at: int) -> Iterator[RowPlace]:
 
 
 def _select_ranks(both: SideBySide) -> set[int | None]:
-    """The ranks that are shown one by one; None stands for what is of no rank."""
+    """Return the ranks to show individually; None stands for rows without a rank."""
     seen = [rank for rank in map(parse_rank, both.sections) if rank is not None]
     times = both.comparison.baseline_time if both.comparison else ()
     telling = [entry.rank for entry in telling_ranks(times, _MAX_RANKS)] or sorted(set(seen))[:_MAX_RANKS]
@@ -70,7 +67,7 @@ def _differs(row: Row) -> bool:
 
 
 def name_row(place: RowPlace) -> str:
-    """A name that says what it is of without its section."""
+    """Return a name for the row that is clear without its section."""
     section, name = place.section, label(place.row)
     part, rank = classify_section(section), parse_rank(section)
     if part is SectionKind.STEP:
@@ -91,7 +88,7 @@ def name_row(place: RowPlace) -> str:
 
 
 class SectionKind(StrEnum):
-    """What a section of ``zprof compare`` is about, in the order in which rows are shown."""
+    """Subject of a section of ``zprof compare``, in display order."""
 
     STEP = "step"
     EQUAL_WORK = "equal work"
@@ -110,37 +107,37 @@ _LATE = re.compile(r"rank (\d+) as the late one")
 _RANK = re.compile(r"rank (\d+)")
 _LINK = "link of "
 _WHOLE_PERCENT_FROM = 10
-#: Means of times and bytes are whole numbers there; shares and counts are as they are.
+#: `zprof compare` rounds mean times and bytes to integers (tolerance 1.0), but not shares and counts.
 _RATIO_ROUNDING = 1e-9
 _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareFigure(Figure):
-    """A number of ``zprof compare``'s own report, or of two of its numbers: no leaf of this run's report.
+    """A number of ``zprof compare``'s own report, or computed from two of them, without a leaf here.
 
-    ``words``: how that report writes it, where not in the unit.
+    ``words``: its text in that report, if it is not formatted by unit.
     """
 
     words: str | None = None
 
     @property
     def text(self) -> str:
-        """As ``zprof compare`` shows it."""
+        """The number as ``zprof compare`` shows it."""
         return str(Figure.text.fget(self)) if self.words is None else self.words  # type: ignore[attr-defined]
 
     def in_report(self) -> tuple[Figure, ...]:
-        """None: a test of its own holds it against ``zprof compare -f json``."""
+        """Return nothing; a separate test checks these against ``zprof compare -f json``."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareInterval(Range):
-    """Two shares, as few digits as they need: ``+53..+69 %``, ``+1.2..+2.3 %``."""
+    """Interval of a share with as few digits as needed: ``+53..+69 %``, ``+1.2..+2.3 %``."""
 
     @property
     def text(self) -> str:
-        """Whole percents where an end is ten or more."""
+        """Whole percents if either end is 10 % or more, else one decimal."""
         if self.value is None or self.low.value is None:
             return UNKNOWN
         ends = (self.low.value * 100, self.value * 100)
@@ -149,7 +146,7 @@ class ShareInterval(Range):
 
 
 def classify_section(section: Section) -> SectionKind:
-    """By its title."""
+    """Return the kind of a section, by its title."""
     title = section.title
     if _LATE.fullmatch(title):
         return SectionKind.LATE
@@ -161,7 +158,7 @@ def classify_section(section: Section) -> SectionKind:
 
 
 def parse_rank(section: Section) -> int | None:
-    """The rank that it is about."""
+    """Return the rank that a section is about, or None."""
     found = _RANK.match(section.title)
     return (
         int(found[1]) if found and classify_section(section) in (SectionKind.RANK, SectionKind.LATE) else None
@@ -169,7 +166,7 @@ def parse_rank(section: Section) -> int | None:
 
 
 def make_side_figure(loaded: LoadedRun, section: Section, row: Row, *, after: bool) -> Figure:
-    """The figure of a side: by its leaves where those make the very number, else as that of ``compare``."""
+    """Return one side's figure, with its report leaves if they yield exactly this number."""
     value = row.b if after else row.a
     assert not isinstance(value, str)
     unit = Unit(row.unit)
@@ -218,7 +215,10 @@ def _find_rank_leaf(
 
 
 def make_interval(tree: Mapping[str, Any], of: str) -> Figure:
-    """The 95 % interval of the change, as shares of A's step time; ``of``: step_time or equal_work."""
+    """Return the 95 % interval of the change relative to A's step time.
+
+    ``of``: ``step_time`` or ``equal_work``.
+    """
     low, high = (
         figure(
             tree,

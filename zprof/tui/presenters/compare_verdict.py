@@ -1,9 +1,9 @@
 """The verdict on a row of two runs: better, worse, noise, or not judged.
 
-Counts are exact: one byte more is one byte more. Times vary from step to step: the step time has its own
-interval; any other time must change by more than the uncertainty of the step time (half its interval, or
-the noise floor where that is larger). The hidden share has its own bootstrap interval. Fits, samples,
-bounds and rates have no interval and are not judged.
+Counts are exact, so a difference of one byte counts. Times vary from step to step: the step time has its own
+interval; any other time must change by more than the uncertainty of the step time (half its interval, or the
+noise floor if that is larger). The hidden share has its own bootstrap interval. Fits, samples, bounds and
+rates have no interval and are not judged.
 """
 
 from dataclasses import dataclass, replace
@@ -36,9 +36,10 @@ Interval = tuple[float, float]
 
 
 class Judgement(StrEnum):
-    """What a row says.  ``EXACT`` and ``DIFFERS``: it changed, and neither side is better for that.
+    """Verdict on a row.
 
-    ``UNKNOWN``: a side does not know it.  ``UNJUDGED``: both do, and nobody can say whether it is chance.
+    ``EXACT`` and ``DIFFERS``: the value changed, and neither side is better for it. ``UNKNOWN``: a side's
+    value is unknown. ``UNJUDGED``: both are known, but the change cannot be told from chance.
     """
 
     BETTER = "better"
@@ -53,25 +54,25 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """How far times of a step may differ by chance.
+    """Uncertainty of step times: how much they may differ by chance.
 
-    ``times_ns``: None where that is not known; ``why_not`` says why.
+    ``times_ns``: None if unknown, with the reason in ``why_not``.
     """
 
     times_ns: float | None
     why_not: str = ""
 
 
-#: Times of a step, and bytes, of which less is better; all others are neither.
+#: Times of a step, and bytes, for which less is better; of other times and counts neither side is better.
 _LESS_IS_BETTER = frozenset({
     "wall_ns", "wall_median_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns",
     "idle_ns", "unexplained_ns", "exposed_ns", "wait_ns", "transfer_ns", "total_ns", "memcpy_ns", "bytes",
     "seen_bytes", "kernel_ns",
 })  # fmt: skip
-#: Shares of which more is better.
+#: Shares for which more is better.
 _MORE_IS_BETTER = frozenset({"overlap_ratio"})
 _NEITHER_BYTES = frozenset({"expected_bytes"})
-#: No interval is known of these: medians of launches, fits, what rests on clocks, samples of a device.
+#: Values without an interval: medians of launches, fits, values that depend on clocks, device samples.
 _WITHOUT_INTERVAL = frozenset({
     "launch_delay_ns", "latency_ns", "uncertainty_ns", "noise_floor_ns", "first_wait_ns", "unsplit_ns",
     "own_wait_ns", "waiting_ranks", "reserved_unused_bytes", "non_pytorch_bytes",
@@ -86,20 +87,20 @@ _SIGNS = {
     Judgement.UNKNOWN: ("?", Mark.MUTED),
     Judgement.UNJUDGED: ("", Mark.MUTED),
 }
-#: What makes the steps of two jobs other work.
+#: Differences that make the steps of two jobs different amounts of work.
 _WORK_DIFFERENCES = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
 
 
 def judge_row(
     row: Row, doubt: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
 ) -> Judgement:
-    """The verdict on a row, of b against a.
+    """Return the verdict on a row, of b against a.
 
     Args:
-        row: Its figures.
-        doubt: How far times may differ by chance.
-        own: The 95 % interval of b minus a, where this row has its own.
-        is_bound: A figure of it is the least or the most that it can be.
+        row: The row with both figures.
+        doubt: Uncertainty of the step times.
+        own: The 95 % interval of b minus a, if this row has its own.
+        is_bound: Whether one of the figures is a lower or upper bound.
     """
     if row.a is None or row.b is None:
         return Judgement.UNKNOWN
@@ -141,7 +142,10 @@ def _judge_less_is_better(change: float) -> Judgement:
 
 
 def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
-    """Of the times of a step of this report and its baseline; for the same work where ``per_token``."""
+    """Return the uncertainty of step times of this report and its baseline.
+
+    ``per_token``: that of times at equal work.
+    """
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         return Uncertainty(times_ns=None, why_not="times of both are not known")
@@ -164,13 +168,13 @@ def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
 
 
 def format_judgement(judgement: Judgement) -> TextCell:
-    """A sign, and the word."""
+    """Return the verdict as a cell: sign and word."""
     sign, mark = _SIGNS[judgement]
     return TextCell(f"{sign} {judgement.value}".strip(), mark)
 
 
 def explain_judgement(judgement: Judgement, row: Row, doubt: Uncertainty) -> str:
-    """A line on how the verdict was reached."""
+    """Return one line on how the verdict was reached."""
     if judgement is Judgement.UNKNOWN:
         return "unknown  a side does not know it"
     if judgement is Judgement.UNJUDGED:
@@ -211,7 +215,7 @@ _NO_TIME_INTERVAL = Uncertainty(times_ns=None, why_not="no interval is known of 
 _EXPOSED = frozenset({
     "exposed_wait_ns", "exposed_wait_per_rank_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns",
 })  # fmt: skip
-#: What waiting and moving take apart: bounds where collectives were not seen on all ranks.
+#: The split of collectives into wait and transfer: bounds if a collective was not seen on all ranks.
 _SPLIT = {
     "exposed_wait_ns": AT_LEAST,
     "exposed_wait_per_rank_ns": AT_LEAST,
@@ -220,12 +224,15 @@ _SPLIT = {
     "exposed_transfer_ns": AT_MOST,
     "transfer_ns": AT_MOST,
 }
-#: Its times are fitted, of clocks, or summed over other ranks: no step time is a measure of their doubt.
+#: Sections with fitted times, clocks, or sums over other ranks: the step time's uncertainty does not apply.
 _WITHOUT_STEP_INTERVAL = frozenset({SectionKind.LINK, SectionKind.CLOCKS, SectionKind.LATE})
 
 
 def find_interval(loaded: LoadedRun, place: RowPlace) -> Figure | None:
-    """Of the step time, of that at equal work, of the hidden share; of one step or two it means nothing."""
+    """Return the interval of the step time, per step or at equal work, or of the hidden share, else None.
+
+    Runs with too few steps have none.
+    """
     comparison = loaded.report.comparison
     few = any(gap.what == NO_INTERVAL for gap in loaded.report.gaps)
     if comparison is None or comparison.step_time is None or few:
@@ -243,7 +250,7 @@ def find_interval(loaded: LoadedRun, place: RowPlace) -> Figure | None:
 
 
 def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
-    """What stands before a side's figure that is a bound; a rank's own where the row is of one."""
+    """Return the bound sign of one side's figure; a row of one rank uses that rank's."""
     comparison, name = loaded.report.comparison, place.row.name
     if comparison is None:
         return EXACT
@@ -260,7 +267,7 @@ def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
 
 
 def judge_place(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Judgement:
-    """The verdict on a row."""
+    """Return the verdict on a row of the report."""
     comparison, part = loaded.report.comparison, classify_section(place.section)
     own: Interval | None = bootstrap_share_interval(loaded, place)
     is_time = place.row.unit == "ns" and find_interval(loaded, place) is not None
@@ -276,14 +283,14 @@ def judge_place(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Judge
 
 
 def _is_one_sided(section: Section) -> bool:
-    """A collective that one side does not use: less of it is no merit where another one does its work."""
+    """Return whether only one side uses this collective, so that less of it is no improvement."""
     if classify_section(section) is not SectionKind.COLLECTIVE:
         return False
     return any(row.name == "count" and (not row.a) != (not row.b) for row in section.rows)
 
 
 def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
-    """Whether a figure is the most or the least that it can be."""
+    """Return whether either side's figure is a lower or upper bound."""
     report, comparison = loaded.report, loaded.report.comparison
     before = comparison.baseline_memory if comparison else ()
     if classify_section(place.section) is SectionKind.MEMORY:
@@ -295,14 +302,15 @@ def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
 
 
 HIDDEN_SHARE = "overlap_ratio"
-#: The interval is worked out of whole numbers: of a share, these parts of it.
+#: `bootstrap_interval` rounds to integers, so shares are scaled to parts per 1e9.
 _SHARE_SCALE = 1e9
 
 
 def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float, float] | None:
-    """The 95 % interval of B's hidden share minus A's; None where steps do not tell it.
+    """Return the 95 % interval of B's hidden share minus A's, or None.
 
-    As of the step time: the steps of each run are drawn anew, by themselves.
+    The steps of each run are resampled independently, as for the step time. None if this row is not a hidden
+    share, shares are upper bounds, or a run has fewer than `MIN_STEPS` steps with collectives.
     """
     comparison, before = loaded.report.comparison, loaded.before
     is_share = place.row.name == HIDDEN_SHARE and classify_section(place.section) in (
@@ -322,7 +330,7 @@ def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float,
 
 
 def _compute_shares(steps: pd.DataFrame, rank: int | None) -> npt.NDArray[np.float64]:
-    """Of each step with collectives, the share of their time that is hidden; of one rank, or of all."""
+    """Return the hidden share of each step with collectives, of one rank or of all ranks."""
     if steps.empty:
         return np.empty(0)
     mine = steps if rank is None else steps[steps["rank"] == rank]
@@ -332,6 +340,6 @@ def _compute_shares(steps: pd.DataFrame, rank: int | None) -> npt.NDArray[np.flo
 
 
 def make_share_figure(interval: tuple[float, float]) -> CompareFigure:
-    """``-84..-78 pt``: in points, as the change is."""
+    """Return the interval in percentage points, as the change is: ``-84..-78 pt``."""
     low, high = (100 * end for end in interval)
     return CompareFigure(value=interval[1], unit=Unit.RATIO, leaves=(), words=f"{low:+.0f}..{high:+.0f} pt")

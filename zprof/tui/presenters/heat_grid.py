@@ -1,6 +1,4 @@
-"""A heat map of ranks and steps, independent of how it is drawn.
-
-The grid, what of it fits on a page, row and column names.
+"""A heat map of ranks and steps, independent of how it is drawn: grid, visible page, axis labels.
 
 A cell that stands for several ranks and steps shows the worst of them, never their mean, in which a single
 late rank of a thousand would vanish.
@@ -28,10 +26,10 @@ _MIN_FENCE_RATIO = 0.02
 class HeatGrid:
     """One metric of all ranks and steps.
 
-    ``values``: a row a rank, a column a step, NaN where unknown; ``places``: where in the report's list
-    they stand, so that ``leaf`` with it in the braces is the number's path.  A step that is None is all of
-    the run.  ``floor``: below which a difference means nothing.
-    ``bounds``: by rank, the sign of its numbers, of which a bound only is known.
+    ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
+    unknown; ``leaf`` formatted with the index is the number's path. A step of None stands for the whole run.
+    ``floor``: smallest meaningful difference. ``bounds``: sign by rank for numbers of which only a bound is
+    known.
     """
 
     title: str
@@ -49,11 +47,11 @@ class HeatGrid:
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether any number of it is known."""
+        """Return whether any number is known."""
         return bool(np.isfinite(self.values).any())
 
     def figure_at(self, row: int, column: int) -> Figure:
-        """The number of a rank and step, by their places on the axes."""
+        """Return the figure at a row and column of the grid."""
         place = int(self.places[row, column])
         if place < 0:
             return Figure(value=None, unit=self.unit, leaves=(self.leaf.partition("[")[0],))
@@ -62,19 +60,20 @@ class HeatGrid:
 
     @cached_property
     def least(self) -> Figure:
-        """The least of all that are known."""
+        """The smallest known number."""
         return self.figure_at(*_find_place(np.nanargmin, self.values))
 
     @cached_property
     def most(self) -> Figure:
-        """The largest of all."""
+        """The largest known number."""
         return self.figure_at(*_find_place(np.nanargmax, self.values))
 
     @cached_property
     def fence(self) -> float:
-        """Above this a number is far above the rest: three times the middle half's breadth beyond it.
+        """Value above which a number counts as far above the rest.
 
-        Nothing is where there are too few to tell.
+        The upper quartile plus the largest of 3 interquartile ranges, 2 % of the upper quartile, and
+        ``floor``. Infinite if fewer than 8 numbers are known.
         """
         known = self.values[np.isfinite(self.values)]
         if len(known) < _MIN_KNOWN:
@@ -90,9 +89,10 @@ def _find_place(find: Any, values: Floats) -> tuple[int, int]:
 
 
 def split_axis(count: int, room: int, at: int, *, folded: bool) -> Int64s:
-    """Which of so many share each of at most ``room`` places: from an edge to before the next.
+    """Return the edges that divide `count` entries among at most ``room`` cells.
 
-    Folded, all are there, as evenly as can be.  Else each has its own place, of the page with ``at`` on it.
+    Folded, all entries are divided as evenly as possible. Otherwise each entry has its own cell, and the
+    edges are those of the page that contains ``at``.
     """
     room = max(1, room)
     if count <= room:
@@ -104,12 +104,12 @@ def split_axis(count: int, room: int, at: int, *, folded: bool) -> Int64s:
 
 
 def find_cell(edges: Int64s, at: int) -> int:
-    """In which place ``at`` is."""
+    """Return the cell that contains entry ``at``."""
     return int(np.searchsorted(edges, at, side="right")) - 1
 
 
 def reduce_to_worst(values: Floats, rows: Int64s, columns: Int64s) -> Floats:
-    """The largest known number of each cell; NaN where none is.  Cells between the edges only."""
+    """Return the largest known number per cell between the edges; NaN if there is none."""
     block = values[rows[0] : rows[-1], columns[0] : columns[-1]]
     of_rows = np.fmax.reduceat(block, rows[:-1] - rows[0], axis=0)
     largest: Floats = np.fmax.reduceat(of_rows, columns[:-1] - columns[0], axis=1)
@@ -117,7 +117,7 @@ def reduce_to_worst(values: Floats, rows: Int64s, columns: Int64s) -> Floats:
 
 
 def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: int) -> tuple[int, int]:
-    """Where the largest known number of a cell stands in the whole grid; its first place without one."""
+    """Return (row, column) of a cell's largest known number in the whole grid, else of its first entry."""
     top, left = int(rows[row]), int(columns[column])
     block = values[top : rows[row + 1], left : columns[column + 1]]
     if not np.isfinite(block).any():
@@ -127,7 +127,7 @@ def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: 
 
 
 def quantize(values: Floats, low: float, high: float, count: int) -> Int64s:
-    """Each number's step of the scale from low to high, 0 to ``count - 1``; -1 where unknown."""
+    """Return each number's level on the scale from low to high, 0 to ``count - 1``; -1 if unknown."""
     breadth = high - low
     known = np.isfinite(values)
     share = (np.where(known, values, low) - low) / breadth if breadth > 0 else np.zeros(values.shape)
@@ -140,7 +140,7 @@ _MAX_CELL_WIDTH = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """A place on the axes of a grid."""
+    """A position in a grid: row and column."""
 
     row: int = 0
     column: int = 0
@@ -148,9 +148,9 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeatPage:
-    """What is shown: which ranks and steps share each cell, how wide a cell is, levels and marks.
+    """The visible page: ranks and steps per cell, cell width, colour levels and marks.
 
-    ``label``: columns of the terminal before the first cell.  ``far``: far above the rest.
+    ``label``: terminal columns before the first cell. ``far``: cells far above the rest.
     """
 
     grid: HeatGrid
@@ -162,43 +162,43 @@ class HeatPage:
     far: list[list[bool]]
 
     def row_of(self, cursor: Cursor) -> int:
-        """The row in which the cursor is."""
+        """Return the page's row that contains the cursor."""
         return find_cell(self.rows, cursor.row)
 
     def column_of(self, cursor: Cursor) -> int:
-        """The column in which the cursor is."""
+        """Return the page's column that contains the cursor."""
         return find_cell(self.columns, cursor.column)
 
     def worst_at(self, cursor: Cursor) -> tuple[int, int]:
-        """Where the number of the cursor's cell stands: the worst where several share it."""
+        """Return (row, column) in the grid of the number that the cursor's cell shows."""
         row, column = self.row_of(cursor), self.column_of(cursor)
         return find_worst(self.grid.values, self.rows, self.columns, row, column)
 
     def moved(self, cursor: Cursor, down: int, right: int) -> Cursor:
-        """The cursor so many cells further; over the edge of a page to the next one."""
+        """Return the cursor moved by cells; past the edge of a page it enters the next page."""
         return Cursor(
             row=_move_along(self.rows, cursor.row, down, len(self.grid.ranks)),
             column=_move_along(self.columns, cursor.column, right, len(self.grid.steps)),
         )
 
     def at(self, x: int, y: int) -> Cursor | None:
-        """The cell at this column and line of the terminal."""
+        """Return the cell at a column and line of the widget, or None."""
         row, column = y - 1, (x - self.label) // self.cell
         inside = 0 <= row < len(self.rows) - 1 and 0 <= column < len(self.columns) - 1
         return Cursor(row=int(self.rows[row]), column=int(self.columns[column])) if inside else None
 
     def row_name(self, row: int) -> str:
-        """The ranks of a row."""
+        """Return the label of a row: its ranks."""
         return format_row_name(self.grid, self.rows, row)
 
     def header(self, cursor: Cursor) -> tuple[str, tuple[int, int]]:
-        """The steps above the columns, and where that of the cursor stands."""
+        """Return the line of step labels, and the extent of the cursor's label in it."""
         steps = [self.grid.steps[column] for column in self.columns[:-1]]
         names = ["run" if step is None else str(step) for step in steps]
         return format_header(names, self.cell, self.column_of(cursor))
 
     def shared(self, cursor: Cursor) -> str:
-        """Of whom the number of the cursor's cell is the largest; empty where it is of one."""
+        """Return the ranks and steps that share the cursor's cell; empty if it holds a single one."""
         row, column = self.row_of(cursor), self.column_of(cursor)
         ranks = self.grid.ranks[self.rows[row] : self.rows[row + 1]]
         steps = self.grid.steps[self.columns[column] : self.columns[column + 1]]
@@ -208,7 +208,7 @@ class HeatPage:
 
 
 def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, folded: bool) -> HeatPage:
-    """The page with the cursor on it, in so many columns and rows of the terminal."""
+    """Return the page that contains the cursor, for a width and height in terminal cells."""
     rows = split_axis(len(grid.ranks), height, cursor.row, folded=folded)
     names = [format_row_name(grid, rows, row) for row in range(len(rows) - 1)]
     label = max(len(name) for name in (*names, f"r{grid.ranks[-1]}")) + 1
@@ -229,13 +229,13 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
 
 
 def format_row_name(grid: HeatGrid, rows: Int64s, row: int) -> str:
-    """The ranks of a row between these edges."""
+    """Return the label of a row between these edges: its ranks."""
     first, last = grid.ranks[rows[row]], grid.ranks[rows[row + 1] - 1]
     return f"r{first}" if first == last else f"r{first}-{last}"
 
 
 def format_header(names: list[str], cell: int, at: int) -> tuple[str, tuple[int, int]]:
-    """Names above their cells, as many as have room, that of the cursor in any case; and where it stands."""
+    """Return as many column labels as fit, always the cursor's, and the extent of that one."""
     line = [" "] * (len(names) * cell + max(map(len, names)))
     taken: list[tuple[int, int]] = []
     for place in [at, *(place for place in range(len(names)) if place != at)]:

@@ -1,6 +1,6 @@
-"""The bars of the memory screen.
+"""Bars of the memory screen: each rank at its own peak by tenant, and the legend of one rank.
 
-Each rank at its own peak by tenant, the legend of one rank, and the reason where memory was not measured.
+Also explains why memory was not measured.
 """
 
 import textwrap
@@ -25,17 +25,18 @@ from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
 from zprof.tui.theme import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
 
-#: Bars that a page holds at most; a terminal shows as many of them as it has room for.
+#: Limit on the bars of a page; a terminal shows as many of them as fit.
 MAX_BARS = 32
-#: Of the device's memory: with less allocated the bars would be too short to read beside it.
+#: Minimum share of the device's memory to scale bars by the device; shorter bars would be unreadable.
 _MIN_DEVICE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBar:
-    """One rank at its peak.  ``parts``: name of the paint, and bytes; ``bound``: what stands before the peak.
+    """One rank at its peak.
 
-    ``moment`` is when it peaks.
+    ``parts``: name of the paint, and bytes. ``bound``: bound sign of the peak. ``moment``: step and phase of
+    the peak.
     """
 
     rank: int
@@ -48,10 +49,10 @@ class RankBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
-    """Bars, the most telling first, on one scale; the legend is of the rank ``subject``.
+    """Bars in order of interest, on one scale, and the legend of the rank ``subject``.
 
-    ``window``: the steps that memory was recorded in, as far as they are known.
-    ``order``: all measured ranks, as up and down go through them.  ``total``: the line under the legend.
+    ``window``: steps in which memory was recorded, as far as known. ``order``: all measured ranks, in the
+    order of the up and down keys. ``total``: cells of the line below the legend.
     """
 
     bars: tuple[RankBar, ...]
@@ -66,13 +67,13 @@ class Stacks:
 
 
 def find_subject(report: Report, selected: Selection) -> RankMemory | None:
-    """The selected rank, or where it was not measured the one with the largest peak."""
+    """Return the selected rank, or if it was not measured the one with the largest peak."""
     ranks = report.memory.per_rank
     return next((rank for rank in ranks if rank.rank == selected.rank), None) or largest_rank(ranks)
 
 
 def build_stacks(loaded: LoadedRun, selected: Selection) -> Stacks | None:
-    """The bars; None where no memory was measured."""
+    """Return the bars, or None if no memory was measured."""
     memory = loaded.report.memory
     subject = find_subject(loaded.report, selected)
     if subject is None:
@@ -95,7 +96,7 @@ def build_stacks(loaded: LoadedRun, selected: Selection) -> Stacks | None:
 
 
 def format_window(report: Report) -> str:
-    """``steps 2-3``; empty where they are not known."""
+    """Return ``steps 2-3``; empty if unknown."""
     steps = report.run.memory_steps
     if not steps:
         return ""
@@ -103,7 +104,7 @@ def format_window(report: Report) -> str:
 
 
 def sort_places(ranks: Sequence[RankMemory], subject: int) -> list[int]:
-    """Places of the ranks: the subject, the largest peak, the smallest, then by size."""
+    """Return the indices of the ranks: the subject, the largest peak, the smallest, then by size."""
     by_size = sorted(range(len(ranks)), key=lambda place: (-ranks[place].peak_bytes, ranks[place].rank))
     return list(dict.fromkeys([subject, *by_size[:1], *by_size[-1:], *by_size]))
 
@@ -123,12 +124,12 @@ def _build_bar(loaded: LoadedRun, place: int, is_subject: bool) -> RankBar:
 
 
 def format_moment(step: int, phase: str) -> str:
-    """``step 4 backward``, as far as it is known."""
+    """Return ``step 4 backward``, as far as it is known."""
     return " ".join(part for part in (f"step {step}" if step >= 0 else "", phase) if part)
 
 
 def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Figure, str]:
-    """What a full bar is: the device, or the most that any rank uses."""
+    """Return the size of a full bar and its name: the device, or the largest use of any rank."""
     sizes = [_sum_used(rank) for rank in memory.per_rank]
     largest = sizes.index(max(sizes))
     totals = [entry.device_total_bytes or 0 for entry in memory.devices]
@@ -149,7 +150,7 @@ _NAMES = {UNTAGGED: "untagged", RESERVED_UNUSED: "reserved, unused", NON_PYTORCH
 
 
 def make_used_figure(loaded: LoadedRun, place: int) -> Figure:
-    """All that the process of a rank has, as far as it is known."""
+    """Return all memory of a rank's process, as far as it is known."""
     stem, rank = f"{RANKS}[{place}]", loaded.report.memory.per_rank[place]
     known = [f"{stem}.{leaf}" for _, leaf in OUTSIDE if getattr(rank, leaf) is not None]
     if not known:
@@ -158,7 +159,7 @@ def make_used_figure(loaded: LoadedRun, place: int) -> Figure:
 
 
 def build_legend_table(loaded: LoadedRun, rank: RankMemory, place: int) -> Table:
-    """Tenants of one rank with their bytes; the key of a line is the name of its paint."""
+    """Return tenants of one rank with their bytes; the key of a line is the name of its paint."""
     stem, peak = f"{RANKS}[{place}]", f"{RANKS}[{place}].peak_bytes"
     leaves = [
         (tenant.value, f"{stem}.tenants.{tenant.value}", _find_basis(rank, tenant))
@@ -200,7 +201,7 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, place: int) -> Table
 
 
 def name_tenant(name: str) -> str:
-    """A tenant's name, or that of what is none."""
+    """Return the display name of a tenant, or of memory outside the tenants."""
     return _NAMES.get(name) or tenant_name(name)
 
 
@@ -210,7 +211,7 @@ def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
 
 
 def build_total(loaded: LoadedRun, rank: RankMemory, place: int) -> tuple[Cell, ...]:
-    """The line under the legend: what its bytes sum to."""
+    """Return the cells of the line below the legend: the sum of the tenants, and the process total."""
     peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{place}].peak_bytes")
     cells: tuple[Cell, ...] = (
         TextCell(f"sum {peak_mark(rank)}".rstrip(), Mark.TITLE),
@@ -224,7 +225,7 @@ def build_total(loaded: LoadedRun, rank: RankMemory, place: int) -> tuple[Cell, 
 
 
 def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> list[tuple[Cell, ...]]:
-    """What has to be said of the rank and its bars."""
+    """Return notes on the rank and its bars, as cells."""
     notes: list[tuple[Cell, ...]] = []
     if selected.rank is not None and subject.rank != selected.rank:
         said = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
@@ -247,7 +248,7 @@ def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> 
 
 
 def _find_largest_difference(loaded: LoadedRun) -> tuple[Cell, ...]:
-    """The tenant that differs most, and by how much; nothing where none has more."""
+    """Return the tenant with the largest difference between ranks and its size, or nothing."""
     spread = loaded.report.memory.spread
     if spread is None or not spread.tenant:
         return ()
@@ -260,13 +261,13 @@ _RECORD = "record the job with its memory: zprof record -o RUN -- python ..."
 
 
 def explain_missing_rank(report: Report, rank: int) -> str:
-    """Why a rank has no memory, in one line."""
+    """Return one line on why a rank has no memory."""
     gap = _find_gap(report, (MEMORY,), rank) or _find_gap(report, (RANK_MISSING, RANK_CUT_SHORT), rank)
     return f"not measured: {gap.reason}. {gap.remedy}" if gap else f"not measured. {_RECORD}"
 
 
 def explain_missing_memory(report: Report) -> list[str]:
-    """Lines for a screen that has no memory to show."""
+    """Return lines for a screen without memory to show."""
     gaps = [gap for gap in report.gaps if gap.what == MEMORY]
     said = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps) or {("it was not recorded", _RECORD): None}
     lines = ["memory was not measured"]
@@ -278,7 +279,7 @@ def explain_missing_memory(report: Report) -> list[str]:
 def build_missing_table(
     report: Report, name: str, title: str, what: str, otherwise: str, remedy: str
 ) -> Table:
-    """A table that says why it has no rows; ``what``: what the gap is about that tells."""
+    """Return a table that explains why it has no rows; ``what`` is the subject of the gap."""
     gap = _find_gap(report, (what,), None)
     reason, helps = (gap.reason, gap.remedy) if gap else (otherwise, remedy)
     said = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {helps}", _WIDTH)]

@@ -13,7 +13,7 @@ from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
 
-#: From this width on tables have more columns.
+#: Table width from which on more columns are shown.
 MIDDLE_WIDTH = 100
 _SHORT = {
     Tenant.PARAMETERS: "params",
@@ -22,29 +22,29 @@ _SHORT = {
     Tenant.COMMUNICATION_BUFFERS: "comm. buf.",
 }
 
-#: What wrappers around a whole model put before the names of its modules: other screens have them without.
+#: Prefixes that wrappers of a whole model add to module names; other screens show names without them.
 _WRAPPER = re.compile(r"^(?:(?:module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?:\.|$))+")
 
 
 def strip_wrappers(module: str) -> str:
-    """A module without the wrappers around the model; empty for the model itself, and for its wrapper."""
+    """Return a module name without model wrappers; empty for the model itself or its wrapper."""
     return _WRAPPER.sub("", module)
 
 
 def _name_module(entry: Allocation) -> str:
-    """Its module; where there is none, what kind of memory it is."""
+    """Return the allocation's module, or the kind of memory if it has none."""
     if entry.module:
         return strip_wrappers(entry.module) or "(the whole model)"
     return f"({entry.sub.replace('_', ' ') or 'no module'})"
 
 
 def shorten_tenant(tenant: str) -> str:
-    """A tenant where there is little room."""
+    """Return a short name of a tenant."""
     return _SHORT.get(tenant) or name_tenant(tenant)  # type: ignore[call-overload]
 
 
 def build_top_table(loaded: LoadedRun, rank: int) -> Table:
-    """The largest allocations that were live at its peak."""
+    """Return the largest allocations that were live at the rank's peak."""
     found = [(at, entry) for at, entry in enumerate(loaded.report.memory.top) if entry.rank == rank]
     title = f"largest live at the peak, rank {rank}"
     if not found:
@@ -88,13 +88,13 @@ def _build_allocation_line(loaded: LoadedRun, place: int, entry: Allocation) -> 
 
 
 def find_telling_frame(entry: Allocation) -> str:
-    """The innermost frame of the program itself, or the innermost one; empty without a stack."""
+    """Return the innermost frame of the user's program, else the innermost; empty without a stack."""
     frames = telling_frames(("", *entry.stack), 2)
     return frames[1] if len(frames) > 1 else ""
 
 
 def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
-    """Its model states against the law of the stage."""
+    """Return the rank's model states against the ZeRO formula of the stage."""
     found = [(at, law) for at, law in enumerate(loaded.report.memory.laws) if law.rank == rank]
     title = f"law of the stage against measured, rank {rank}"
     if not found:
@@ -142,7 +142,7 @@ def _build_formula_line(loaded: LoadedRun, place: int, law: FormulaCheck) -> Lin
 
 
 def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
-    """Its highest point in each phase, before the first step, and of its host memory."""
+    """Return the rank's peak in each phase, before the first step, and of its host memory."""
     memory = loaded.report.memory
     lines = [
         _build_point_line(loaded, f"memory.phases[{at}]", TextCell(entry.phase), entry.step)
@@ -202,7 +202,7 @@ def _build_other_lines(
 
 
 def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
-    """What its modules allocated, each with all inside of it."""
+    """Return what the rank's modules allocated, each including its submodules."""
     found = [(at, entry) for at, entry in enumerate(loaded.report.memory.modules) if entry.rank == rank]
     found.sort(key=lambda item: -item[1].at_rank_peak_bytes)
     title = f"who allocated it, rank {rank}"
@@ -238,7 +238,7 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
 
 
 def _name_owner(module: str) -> str:
-    """The name of a module; the model stands there twice where something is wrapped around it."""
+    """Return a module's name; a wrapped model appears twice, once with its wrapper."""
     return strip_wrappers(module) or ("(the model in its wrapper)" if module else "(the whole model)")
 
 
@@ -259,7 +259,7 @@ _COUNTERS = (
 
 
 def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
-    """Where the memory of the rank's device is; None where no device was measured."""
+    """Return the split of the device's memory by moment, or None if no device was measured."""
     memory = loaded.report.memory
     moments = [(at, entry) for at, entry in enumerate(memory.devices) if entry.rank == rank]
     counters = [(at, entry) for at, entry in enumerate(memory.counters) if entry.rank == rank]

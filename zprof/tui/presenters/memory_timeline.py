@@ -1,6 +1,6 @@
-"""Live memory over time for a terminal.
+"""Live memory over time for a terminal: the highest point per column, stacked by tenant.
 
-The highest point per column, stacked by tenant, so that no peak is lost.
+No peak is lost.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,13 +18,13 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Column, Line, Table, TextCell
 from zprof.tui.theme import UNTAGGED
 
-#: Bottom to top: what stays is below what comes and goes.
+#: From bottom to top: long-lived tenants below short-lived ones.
 ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A timeline and where it stands in the report; ``instead_of``: the rank that has none of its own."""
+    """A timeline and its index in the report; ``instead_of``: the selected rank, if it has no timeline."""
 
     timeline: MemoryTimeline
     place: int
@@ -37,34 +37,34 @@ class Curve:
 
     @cached_property
     def peak(self) -> int:
-        """The first of the highest points."""
+        """Index of the first highest point."""
         return self.heights.index(max(self.heights))
 
     @property
     def end_ns(self) -> int:
-        """Where the last point ends: it is as long as the others are on average."""
+        """End of the last point, which is given the mean duration of the others."""
         times = self.timeline.time_ns
         return times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1))
 
     def total(self, point: int) -> Figure:
-        """Live bytes at a point: the sum of its leaves."""
+        """Return the live bytes at a point: the sum of its leaves."""
         stem = f"memory.timelines[{self.place}].tenants"
         leaves = tuple(f"{stem}.{name}[{point}]" for name in self.timeline.tenants)
         return Figure(value=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
 
     def tenant(self, name: str, point: int) -> Figure:
-        """Bytes of a tenant at a point."""
+        """Return the bytes of a tenant at a point."""
         leaf = f"memory.timelines[{self.place}].tenants.{name}[{point}]"
         return Figure(value=self.timeline.tenants[name][point], unit=Unit.BYTES, leaves=(leaf,))
 
     def time(self, point: int) -> Figure:
-        """When a point is, from the begin of the window."""
+        """Return the time of a point since the start of the window."""
         leaf = f"memory.timelines[{self.place}].time_ns[{point}]"
         return Figure(value=self.timeline.time_ns[point], unit=Unit.NS, leaves=(leaf,))
 
 
 def find_curve(loaded: LoadedRun, rank: int) -> Curve | None:
-    """The rank's timeline; of the rank with the largest peak where a report keeps none of it."""
+    """Return the rank's timeline, else that of the rank with the largest peak, else None."""
     memory = loaded.report.memory
     mine = _place(memory, rank)
     if mine is not None:
@@ -80,7 +80,7 @@ def _place(memory: Memory, rank: int) -> int | None:
 
 
 def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:
-    """For each column the highest point that lasts into it; a point lasts until the next one.
+    """Return for each column the highest point that lasts into it; a point lasts until the next one.
 
     Never a mean: the highest point of all is in some column.
     """
@@ -94,15 +94,16 @@ def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns:
 
 
 def find_column(time_ns: int, begin_ns: int, end_ns: int, columns: int) -> int:
-    """The column in which a time is."""
+    """Return the column that contains a time, clamped to the first and last column."""
     length = max(1, end_ns - begin_ns)
     return max(0, min(columns - 1, (time_ns - begin_ns) * columns // length))
 
 
 def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[str]:
-    """Names of the cells of a column, bottom first: each is of who has most of it; empty above the top.
+    """Return tenant names for the cells of a column, bottom first; empty above the top.
 
-    What is not nothing has a cell, and what is ``top`` has all of them.
+    Each cell shows the tenant with the largest part of it. A non-zero total fills at least one cell, and a
+    total of ``top`` fills all.
     """
     total = sum(size for _, size in sizes)
     filled = min(rows, max(1, (2 * total * rows + top) // (2 * top))) if total > 0 and top > 0 else 0
@@ -114,7 +115,7 @@ def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[s
 
 
 def _find_owner(sizes: Sequence[tuple[str, int]], low: int, high: int, rows: int) -> str:
-    """Who has most between two heights, which are in ``rows``-ths of a byte."""
+    """Return the tenant with most bytes between two heights, in units of 1/``rows`` byte."""
     below, best, most = 0, sizes[0][0], -1
     for name, size in sizes:
         above = below + size * rows
@@ -126,7 +127,7 @@ def _find_owner(sizes: Sequence[tuple[str, int]], low: int, high: int, rows: int
 
 
 def layout_marks(named: Sequence[tuple[int, str]], curve: Curve, columns: int) -> list[tuple[int, int, str]]:
-    """(first column, column after the last, name) of phases or steps."""
+    """Return (first column, end column, name) of phases or steps."""
     times = curve.timeline.time_ns
     begins = [find_column(time, times[0], curve.end_ns, columns) for time, _ in named]
     ends = [*begins[1:], columns]
@@ -134,13 +135,13 @@ def layout_marks(named: Sequence[tuple[int, str]], curve: Curve, columns: int) -
 
 
 def find_name_at(named: Sequence[tuple[int, object]], time_ns: int) -> str:
-    """The phase or step that a time is in; empty before the first."""
+    """Return the phase or step at a time; empty before the first."""
     found = [str(name) for begin, name in named if begin <= time_ns]
     return found[-1] if found else ""
 
 
 def format_moment_at(curve: Curve, point: int) -> str:
-    """``step 4 backward`` at a point, as far as it is known."""
+    """Return ``step 4 backward`` at a point, as far as it is known."""
     timeline, time_ns = curve.timeline, curve.timeline.time_ns[point]
     step = find_name_at(timeline.steps, time_ns)
     parts = (f"step {step}" if step else "", find_name_at(timeline.phases, time_ns))
@@ -148,7 +149,7 @@ def format_moment_at(curve: Curve, point: int) -> str:
 
 
 def build_point_table(curve: Curve, point: int) -> Table:
-    """All that is known of a point, as a row to copy and open."""
+    """Return a point of the timeline as a table with one row, to copy and open."""
     names = [name for name in ORDER if name in curve.timeline.tenants]
     return Table(
         name="point",

@@ -1,6 +1,4 @@
-"""What the overview shows.
-
-Verdict, step ledger as bars, findings with their evidence, and what is left over.
+"""Content of the overview: verdict, ledger with bars, findings with evidence, and remaining facts.
 
 Pure functions of a loaded run.
 """
@@ -25,22 +23,23 @@ _STATUS = {
     VerdictStatus.INCONCLUSIVE: ("? INCONCLUSIVE", Mark.DOUBTFUL),
 }
 _MAX_DIFFERENCES = 28
-#: What a table without findings says, by whether anything was not tested.
+#: Note of a findings table without findings, indexed by whether there are gaps.
 _NO_FINDING = ("all that zprof tests for was tested", "what was not tested, and why, is said below")
-#: After a word: text of one line, or of several.
+#: Separator after a part's name, indexed by whether the text has several lines.
 _NEXT_LINE = (" ", "\n")
 
 
 def format_verdict(report: Report) -> list[TextCell]:
-    """Status with its sign, and the sentence without it."""
+    """Return the status with its sign, and the sentence without the status."""
     word, mark = _STATUS[report.verdict.status]
     return [TextCell(word, mark), TextCell(report.verdict.sentence.removeprefix(word[2:]).strip())]
 
 
 def format_warning(report: Report) -> str:
-    """That the jobs are not the same, and what in them is simulated; empty where there is nothing to say.
+    """Return that the jobs differ and what is simulated; empty if neither applies.
 
-    One line: what is cut off at its end are the facts of the simulation, never that there was one.
+    A single line that is cut at its end, so the simulation facts come last and can be lost, but not the
+    statement that there is one.
     """
     comparison = report.comparison
     baseline = comparison.baseline_run if comparison else None
@@ -59,13 +58,13 @@ def _is_not_link(fact: str) -> bool:
 
 
 def format_warning_cell(report: Report) -> TextCell:
-    """The same as a cell."""
+    """Return the warning as a cell."""
     said = format_warning(report)
     return TextCell(f"! {said}" if said else "", Mark.DOUBTFUL)
 
 
 def build_findings_table(loaded: LoadedRun) -> Table:
-    """Findings in the order of the report: by what a fix saves."""
+    """Return findings in the report's order: by what a fix saves."""
     columns = (
         Column(title="finding"),
         Column(title="saves", numeric=True, says="what a fix saves in a step, or frees on the largest rank"),
@@ -116,9 +115,9 @@ def _range(loaded: LoadedRun, place: int, name: str, unit: Unit) -> Range:
 
 
 def describe_finding(report: Report, place: int, *, whole: bool = False) -> str:
-    """The focused finding: its sentence, where the verdict is not that already, and the fix's first line.
+    """Return the finding's sentence, unless the verdict repeats it, and the first line of its fix.
 
-    ``whole``: all of both, and how to disprove it, where there is room.
+    ``whole``: return sentence, fix and how to disprove it in full.
     """
     if not 0 <= place < len(report.findings):
         return ""
@@ -133,7 +132,7 @@ def describe_finding(report: Report, place: int, *, whole: bool = False) -> str:
 
 
 def list_untested(report: Report) -> str:
-    """Where there are no findings: what could not be tested or measured, each with its reason."""
+    """Return what could not be tested or measured with reasons, for a report without findings."""
     said = [f"{gap.what.removesuffix(' not tested')}: {gap.reason}" for gap in grouped_gaps(report.gaps)]
     return "\n".join(["not tested:", *said]) if said else ""
 
@@ -143,7 +142,7 @@ def _is_long(text: str) -> bool:
 
 
 def build_rest_table(loaded: LoadedRun) -> Table:
-    """Memory, what no finding claims, what was not tested: a line each."""
+    """Return one row each for memory, headroom, unclaimed time and untested rules."""
     lines = [*_memory(loaded), *_headroom(loaded), *_unclaimed(loaded), *_untested(loaded.report)]
     columns = (
         Column(title=""),
@@ -171,7 +170,7 @@ def _memory(loaded: LoadedRun) -> list[Line]:
 
 
 def _headroom(loaded: LoadedRun) -> list[Line]:
-    """Of the fullest device, where the device's own counters are known."""
+    """Return the headroom of the fullest device, if device counters are known."""
     known = [
         (device.device_total_bytes - device.device_used_bytes, place, device.rank)
         for place, device in enumerate(loaded.report.memory.devices)
@@ -203,7 +202,7 @@ def _unclaimed(loaded: LoadedRun) -> list[Line]:
 
 
 def _untested(report: Report) -> list[Line]:
-    """What the gaps are about; enter shows why, and what helps."""
+    """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
     names = [gap.what.removesuffix(" not tested") for gap in grouped_gaps(report.gaps)]
     if not names:
         return []
@@ -212,7 +211,7 @@ def _untested(report: Report) -> list[Line]:
 
 
 def _line(key: str, name: str, value: Cell, beside: str, other: Cell, says: str) -> Line:
-    """``beside``: what the other value is to this one."""
+    """Return a row of two values; ``beside`` relates the other value to the first."""
     words = (TextCell(said, Mark.MUTED) for said in (name, beside, says))
     return Line(key=key, cells=(next(words), value, next(words), other, next(words)))
 
@@ -224,13 +223,13 @@ def _largest(loaded: LoadedRun, leaf: str) -> Figure:
 _RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
 _STEP = "wall_ns"
 _MAX_NAME = 20
-#: 0.0 in milliseconds with one decimal.
+#: Rounds to 0.1 ms; smaller times would be shown as 0.0.
 _MIN_SHOWN_NS = 50_000
 _BOUND = {AT_LEAST: "at least", AT_MOST: "at most"}
 
 
 def build_ledger_table(loaded: LoadedRun) -> Table:
-    """The terms by weight, then the step that they sum to; with a baseline its side and the change."""
+    """Return the ledger terms and the step that they sum to, with the baseline if there is one."""
     report = loaded.report
     compared = step_change_ns(report) is not None
     columns = [
@@ -264,7 +263,7 @@ def _format_title(report: Report, *, compared: bool) -> str:
 
 
 def select_terms(report: Report) -> list[str]:
-    """The terms that are anything at all, the largest (or the most changed) first."""
+    """Return the terms that are not shown as 0.0 ms, by time, or with a baseline by increase."""
     names = {name: term for term, name in LEDGER}
     rows = [
         (row.this_ns if row.change_ns is None else row.change_ns, row)
@@ -275,7 +274,10 @@ def select_terms(report: Report) -> list[str]:
 
 
 def layout_bars(report: Report, terms: list[str]) -> Mapping[str, tuple[tuple[str, float, float], ...]]:
-    """Where each term's bar begins and ends; the step's is all of them, or its change from 0 on."""
+    """Return the bar segments of each term: (name, start, end), as fractions of the full width.
+
+    The step's bar stacks all terms, or with a baseline shows its change from 0.
+    """
     rows = {row.name: row for row in ledger(report)}
     names = dict(LEDGER)
     compared = step_change_ns(report) is not None
@@ -318,14 +320,14 @@ def _build_term(
 
 
 def _name_term(report: Report, term: str) -> str:
-    """With what it is a bound of, where waiting and moving bytes could not be told apart."""
+    """Return the term's name, with "at least" or "at most" if wait and transfer could not be separated."""
     name = dict(LEDGER)[term]
     mark = bounds(report.time.per_rank).get(name)
     return f"{name}, {_BOUND[mark]}" if mark else name
 
 
 def build_evidence_table(loaded: LoadedRun, place: int) -> Table:
-    """The facts that the claim of the finding at a place rests on."""
+    """Return the evidence of the finding at an index."""
     found = loaded.report.findings
     facts = found[place].evidence if 0 <= place < len(found) else ()
     stem = f"findings[{place}].evidence"

@@ -1,6 +1,6 @@
-"""What the plan screen shows.
+"""Content of the plan screen: headline, step and peak tables, and the fitted model.
 
-The headline, the step and peak tables (measured, modelled, predicted), and what the model was fitted to.
+The tables have measured, modelled and predicted values.
 """
 
 from zprof.model.errors import ZprofError
@@ -31,12 +31,12 @@ _STEP_ROW = PlanRow(part="step", name="wall_ns", title="step", unit=Unit.NS)
 _PEAK_ROW = PlanRow(part="memory", name="peak_bytes", title="peak", unit=Unit.BYTES)
 
 
-#: 0.0 in milliseconds with one decimal.
+#: Rounds to 0.1 ms; smaller savings would be shown as 0.0.
 _MIN_SAVING_NS = 50_000
 
 
 def build_headline(planned: PlannedChange) -> list[TextCell]:
-    """A word for what it is, and the sentence."""
+    """Return the status of the prediction and the sentence on it."""
     if isinstance(planned.answer, ZprofError):
         return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(format_error(planned.answer))]
     if planned.answer is None:
@@ -57,7 +57,7 @@ def build_headline(planned: PlannedChange) -> list[TextCell]:
 
 
 def format_gaps_cell(planned: PlannedChange) -> TextCell:
-    """What is not predicted and why: the first of it, and that there is more."""
+    """Return the first thing that is not predicted and why, and how many more there are."""
     said = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
     more = f" (g: all {len(said)})" if len(said) > 1 else ""
     what = "not known" if planned.is_whole else "not predicted"
@@ -92,7 +92,7 @@ def _describe_step(planned: PlannedChange) -> str:
 
 
 def _format_saving_range(prediction: Prediction, entry: PredictedFigure) -> str:
-    """The range of the saving; where it holds 0, that it may be nothing."""
+    """Return the range of the saving; if it contains 0, from longer to shorter."""
     if prediction.saving_ns is None:
         return ", range unknown"
     low, high = sorted(prediction.saving_ns)
@@ -124,9 +124,9 @@ def _describe_peak(planned: PlannedChange) -> str:
 
 _RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
 _STEP, _PEAK = "wall_ns", "peak_bytes"
-#: Widths of a table from which on the range, the model and its error, and the baseline have room.
+#: Table widths from which on the range, the model with its error, and the baseline are shown.
 _RANGE_WIDTH, _MODEL_WIDTH, _BASELINE_WIDTH = 70, 90, 104
-#: 0.0 in milliseconds with one decimal.
+#: Smallest value to show: 50 us round to 0.1 ms, and one byte.
 _MIN_SHOWN = {"step": 50_000, "memory": 1}
 _PREDICTED = "of the changed run; ~ before a number: predicted, not measured. enter: its assumption"
 
@@ -151,7 +151,7 @@ def _columns(first: str, *, compared: bool) -> tuple[Column, ...]:
 
 
 def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
-    """The terms of the ledger and the step that they sum to: means over ranks."""
+    """Return the ledger terms and the step that they sum to, as means over ranks."""
     report = loaded.report
     compared = bool(report.comparison and report.comparison.baseline_time)
     rows = [(PlanRow(part="step", name=term, title=name, unit=Unit.MS), Mark.PLAIN) for term, name in LEDGER]
@@ -178,7 +178,7 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
 
 
 def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
-    """The peak of the largest rank, then its tenants."""
+    """Return the peak of the largest rank and its tenants."""
     ranks = loaded.report.memory.per_rank
     largest = largest_rank(ranks)
     place = ranks.index(largest) if largest else 0
@@ -213,7 +213,7 @@ def _build_line(
 
 
 def _is_shown(planned: PlannedChange, row: PlanRow, found: Figure) -> bool:
-    """Whether it is anything at all, measured or predicted; the sum always is."""
+    """Return whether a row has a visible value, measured or predicted; sums always have."""
     entry = find_entry(planned, row)
     said = (entry.modelled, entry.predicted, entry.high) if entry else ()
     known = [abs(value) for value in (found.value, *said) if value is not None]
@@ -234,7 +234,7 @@ _PIECES = {
 
 
 def build_fit_table(planned: PlannedChange) -> Table:
-    """Empty while it is asked, and where the time of the run could not be modelled."""
+    """Return what the model was fitted to; empty while pending or if it could not be fitted."""
     found = planned.calibration
     lines = [_build_piece_line(found, name) for name in _PIECES] if found else []
     links = found.links if found else ()

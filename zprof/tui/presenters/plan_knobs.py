@@ -1,6 +1,6 @@
-"""The knobs of a run: which of them apply to it, and what each can be turned to.
+"""The knobs of a run: which of them apply to it, and the choices of each.
 
-The result is a `Change` of the planner's model; a knob left as measured is None there.
+The result is a `Change` of the planner's model, where None means as measured.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from zprof.tui.session import LoadedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobChoice:
-    """What a knob can be turned to; its value is None where that is what was measured."""
+    """A choice of a knob; its value is None if it is the measured one."""
 
     text: str
     value: Any
@@ -21,7 +21,7 @@ class KnobChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A field of the change, and its choices.  ``idle``: why it means nothing as the others stand."""
+    """A field of the change, and its choices. ``idle``: why it has no effect with the present change."""
 
     field: str
     title: str
@@ -30,22 +30,22 @@ class Knob:
     idle: str = ""
 
     def place(self, change: Change) -> int:
-        """Where it stands."""
+        """Return the index of the knob's current choice."""
         value = getattr(change, self.field)
         return next((at for at, choice in enumerate(self.choices) if choice.value == value), self.measured)
 
     @property
     def measured(self) -> int:
-        """Where it stood in the run."""
+        """Index of the measured choice."""
         return next(at for at, choice in enumerate(self.choices) if choice.value is None)
 
     def is_turned(self, change: Change) -> bool:
-        """Whether it stands elsewhere than in the run."""
+        """Return whether the knob has an effect and differs from the measured choice."""
         return not self.idle and self.place(change) != self.measured
 
 
 AS_IT_IS = "as is"
-#: The stages in which a knob means something, and why it means nothing in others.
+#: Stages in which a knob has an effect, and why it has none in the others.
 _UNIT_BY_UNIT = (frozenset({3}), "stage 3 alone gathers parameters unit by unit")
 _AFTER_A_STEP = (frozenset({1, 2}), "stages 1 and 2 alone gather new parameters after the optimizer")
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -54,7 +54,7 @@ _MAX_MERGED, _MICRO_BATCHES = 8, (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFacts:
-    """What of a run says which knobs it has; None is unknown."""
+    """Facts of a run that decide which knobs it has; None is unknown."""
 
     world_size: int
     stage: int | None
@@ -67,7 +67,7 @@ class KnobFacts:
 
 
 def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFacts:
-    """From the report, and from what the model of the run took from it."""
+    """Return the facts from the report and from the fitted model."""
     report, training = loaded.report, loaded.analysis.training
     kinds = {entry.kind for entry in report.time.collectives}
     return KnobFacts(
@@ -83,7 +83,7 @@ def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFac
 
 
 def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
-    """Those that mean something for the run, in the order of the screen; none where nothing was measured."""
+    """Return the knobs that apply to the run, in display order; none if nothing was measured."""
     if not (facts.has_time or facts.has_memory):
         return ()
     is_shared = facts.world_size > 1
@@ -112,7 +112,7 @@ def _disable_for_stage(knob: Knob, stage: int | None) -> Knob:
 
 
 def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> Change:
-    """The change with one knob so many choices on; at either end it stays."""
+    """Return the change with one knob moved by `by` choices, clamped at either end."""
     knob = next((one for one in knobs if one.field == field), None)
     if knob is None or knob.idle:
         return change
@@ -121,12 +121,12 @@ def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> C
 
 
 def drop_idle_knobs(knobs: tuple[Knob, ...], change: Change) -> Change:
-    """What is asked of the model: nothing of knobs that are idle, or stand as in the run."""
+    """Return the change to predict: without knobs that are idle or as measured."""
     return replace(change, **{knob.field: None for knob in knobs if not knob.is_turned(change)})
 
 
 def describe_change(knobs: tuple[Knob, ...], change: Change) -> str:
-    """The turned knobs in words; empty where all stand as in the run."""
+    """Return the turned knobs as text; empty if all are as measured."""
     said = [
         f"{knob.title} {knob.choices[knob.place(change)].text}" for knob in knobs if knob.is_turned(change)
     ]
@@ -134,7 +134,7 @@ def describe_change(knobs: tuple[Knob, ...], change: Change) -> str:
 
 
 def _make_number_choices(numbers: tuple[int, ...], measured: int | None) -> tuple[KnobChoice, ...]:
-    """Numbers to choose from, that of the run among them; where it is not known, as it is comes first."""
+    """Return number choices that include the measured one; if unknown, "as is" comes first."""
     if measured is None:
         return (
             KnobChoice(text=AS_IT_IS, value=None),

@@ -1,4 +1,4 @@
-"""One planned change with its prediction, as cells of a row and as the explanation that enter shows."""
+"""One planned change with its prediction, as cells of a row and as the explanation behind ``enter``."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from zprof.tui.tables import Cell, Mark, TextCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedChange:
-    """A change, its knobs in words, and what the model says; ``answer`` is None while it is asked.
+    """A change, its knobs as text, and the model's answer; ``answer`` is None while pending.
 
-    ``words`` is empty where nothing is changed.
+    ``words`` is empty if nothing is changed.
     """
 
     change: Change
@@ -23,62 +23,62 @@ class PlannedChange:
 
     @property
     def outlook(self) -> Outlook | None:
-        """What is predicted; None while it is asked, and where it could not be."""
+        """The outlook; None while pending, and if the prediction failed."""
         return self.answer if isinstance(self.answer, Outlook) else None
 
     @property
     def place(self) -> int:
-        """Of the prediction in the outlook, which is of this change alone; -1 where there is none."""
+        """Index of the prediction in the outlook, which covers this change alone; -1 if there is none."""
         return 0 if self.outlook and self.outlook.predictions else -1
 
     @property
     def prediction(self) -> Prediction | None:
-        """Of this change."""
+        """The prediction of this change, or None."""
         return self.outlook.predictions[self.place] if self.outlook and self.place >= 0 else None
 
     @property
     def calibration(self) -> Calibration | None:
-        """What the model took from the run."""
+        """The model fitted to the run, or None."""
         return self.outlook.calibration if self.outlook else None
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What is not predicted, and why."""
+        """What could not be predicted, and why."""
         if isinstance(self.answer, ZprofError):
             return (Gap(what="prediction", reason=str(self.answer), remedy=self.answer.hint),)
         return self.outlook.gaps if self.outlook else ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether both step and peak are predicted: then gaps are what the ranges are wide for."""
+        """Return whether both step and peak are predicted; gaps then only widen the ranges."""
         return self.prediction is not None and bool(self.prediction.step and self.prediction.memory)
 
     @property
     def said(self) -> str:
-        """The change, as the model says it, else the knobs."""
+        """The change as the model words it, else the knobs as text."""
         return (self.prediction.words if self.prediction else "") or self.words
 
 
 def find_entry_place(entries: tuple[PredictedFigure, ...], name: str) -> int:
-    """The place of a term or tenant; -1 where it is not predicted.  Tenants may have their unit."""
+    """Return the index of a term or tenant, or -1; tenants may have the suffix ``_bytes``."""
     names = [entry.name for entry in entries]
     return next((names.index(one) for one in (name, f"{name}_bytes") if one in names), -1)
 
 
 def format_gap(gap: Gap) -> str:
-    """In one line, with its remedy."""
+    """Return the gap with its remedy as one line."""
     remedy = f"; what helps: {gap.remedy}" if gap.remedy else ""
     return f"{gap.what}: {gap.reason}{remedy}"
 
 
-#: Stands where a number is on its way.
+#: Shown while a number is being predicted.
 PENDING = "..."
 _CELL_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """A term of the step, or a tenant: ``part`` and ``name`` say where it stands in a prediction."""
+    """A ledger term or a tenant; ``part`` and ``name`` locate it in a prediction."""
 
     part: str
     name: str
@@ -87,7 +87,7 @@ class PlanRow:
 
 
 def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
-    """What the prediction says of it."""
+    """Return the row's entry in the prediction, or None."""
     found = planned.prediction
     entries: tuple[PredictedFigure, ...] = getattr(found, row.part) if found else ()
     at = find_entry_place(entries, row.name)
@@ -95,7 +95,7 @@ def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
 
 
 def build_prediction_cells(planned: PlannedChange, row: PlanRow) -> tuple[Cell, ...]:
-    """Model of this run, its error, predicted, range, change: pending, unknown, or numbers."""
+    """Return the cells model, error, predicted, range and change: pending, unknown, or numbers."""
     if planned.answer is None:
         return (TextCell(PENDING, Mark.MUTED),) * _CELL_COUNT
     entry = find_entry(planned, row)
@@ -165,7 +165,7 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
 
 
 def _range_end(entry: PredictedFigure) -> int | None:
-    """Of a range of which both ends are known."""
+    """Return the upper end of a range, or None if either end is unknown."""
     return None if entry.low is None else entry.high
 
 
@@ -178,23 +178,23 @@ _NO_ERROR = "none: nothing to hold it against was measured"
 
 
 def get_shown_unit(unit: Unit) -> Unit:
-    """Alone, a time has its unit beside it."""
+    """Return the unit for a number outside a table: times then include their unit."""
     return Unit.NS if unit is Unit.MS else unit
 
 
 def format_value(value: float | None, unit: Unit, *, signed: bool = False) -> str:
-    """A value with its unit; unknown where it is."""
+    """Format a value with its unit, or as unknown."""
     return Figure(value=value, unit=get_shown_unit(unit), leaves=(), signed=signed).text
 
 
 def format_range(low: int | None, high: int | None, unit: Unit) -> str:
-    """``180.1..220.4``; unknown where it is."""
+    """Format a range as ``180.1..220.4``, or as unknown."""
     ends = [Figure(value=end, unit=unit, leaves=()) for end in (low, high)]
     return make_range(*ends).text
 
 
 def format_model_error(entry: PredictedFigure) -> str:
-    """Of the model on the run that it was fitted to."""
+    """Format the model's error on the run that it was fitted to."""
     if entry.error_ratio is None:
         return _NO_ERROR
     return f"{format_value(entry.error_ratio, Unit.RATIO, signed=True)} (model / measured - 1)"
@@ -203,7 +203,7 @@ def format_model_error(entry: PredictedFigure) -> str:
 def explain_prediction(
     planned: PlannedChange, entry: PredictedFigure, unit: Unit, title: str, leaf: str
 ) -> str:
-    """All that is known of a term or tenant."""
+    """Return everything known about the prediction of a term or tenant."""
     outlook = planned.outlook
     assert outlook is not None
     change = None if None in (entry.predicted, entry.measured) else entry.predicted - entry.measured  # type: ignore[operator]
@@ -231,7 +231,7 @@ def _mark_predicted(words: str) -> str:
 
 
 def format_assumption(outlook: Outlook, entry: PredictedFigure) -> list[str]:
-    """Formula, source, deviation, and the error on the run."""
+    """Return lines with formula, source, deviation, and the error on this run."""
     found = outlook.assumptions.get(entry.assumption)
     error = f"error on this run  {format_model_error(entry)}"
     if found is None:
@@ -251,7 +251,7 @@ def _format_fit(calibration: Calibration | None) -> list[str]:
 
 
 def explain_unknown(planned: PlannedChange) -> str:
-    """Why there is no number."""
+    """Return why there is no number."""
     if planned.is_whole or not planned.gaps:
         return "not predicted: the model of a run has no figure for it"
     return "\n\n".join(f"not predicted: {format_gap(gap)}" for gap in planned.gaps)

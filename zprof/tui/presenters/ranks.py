@@ -1,7 +1,4 @@
-"""What the ranks screen shows.
-
-The table of ranks, the shares of the critical path, and one heat map grid per metric.
-"""
+"""Content of the ranks screen: the table of ranks, critical path shares, one heat map grid per metric."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +16,18 @@ from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
 
-#: From the first one on there is room for the reason and the idle time, which the heat map has as well.
+#: Table widths from which on idle time, peak, critical path and host are shown.
 _ROOM, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
 _BLAME = "time.blame.per_rank"
 _TIMES = ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
-#: Rows of the table at most, and so many of each column's largest are among them.
+#: Limit on the rows of the table; this many of each column's largest values are always included.
 MAX_RANKS, _TOP_PER_COLUMN = 200, 16
 _MAX_PATH_SHARES = 4
 _MIN_PATH_RATIO = 0.005
 
 
 def build_ranks_table(loaded: LoadedRun) -> Table:
-    """Ranks by the waiting that they cause, then by what they lose of their own step."""
+    """Return ranks by the wait that they cause, then by non-compute time."""
     report = loaded.report
     order = sort_ranks(report)
     columns, places = _columns(), _Places(report)
@@ -47,7 +44,7 @@ def build_ranks_table(loaded: LoadedRun) -> Table:
 
 
 def sort_ranks(report: Report) -> list[int]:
-    """All ranks: by exposed waiting caused, then by step time beyond compute, then by number."""
+    """Return all ranks by exposed wait caused, then by step time minus compute, then by number."""
     caused = {entry.rank: entry.exposed_wait_ns for entry in _blames(report)}
     lost = {entry.rank: entry.wall_ns - entry.compute_ns for entry in report.time.per_rank}
     ranks = {*report.run.ranks_loaded, *lost, *(entry.rank for entry in report.memory.per_rank)}
@@ -55,7 +52,7 @@ def sort_ranks(report: Report) -> list[int]:
 
 
 def _select_ranks(report: Report, order: Sequence[int]) -> Sequence[int]:
-    """Of very many ranks those that are among the largest of some column, so that sorting finds them."""
+    """Limit the ranks to `MAX_RANKS`, including the largest of each column, so that sorting finds them."""
     if len(order) <= MAX_RANKS:
         return order
     kept: set[int] = set()
@@ -78,7 +75,7 @@ def _values_by_column(report: Report) -> Iterator[Mapping[int, float]]:
 
 
 class _Places:
-    """Where each rank's entries stand in the lists of the report."""
+    """Indices of each rank's entries in the lists of the report."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -162,7 +159,7 @@ def _name_host(hosts: Mapping[int, str], rank: int) -> TextCell:
 
 
 def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:
-    """The critical path in a line: its length and its largest shares; nothing where it is not known."""
+    """Return the critical path's length and largest shares as cells; empty if unknown."""
     path = loaded.report.time.critical_path
     if path is None or not path.shares:
         return []
@@ -192,7 +189,7 @@ _NO_MEMORY = "no memory was recorded"
 
 
 class Metric(StrEnum):
-    """In the order in which they are gone through."""
+    """Metrics of the heat map, in the order in which ``m`` cycles through them."""
 
     LATENESS = "lateness"
     STEP_TIME = "step time"
@@ -210,7 +207,7 @@ class _Source:
     unknown: str = _NOT_TIMED
 
 
-#: Of ranks in whose collectives other ranks were not seen: there waiting is the least that it can be.
+#: For ranks in whose collectives other ranks are missing: wait is a lower bound, transfer an upper bound.
 _SIGNS = {Metric.EXPOSED_WAIT: AT_LEAST, Metric.EXPOSED_TRANSFER: AT_MOST}
 _STEPS = "time.steps[{}]"
 _SOURCES = {
@@ -230,7 +227,7 @@ class _Entry(Protocol):
 
 
 class MetricGrids:
-    """The grids of a run, each made when it is first asked for."""
+    """The heat map grids of a run, each built on first use."""
 
     def __init__(self, loaded: LoadedRun) -> None:
         report, self.loaded = loaded.report, loaded
@@ -242,13 +239,13 @@ class MetricGrids:
         self._made: dict[Metric, HeatGrid] = {}
 
     def of(self, metric: Metric) -> HeatGrid:
-        """Its grid."""
+        """Return the grid of a metric."""
         if metric not in self._made:
             self._made[metric] = self._make(metric)
         return self._made[metric]
 
     def first(self) -> Metric:
-        """The first metric of which something is known."""
+        """Return the first metric with a known value."""
         return next((metric for metric in Metric if self.of(metric).is_known), Metric.LATENESS)
 
     def _make(self, metric: Metric) -> HeatGrid:
@@ -292,7 +289,7 @@ def _list_unsplit_ranks(report: Report) -> list[int]:
 
 
 def _list_entries(report: Report, metric: Metric) -> Sequence[_Entry]:
-    """The list of the report that its numbers stand in."""
+    """Return the report's list that holds the metric's values."""
     if metric is Metric.PEAK_MEMORY:
         return report.memory.per_rank
     return report.time.lateness if metric is Metric.LATENESS else report.time.steps

@@ -1,1 +1,1 @@
-"""The screens, one file each: widgets, layout and keys. What they show comes from `presenters`."""
+"""Screens of the TUI, one per file."""

@@ -1,6 +1,6 @@
-"""The communication screen.
+"""The communication screen: collectives, the split of the focused one, and their breakdowns.
 
-Collectives, the split of the focused one, message sizes, units, fitted links, checks.
+The breakdowns are message sizes, units, fitted links and checks.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from zprof.tui.theme import TIMES, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
-#: From this width on all tables stand side by side.
+#: Minimum terminal width to show all tables side by side.
 _WIDE = 120
 _PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
     "sizes": build_sizes_table,
@@ -57,12 +57,12 @@ class CommunicationScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Which of the tables a narrow terminal shows.
+        #: The breakdown that a narrow terminal shows.
         self.part = "sizes"
         self._parts_filled: set[str] = set()
 
     def parts(self) -> ComposeResult:
-        """Collectives over what they are made of."""
+        """Yield the collectives, the split line, the breakdowns and the checks."""
         yield FactTable(id="collectives")
         yield SplitLine(id="split")
         with Horizontal(id="communication-parts"):
@@ -75,7 +75,7 @@ class CommunicationScreen(PageScreen):
         yield checks
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """From the report."""
+        """Fill all parts from the report."""
         self._table("collectives").show(build_collectives_table(loaded))
         self._table("checks").show(build_checks_table(loaded))
         self._parts_filled.clear()
@@ -83,22 +83,22 @@ class CommunicationScreen(PageScreen):
         self._show_split()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Other tables may fit."""
+        """Show the tables that fit the new size."""
         if self.filled is not None and self.zprof.loaded is not None:
             self._show_parts(self.zprof.loaded)
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
-        """Another collective is focused."""
+        """Show the split of the newly focused collective."""
         if event.data_table.id == "collectives":
             self._show_split()
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
-        """Another one, or none, is left of a search."""
+        """Show the split of the collective that is focused after a search."""
         if event.drawn.id == "collectives":
             self._show_split()
 
     def action_next_part(self) -> None:
-        """The next of the tables below."""
+        """Show or focus the next breakdown."""
         names = list(_PARTS)
         self.part = names[(names.index(self.part) + 1) % len(names)]
         had = self.focused is not None and self.focused.id in _PARTS
@@ -115,7 +115,7 @@ class CommunicationScreen(PageScreen):
         return self.query_one(f"#{name}", FactTable)
 
     def _show_parts(self, loaded: LoadedRun) -> None:
-        """Those that are not seen are not filled: tables of many rows take their time."""
+        """Show the breakdowns that fit; hidden ones are not filled, because long tables are slow."""
         for name, make in _PARTS.items():
             table = self._table(name)
             table.display = self._is_wide or name == self.part
@@ -135,23 +135,23 @@ _HIDDEN_WORD, _MIN_BAR = "  hidden ", 8
 
 
 class SplitLine(Static):
-    """Follows the row that is focused."""
+    """One line with the split of the focused collective into hidden, wait and transfer."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("", id=id)
         self.split: Split | None = None
 
     def show(self, split: Split | None) -> None:
-        """Show this one from now on."""
+        """Show a split, or nothing for None."""
         self.split = split
         self.draw()
 
     def on_resize(self) -> None:
-        """A longer bar may fit."""
+        """Redraw the bar for the new width."""
         self.draw()
 
     def draw(self) -> None:
-        """The bar in what its name and numbers leave of the line."""
+        """Draw the bar in the space left by its name and numbers."""
         if self.split is None:
             self.update("")
             return
@@ -172,5 +172,5 @@ class SplitLine(Static):
         self.update(text)
 
     def shown_figures(self) -> list[Figure]:
-        """Its numbers; what is hidden is drawn only."""
+        """Return the displayed numbers; the hidden part is only drawn."""
         return [self.split.wait, self.split.transfer] if self.split else []

@@ -35,14 +35,14 @@ _HELP = (
     "x: A becomes the run that all screens show, B its baseline. b: another baseline."
 )
 _VERDICT_LINES = 2
-#: Keys that need both runs.
+#: Actions that need both runs.
 _BASELINE_ACTIONS = frozenset({"differences", "per_token", "swap"})
 
 
 class CompareScreen(PageScreen):
-    """Two runs: every figure, what differs, and how they were run."""
+    """Two runs: every figure, the differences, and the settings."""
 
-    #: Tables have the focus when they are shown, not before.
+    #: No automatic focus: tables take the focus when they are shown.
     AUTO_FOCUS: ClassVar[str | None] = ""
     name_of: ClassVar[str] = "compare"
     help_of: ClassVar[str] = _HELP
@@ -53,7 +53,7 @@ class CompareScreen(PageScreen):
         self.shown = CompareOptions()
 
     def parts(self) -> ComposeResult:
-        """What to do without a baseline; else which is which, the verdict, and two tables."""
+        """Yield a hint for runs without a baseline; else names, verdict and two tables."""
         with Vertical(id="beside"):
             yield Static(Text(NO_BASELINE), id="no-baseline")
             yield Static("", id="sides")
@@ -63,7 +63,7 @@ class CompareScreen(PageScreen):
             yield FactTable(id="settings")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """From what both say."""
+        """Show the comparison, or the hint if there is no baseline."""
         has_both = loaded.both is not None
         for part in self.query("#beside > *"):
             part.display = has_both != (part.id == "no-baseline")
@@ -78,7 +78,7 @@ class CompareScreen(PageScreen):
         self.query_one("#settings", FactTable).show(build_settings_table(loaded, self.shown))
 
     def _fill_head(self, loaded: LoadedRun) -> None:
-        """Names, verdict and warning, as far as there is room; ``?`` has them in full."""
+        """Show names, verdict and warning, shortened to fit; ``?`` shows them in full."""
         look, report = get_look(self.app), loaded.report
         sides = format_header(loaded, self.shown, self.app.size.width)
         self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
@@ -90,19 +90,19 @@ class CompareScreen(PageScreen):
         self.help_of = "\n".join(text for text in said if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:
-        """Longer names may fit."""
+        """Redraw the head for the new width."""
         loaded = self.zprof.loaded
         if self.filled is not None and loaded is not None and loaded.both is not None:
             self._fill_head(loaded)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without a baseline the footer does not offer what needs one."""
+        """Disable actions that need a baseline, so that the footer hides them."""
         if action in _BASELINE_ACTIONS and (self.zprof.loaded is None or self.zprof.loaded.both is None):
             return False
         return super().check_action(action, parameters)
 
     def action_differences(self) -> None:
-        """Only what differs, or all."""
+        """Toggle between differences only and all rows."""
         shown = CompareOptions(
             only_differences=not self.shown.only_differences, per_token=self.shown.per_token
         )
@@ -112,7 +112,7 @@ class CompareScreen(PageScreen):
         self._show(shown)
 
     def action_per_token(self) -> None:
-        """Times per token, where the tokens of both are known; else why not."""
+        """Toggle times per token, or notify why they are not available."""
         loaded = self.zprof.loaded
         if loaded is None or loaded.both is None:
             return
@@ -125,7 +125,7 @@ class CompareScreen(PageScreen):
         )
 
     def action_swap(self) -> None:
-        """The baseline becomes the run, and the run its baseline: on all screens."""
+        """Swap run and baseline on all screens."""
         loaded, asked = self.zprof.loaded, self.zprof.asked
         if loaded is None or loaded.before_run is None:
             self.app.notify(

@@ -1,4 +1,4 @@
-"""The memory screen: bars of the ranks, live bytes over time, and tables of one rank."""
+"""The memory screen: bars per rank, live bytes over time, and tables of one rank."""
 
 from typing import ClassVar
 
@@ -30,12 +30,12 @@ from zprof.tui.widgets.trend import Trend
 TABLES = ("top", "law", "phases", "modules", "device")
 _MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
 _MIDDLE_WIDTH = 100
-#: By size of the terminal: small, middle, large.
+#: Limits by terminal size: small, middle, large.
 _MAX_BARS, _MAX_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
 _FEW_BARS = 2
-#: Rows of a table for which there is room below the timeline on a small terminal.
+#: Rows of a table that fit below the timeline in a small terminal.
 _FEW_ROWS = 6
-#: Of a table: its frame and its titles; and rows of one that is not in front.
+#: Lines of a table's frame and titles; limit on the rows of a table that is not in front.
 _FRAME, _MAX_ROWS = 3, 10
 _BUILDERS = (
     build_top_table,
@@ -47,7 +47,7 @@ _BUILDERS = (
 
 
 class MemoryScreen(PageScreen):
-    """Bars, timeline, tables; ``front`` is the table that has the most room."""
+    """Bars, timeline and tables; ``front`` is the table that gets most space."""
 
     name_of: ClassVar[str] = "memory"
     help_of: ClassVar[str] = (
@@ -67,7 +67,7 @@ class MemoryScreen(PageScreen):
         self._there: dict[str, Table] = {}
 
     def parts(self) -> ComposeResult:
-        """Pictures above, tables below."""
+        """Yield charts above tables."""
         with Container(id="memory"):
             yield Static("", id="missing")
             with Container(id="pictures"):
@@ -83,7 +83,7 @@ class MemoryScreen(PageScreen):
                     yield FactTable(id="device", classes="fill")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """From the report, about the selected rank."""
+        """Fill charts and tables from the report for the selected rank."""
         subject, bars = find_subject(loaded.report, selected), build_stacks(loaded, selected)
         made = [make(loaded, subject.rank) for make in _BUILDERS] if subject else []
         self._there = {table.name: table for table in made if table is not None}
@@ -100,15 +100,15 @@ class MemoryScreen(PageScreen):
         self._arrange()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another size, other tables."""
+        """Redo the layout for the new size."""
         self._arrange()
 
     def on_stacked_bars_chosen(self, event: StackedBars.Chosen) -> None:
-        """Another rank."""
+        """Select the rank of the chosen bar."""
         self.zprof.select(rank=event.rank)
 
     def action_next_table(self) -> None:
-        """The next table to the front, and into the focus where a table had it or all are seen anyway."""
+        """Bring the next table to the front; focus it if a table had the focus or all are shown."""
         names = [name for name in TABLES if name in self._there]
         if not names:
             return
@@ -119,17 +119,17 @@ class MemoryScreen(PageScreen):
         self._arrange()
 
     def action_along(self, by: int) -> None:
-        """Another tenant, or point in time."""
+        """Move to another tenant or point in time."""
         if isinstance(self.focused, StackedBars | Trend):
             self.focused.along(by)
 
     def action_across(self, by: int) -> None:
-        """Another rank."""
+        """Move to another rank."""
         if isinstance(self.focused, StackedBars | Trend):
             self.focused.across(by)
 
     def action_open_part(self) -> None:
-        """What is under the cursor of a picture."""
+        """Open what is under the cursor of a chart."""
         if isinstance(self.focused, StackedBars | Trend):
             self.focused.open()
 
@@ -137,7 +137,7 @@ class MemoryScreen(PageScreen):
         return self.query_one(f"#{name}", FactTable)
 
     def _arrange(self) -> None:
-        """Give each part its room."""
+        """Show and size the parts for the terminal."""
         if not self.is_mounted or self.zprof.loaded is None:
             return
         width, height = self.zprof.size
@@ -157,7 +157,7 @@ class MemoryScreen(PageScreen):
         trend.redraw()
 
     def _is_long(self) -> bool:
-        """Whether the table in front is another one than the first, and longer than the rest of the room."""
+        """Return whether the front table is not the default one and too long to fit below the timeline."""
         table = self._there.get(self.front)
         return table is not None and self.front != TABLES[0] and len(table.lines) > _FEW_ROWS
 

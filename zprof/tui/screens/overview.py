@@ -36,13 +36,13 @@ _HELP = (
     "The verdict, then the step split into terms that sum to it, then findings by what they save.\n"
     "enter on a number: its formula and inputs; on a finding: how it is found, and what to change."
 )
-#: Lines of the names above, and of the status and keys below; columns beside a verdict.
+#: Lines of the title, status and key lines; columns of margin next to the verdict.
 _LINES_AROUND, _SIDE_MARGIN = 3, 2
 _EVIDENCE_TABLES = ("evidence", "worst")
 
 
 class OverviewScreen(PageScreen):
-    """Verdict, ledger, findings, and what is left over."""
+    """Verdict, ledger, findings, and the remaining facts."""
 
     name_of: ClassVar[str] = "overview"
     help_of: ClassVar[str] = _HELP
@@ -53,7 +53,7 @@ class OverviewScreen(PageScreen):
         self._words, self._warned, self._room = Text(""), TextCell(""), OverviewLayout()
 
     def parts(self) -> ComposeResult:
-        """The answer in lines, and three tables."""
+        """Yield the verdict, warnings, ledger, findings and the tables below them."""
         with Vertical(id="answer"):
             yield Static("", id="verdict")
             yield Static("", id="warnings")
@@ -68,7 +68,7 @@ class OverviewScreen(PageScreen):
             yield rest
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """From the report."""
+        """Fill verdict, warning and tables from the report."""
         look, report = get_look(self.app), loaded.report
         status, sentence = format_verdict(report)
         self.help_of = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
@@ -88,22 +88,22 @@ class OverviewScreen(PageScreen):
         self._focus_what_there_is()
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
-        """Another finding."""
+        """Describe the newly focused finding."""
         if event.data_table.id == "findings":
             self._tell()
 
     def on_resize(self, event: events.Resize) -> None:
-        """More room for the focused finding, or less."""
+        """Redo the layout for the new size."""
         if self.filled is not None:
             self._arrange()
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
-        """Other findings, or none, are left of a search."""
+        """Describe the finding that is focused after a search."""
         if event.drawn.id == "findings":
             self._tell()
 
     def _arrange(self) -> None:
-        """Room for the verdict first, then for what is left over, the ledger, findings, and what is told."""
+        """Allot lines: first to the verdict, then to the rest table, ledger, findings and description."""
         width, height = self.app.size
         lines = wrap_verdict(self._words, width - _SIDE_MARGIN, height)
         self.query_one("#verdict", Static).update(Text("\n").join(lines))
@@ -125,7 +125,7 @@ class OverviewScreen(PageScreen):
         self._tell()
 
     def _shown_rows(self, name: str) -> int:
-        """Of a table, where it is shown."""
+        """Return the rows of a table, or 0 if it is hidden."""
         return self._rows(name) if self.query_one(f"#{name}").display else 0
 
     def _rows(self, name: str) -> int:
@@ -146,7 +146,7 @@ class OverviewScreen(PageScreen):
         self._show_behind(loaded, focused[0].target if focused else -1, text)
 
     def _show_behind(self, loaded: LoadedRun | None, place: int, told: Text) -> None:
-        """Evidence of the focused finding, and the worst units, where there is room for them."""
+        """Show the focused finding's evidence and the worst units if they fit."""
         fits = loaded is not None and fits_evidence(self._room, told, self.app.size.width - _SIDE_MARGIN)
         if loaded is not None and fits:
             self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, place))
@@ -158,7 +158,7 @@ class OverviewScreen(PageScreen):
             self.query_one("#told").styles.height = "auto" if any(there) else None
 
     def _focus_what_there_is(self) -> None:
-        """The findings, else the ledger."""
+        """Focus the findings, or the ledger if there are none."""
         findings, ledger = self.query_one("#findings", FactTable), self.query_one("#ledger", FactTable)
         if self.focused is None and findings.row_count:
             self.set_focus(findings, scroll_visible=False)
@@ -166,26 +166,28 @@ class OverviewScreen(PageScreen):
             self.set_focus(ledger, scroll_visible=False)
 
 
-#: Lines of a verdict at most: on a terminal as small as they come, and on others.
+#: Limits on the lines of a verdict: in a small terminal, and in others.
 _MAX_VERDICT_SMALL, _MAX_VERDICT = 4, 5
 _SMALL = 30
 _MORE_SIGN = " … (?)"
 _WIDE = 100
-#: Between the facts of a warning.
+#: Separators between the facts of a warning.
 _SEPARATORS = (";", ",", " ·")
-#: Of a table: frame and titles; at least, with one row.
+#: Lines of a table's frame and titles; minimum height of a table with one row.
 _FRAME, MIN_TABLE_HEIGHT = 3, 4
-#: Lines of what is told of a finding, and the room from which on there is no need to save it.
+#: Lines of a finding's description in tight layouts; free lines from which on it is shown in full.
 _MAX_FINDING_LINES, _AMPLE_LINES = 2, 14
-#: From so many lines on they show what stands behind a finding.
+#: Minimum height, in lines, to show a finding's evidence.
 _MIN_EVIDENCE_HEIGHT = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewLayout:
-    """``ledger``: lines of it at most, where it has to give way; ``told``: of what is told of a finding.
+    """Heights of the parts.
 
-    ``is_free``: there is room for all of what is told.  ``below``: lines below the findings.
+    ``ledger``: limit on its lines, None if it fits. ``told``: lines for the description of the focused
+    finding, or of the untested rules if there are no findings. ``is_free``: the description fits in full.
+    ``below``: lines left below the findings.
     """
 
     ledger: int | None = None
@@ -195,7 +197,7 @@ class OverviewLayout:
 
 
 def compute_layout(width: int, left: int, terms: int, findings: int) -> OverviewLayout:
-    """Of the lines that are left for a ledger of some rows, for findings, and for what is told of one."""
+    """Divide `left` lines among a ledger of `terms` rows, the findings, and the description."""
     ledger = terms + _FRAME if terms else 0
     free = left - ledger
     return OverviewLayout(
@@ -209,13 +211,13 @@ def compute_layout(width: int, left: int, terms: int, findings: int) -> Overview
 
 
 def fits_evidence(room: OverviewLayout, told: Text, width: int) -> bool:
-    """Whether evidence and units fit below what is told."""
+    """Return whether evidence and units fit below the description."""
     lines = told.wrap(Console(file=io.StringIO(), width=width), width)
     return room.is_free and room.below - len(lines) >= _MIN_EVIDENCE_HEIGHT
 
 
 def shorten_warning(said: str, width: int) -> str:
-    """A line that is too long ends with a whole fact, and with the key that says all of them."""
+    """Shorten a warning to a whole fact plus the key that shows the full text."""
     if cell_len(said) <= width:
         return said
     kept = chop_cells(said, width - len(_MORE_SIGN))[0]
@@ -224,7 +226,7 @@ def shorten_warning(said: str, width: int) -> str:
 
 
 def wrap_verdict(words: Text, width: int, height: int) -> list[Text]:
-    """Its lines; where they are too many the last one ends with the key that says all of it."""
+    """Wrap the verdict; if it is too long, the last line ends with the key that shows the full text."""
     most = _MAX_VERDICT_SMALL if height < _SMALL else _MAX_VERDICT
     lines = list(words.wrap(Console(file=io.StringIO(), width=width), width))
     if len(lines) > most:

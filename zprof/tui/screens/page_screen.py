@@ -1,7 +1,4 @@
-"""The base class of all screens.
-
-Title line, status line, footer, and filling the screen when data arrives.
-"""
+"""Base class of all screens: title line, status line, footer, and refilling when data arrives."""
 
 from collections.abc import Sequence
 from typing import ClassVar, cast
@@ -24,7 +21,7 @@ from zprof.tui.widgets.fact_table import FactTable
 
 
 class PageScreen(Screen[None]):
-    """A screen of the app.  Subclasses give ``title_of``, ``parts`` and ``fill``."""
+    """A screen of the app. Subclasses define ``name_of``, ``help_of``, ``parts`` and ``fill``."""
 
     name_of: ClassVar[str] = ""
     help_of: ClassVar[str] = ""
@@ -32,16 +29,16 @@ class PageScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: What it was last filled with; None until then.
+        #: State of the last fill, to skip redundant ones; None before the first.
         self.filled: tuple[object, ...] | None = None
 
     @property
     def zprof(self) -> Shell:
-        """The app, by its own type."""
+        """The app, typed as `Shell`."""
         return cast(Shell, self.app)
 
     def compose(self) -> ComposeResult:
-        """Names on top, the screen's own parts, status and keys below."""
+        """Yield the title line, the screen's own widgets, the status line and the footer."""
         yield TitleLine(self.name_of)
         with Vertical(id="body"):
             yield Static("", id="waiting")
@@ -50,15 +47,15 @@ class PageScreen(Screen[None]):
         yield KeyFooter(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Show what there is."""
+        """Show what is loaded."""
         self.refill()
 
     def on_screen_resume(self) -> None:
-        """It may have been loaded, or another rank picked, while this screen was away."""
+        """Refill, because data or selection may have changed while the screen was hidden."""
         self.refill()
 
     def refill(self) -> None:
-        """Fill the screen anew where what it shows has changed."""
+        """Refill the screen if what it shows has changed."""
         if not self.is_mounted:
             return
         for line in (*self.query(StatusLine), *self.query(TitleLine)):
@@ -78,36 +75,36 @@ class PageScreen(Screen[None]):
             self._focus_first()
 
     def _focus_first(self) -> None:
-        """What was hidden while nothing was loaded could not take the focus."""
+        """Focus the first visible widget: widgets hidden before loading could not take the focus."""
         first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
         if first is not None:
             self.set_focus(first, scroll_visible=False)
 
     def parts(self) -> ComposeResult:
-        """The widgets of the screen."""
+        """Yield the widgets of the screen."""
         raise NotImplementedError
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """Show what was loaded."""
+        """Show the loaded run and the selected rank and step."""
         raise NotImplementedError
 
     def further_gaps(self) -> Sequence[Gap]:
-        """What this screen could not find out beside what the report says."""
+        """Return gaps of this screen that are not in the report."""
         return ()
 
     def to_write(self, loaded: LoadedRun) -> LoadedRun:
-        """What ``e`` writes here: the report as it was measured, or with what this screen adds to it."""
+        """Return what ``e`` exports here: the report as measured, or with this screen's additions."""
         return loaded
 
     def focused_table(self) -> TableSource | None:
-        """The table, or picture of one, that has the focus, else the first table of the screen."""
+        """Return the focused table or chart, else the first visible table."""
         if isinstance(self.focused, TableSource):
             return self.focused
         tables = [table for table in self.query(FactTable) if table.display]
         return tables[0] if tables else None
 
 
-#: The screens by their key: name, title, and the title where there is little room.
+#: The screens in the order of their keys: name, title, and short title for narrow terminals.
 SCREEN_TITLES: tuple[tuple[str, str, str], ...] = (
     ("overview", "Overview", "Overview"),
     ("memory", "Memory", "Memory"),
@@ -118,19 +115,19 @@ SCREEN_TITLES: tuple[tuple[str, str, str], ...] = (
     ("plan", "Plan", "Plan"),
 )
 _WIDE = 100
-#: Columns that the name of a run keeps.
+#: Minimum columns of a run's name.
 _MIN_NAME = 12
 
 
 class TitleLine(Static):
-    """The screens and their keys, the present one in reverse."""
+    """The screens and their keys, the current one in reverse."""
 
     def __init__(self, current: str) -> None:
         super().__init__("", id="titles")
         self._current = current
 
     def refresh_from(self, app: Shell) -> None:
-        """Draw it for the width of the terminal."""
+        """Draw the line for the width of the terminal."""
         wide = app.size.width >= _WIDE
         text = Text("zprof ", no_wrap=True, style="bold")
         for number, (name, title, short) in enumerate(SCREEN_TITLES, 1):
@@ -141,19 +138,19 @@ class TitleLine(Static):
 
 
 class StatusLine(Static):
-    """Run, ranks, steps, rank and step picked, gaps."""
+    """Status of the run: ranks, steps, selected rank and step, gaps, progress."""
 
     def __init__(self) -> None:
         super().__init__("", id="status")
 
     def refresh_from(self, app: Shell) -> None:
-        """Draw it."""
+        """Draw the line for the width of the terminal."""
         width = app.size.width - 2
         self.update(Text(shorten(format_status(app, width), width), no_wrap=True))
 
 
 def format_status(app: Shell, width: int) -> str:
-    """One line on what is shown; where it is too long the name of the run gives way first."""
+    """Return the status as one line; if it is too long, the run's name is shortened first."""
     if app.look is None:
         return app.waiting_text()
     facts, selected = app.look.facts, app.selected
@@ -177,25 +174,25 @@ def format_status(app: Shell, width: int) -> str:
 
 
 def _is_default_selection(app: Shell) -> bool:
-    """Whether the step is shown because it is the median one of its rank, and not because it was picked."""
+    """Return whether rank and step are the default, not picked by the user."""
     loaded, selected = app.loaded, app.selected
     return loaded is not None and selected.step is not None and selected == pick_selection(loaded.report)
 
 
 def format_count(number: int, what: str) -> str:
-    """``1 rank``, ``2 ranks``."""
+    """Return a count with its noun: ``1 rank``, ``2 ranks``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-#: Actions whose keys are for wide terminals.
+#: Actions whose keys are only shown in wide terminals.
 _WIDE_ONLY = frozenset({"help"})
 
 
 class KeyFooter(Footer):
-    """Marks what the style sheet hides in narrow terminals."""
+    """Footer that marks keys for the style sheet to hide in narrow terminals."""
 
     def compose(self) -> ComposeResult:
-        """As the footer is, with what is for wide terminals marked."""
+        """Yield the footer's keys, with those for wide terminals marked."""
         for part in super().compose():
             if str(getattr(part, "action", "")).removeprefix("app.") in _WIDE_ONLY:
                 part.add_class("for-room")

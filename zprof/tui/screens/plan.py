@@ -50,15 +50,18 @@ _HELP = (
 )
 _HEADLINE_LINES, _GAP_LINES = 3, 2
 _TALL = 34
-#: Columns of the knobs with their frame, and of the terminal from which on they have so many.
+#: (minimum terminal width, width of the knobs with their frame).
 _KNOB_WIDTHS = ((140, 37), (100, 28), (0, 23))
 _FRAME, _LOWER_TABLES = 3, ("peak", "fit")
-#: Answers that are kept: of all choices of some knobs.
+#: Limit on cached predictions.
 _MAX_ANSWERS = 64
 
 
 class PlanScreen(PageScreen):
-    """Knobs, and measured beside predicted.  ``change`` is what the knobs say, ``planned`` what is shown."""
+    """Knobs, and measured next to predicted values.
+
+    ``change`` is the setting of the knobs, ``planned`` what is shown.
+    """
 
     name_of: ClassVar[str] = "plan"
     help_of: ClassVar[str] = _HELP
@@ -80,7 +83,7 @@ class PlanScreen(PageScreen):
     #plan-right { width: 1fr; height: 1fr; }
     #plan-right FactTable { scrollbar-size-horizontal: 0; }
     """
-    #: Seconds from the last turn of a knob until it is asked what that makes.
+    #: Delay from the last turn of a knob to the start of the prediction.
     pause_s: ClassVar[float] = 0.12
 
     def __init__(self) -> None:
@@ -96,11 +99,11 @@ class PlanScreen(PageScreen):
 
     @property
     def is_reading(self) -> bool:
-        """Whether a prediction is on its way."""
+        """Return whether a prediction is pending."""
         return self._of is not None and self.planned.answer is None
 
     def parts(self) -> ComposeResult:
-        """What is predicted in words, knobs, and tables."""
+        """Yield the headline, the gaps, the knobs and the tables."""
         with Vertical(id="plan"):
             yield CutText(lines=_HEADLINE_LINES, id="plan-said")
             yield CutText(lines=_GAP_LINES, id="plan-gaps")
@@ -112,40 +115,40 @@ class PlanScreen(PageScreen):
                     yield FactTable(id="fit", classes="fill")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """The run as it is at once; another run has knobs of its own."""
+        """Show the unchanged run at once; a newly loaded run resets the knobs."""
         if loaded is not self._of:
             self._of, self.change, self._calibration = loaded, Change(), None
             self._answers.clear()
         self._show(loaded)
 
     def on_resize(self, event: events.Resize) -> None:
-        """More or fewer tables, and lines, fit."""
+        """Redo the layout for the new size."""
         self._cut_gaps()
         if self.filled is not None:
             self._arrange()
 
     def on_knob_list_turned(self, event: KnobList.Turned) -> None:
-        """By one choice, where there is one and it means something."""
+        """Turn the knob by one choice; warn if the knob has no effect."""
         if event.knob.idle:
             self.app.notify(f"{event.knob.title}: {event.knob.idle}", severity="warning", markup=False)
         self._turn(turn_knob(self._knobs, self.change, event.knob.field, event.by))
 
     def on_knob_list_opened(self, event: KnobList.Opened) -> None:
-        """What the knob does."""
+        """Open a popup on the knob."""
         self.app.push_screen(TextPopup(*describe_knob(event.knob, self.change)))
 
     def action_reset(self) -> None:
-        """The knob under the cursor as it was measured."""
+        """Reset the knob under the cursor to its measured value."""
         knob = self.query_one(KnobList).under
         if knob is not None:
             self._turn(replace(self.change, **{knob.field: None}))
 
     def action_reset_all(self) -> None:
-        """All knobs as measured."""
+        """Reset all knobs to their measured values."""
         self._turn(Change())
 
     def action_next_table(self) -> None:
-        """The other of the tables below; where both are seen, the focus goes there."""
+        """Switch to the other lower table; if both are visible, move the focus there."""
         had = self.focused is not None and self.focused.id in _LOWER_TABLES
         at = (
             _LOWER_TABLES.index(str(self.focused.id))
@@ -158,11 +161,11 @@ class PlanScreen(PageScreen):
             self.query_one(f"#{self.front}").focus()
 
     def further_gaps(self) -> tuple[Gap, ...]:
-        """What is not predicted."""
+        """Return what could not be predicted."""
         return self.planned.gaps
 
     def to_write(self, loaded: LoadedRun) -> LoadedRun:
-        """The report with what is predicted here."""
+        """Return the loaded run with the prediction added to its report."""
         if self.planned.outlook is None or loaded is not self._of:
             return loaded
         return replace(loaded, report=replace(loaded.report, outlook=self.planned.outlook))
@@ -173,7 +176,7 @@ class PlanScreen(PageScreen):
             self._show(self._of)
 
     def _show(self, loaded: LoadedRun) -> None:
-        """Knobs and measured numbers at once; what is not predicted yet is asked for."""
+        """Show knobs and measured numbers at once; start a prediction if it is not cached."""
         self._knobs = list_knobs(collect_facts(loaded, self._calibration), self.change)
         wanted = drop_idle_knobs(self._knobs, self.change)
         self.planned = PlannedChange(
@@ -184,7 +187,7 @@ class PlanScreen(PageScreen):
         self._draw(loaded)
 
     def _ask(self) -> None:
-        """After a pause, in which another knob may be turned; of a run that is shown first, at once."""
+        """Predict after a pause, in which another knob may be turned; the first time, at once."""
         if self._pause is not None:
             self._pause.stop()
         if self._answers:
@@ -193,7 +196,7 @@ class PlanScreen(PageScreen):
             self._begin()
 
     def _begin(self) -> None:
-        """One at a time: when that is there, what was asked for last is next."""
+        """Start a prediction unless one is running; when that finishes, the latest change is next."""
         if self._predicting is None and self._of is not None and self.planned.answer is None:
             self._predicting = Predicting(
                 self._of.analysis, self.planned.change, self.zprof.predictor, self.post_message
@@ -201,7 +204,7 @@ class PlanScreen(PageScreen):
             self.zprof.begin(self._predicting)
 
     def on_predicting_done(self, event: Predicting.Done) -> None:
-        """Kept, and shown where it still is what was asked for."""
+        """Cache the answer and show it if it still matches the knobs."""
         self._predicting, done = None, event.predicting
         if self._of is None:
             return
@@ -226,11 +229,11 @@ class PlanScreen(PageScreen):
         self._arrange()
 
     def _cut_gaps(self) -> None:
-        """To one line in low terminals; g lists them all."""
+        """Limit the gaps to one line in low terminals; ``g`` lists them all."""
         self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
 
     def _say(self, part: str, words: Sequence[TextCell]) -> None:
-        """Joined they wrap, which a cell does not."""
+        """Show the words joined into one wrapping text."""
         look = get_look(self.app)
         self.query_one(f"#{part}", CutText).show(Text(" ").join(render_cell(word, look) for word in words))
 
@@ -239,7 +242,7 @@ class PlanScreen(PageScreen):
         return self.app.size.height >= _TALL
 
     def _arrange(self) -> None:
-        """The step always; below it the peak and the fit, or one of them."""
+        """Show the step table, and below it the peak and fit tables or one of them."""
         width = self.app.size.width
         self.query_one(KnobList).styles.width = next(
             columns for least, columns in _KNOB_WIDTHS if width >= least

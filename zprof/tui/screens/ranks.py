@@ -1,7 +1,4 @@
-"""The ranks screen.
-
-A heat map of ranks and steps, the critical path in one line, and the table of ranks.
-"""
+"""The ranks screen: a heat map of ranks and steps, the critical path in one line, the table of ranks."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -24,12 +21,12 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.heat_map import HeatMap
 from zprof.tui.widgets.text import render_cell
 
-#: Keys that work on all of the screen; the others are the heat map's own.
+#: Keys that work on the whole screen; the heat map binds the others itself.
 _METRIC_KEYS = ("m", "M")
 
 
 class RanksScreen(PageScreen):
-    """Heat map, path, table.  ``metric`` is what the heat map shows."""
+    """Heat map, critical path and table. ``metric`` is what the heat map shows."""
 
     name_of: ClassVar[str] = "ranks"
     help_of: ClassVar[str] = (
@@ -52,13 +49,13 @@ class RanksScreen(PageScreen):
         self._tabled: tuple[object, ...] = ()
 
     def parts(self) -> ComposeResult:
-        """From the whole to the single rank."""
+        """Yield the heat map, the critical path and the table of ranks."""
         yield HeatMap(id="heat")
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """From the report; what only depends on it is made once."""
+        """Fill from the report; parts that do not depend on the selection are built once per run."""
         if self._grids is None or self._grids.loaded is not loaded:
             self._grids, self.metric = MetricGrids(loaded), None
         if self.metric is None:
@@ -77,7 +74,7 @@ class RanksScreen(PageScreen):
             self.query_one(FactTable).show(build_ranks_table(loaded))
 
     def action_metric(self, by: int) -> None:
-        """The next metric, or the one before."""
+        """Show the next or previous metric."""
         if self._grids is None or self.metric is None:
             return
         metrics = list(Metric)
@@ -89,7 +86,7 @@ class RanksScreen(PageScreen):
             self.query_one(HeatMap).show(self._grids.of(self.metric))
 
     def on_heat_map_chosen(self, event: HeatMap.Chosen) -> None:
-        """This rank and step on all screens; its timeline, or where it has no step, its memory."""
+        """Select the rank and step on all screens and show the timeline, or memory without a step."""
         self._at = Selection(
             rank=event.rank, step=self.zprof.selected.step if event.step is None else event.step
         )
@@ -99,7 +96,7 @@ class RanksScreen(PageScreen):
             self.zprof.action_show(name)
 
     def on_heat_map_number_asked(self, event: HeatMap.NumberAsked) -> None:
-        """The number, opened."""
+        """Open a popup on the number."""
         if self.zprof.loaded is not None:
             self.zprof.push_screen(NumberPopup(event.number, event.number_title, self.zprof.loaded))
 
@@ -108,7 +105,7 @@ _BETWEEN = "  "
 
 
 class FigureLine(Static):
-    """Shows parts of some cells each; it takes no line without any."""
+    """A line of parts with some cells each; hidden if there are none."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("", id=id)
@@ -116,13 +113,13 @@ class FigureLine(Static):
         self._shown: list[Sequence[Cell]] = []
 
     def show(self, parts: Sequence[Sequence[Cell]]) -> None:
-        """Show these from now on."""
+        """Show these parts."""
         self._parts = parts
         self.display = bool(parts)
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """More or fewer parts fit."""
+        """Redraw, because a different number of parts may fit."""
         self._draw()
 
     def _draw(self) -> None:
@@ -137,5 +134,5 @@ class FigureLine(Static):
         self.update(line)
 
     def shown_figures(self) -> list[Figure]:
-        """The numbers in it."""
+        """Return the displayed numbers."""
         return [cell for cells in self._shown for cell in cells if isinstance(cell, Figure)]

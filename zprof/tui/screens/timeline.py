@@ -1,7 +1,4 @@
-"""The timeline screen.
-
-The ledger of one step of one rank, its lanes, and a description of what is under the cursor.
-"""
+"""The timeline screen: ledger and lanes of one step of one rank, and the event under the cursor."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -30,9 +27,9 @@ from zprof.tui.timeline.step_model import RankStep, StepModel, TimelineCache, fi
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
-#: Rows from which on there is room for all that is known of the event under the cursor.
+#: Minimum height of the description, in rows, to show everything about the event under the cursor.
 _FULL_TEXT_HEIGHT = 15
-#: Lines of the terminal from which on there is room for what the glyphs mean.
+#: Minimum height of the terminal, in lines, to show the legend of glyphs.
 _TALL = 30
 _GLYPHS = (
     "▁ to █: compute by eighths of a cell; ╸ of ━, ▗ of ▄: less than half of it; ◦ •: other host work\n"
@@ -60,7 +57,8 @@ class TimelineScreen(PageScreen):
         "n: to the next exposed gap, x: to the longest; + and -: zoom; [ ] and r: another step or rank.\n"
         "enter: open the event under the cursor. o: the step as a trace for Perfetto."
     )
-    #: Keys of the lanes that work while the ledger has the focus, too; the footer has them of the lanes.
+    #: Lane keys that also work while the ledger has the focus; hidden here because the lanes put them in the
+    #: footer.
     BINDINGS: ClassVar[list[BindingType]] = [
         replace(each, show=False) for each in bindings(Where.TIMELINE) if each.action in _LANE_ACTIONS
     ]
@@ -72,7 +70,7 @@ class TimelineScreen(PageScreen):
     """
 
     class Built(Message):
-        """A timeline is there, or a text that says why not."""
+        """A timeline was built, or a text explains why not."""
 
         def __init__(self, loaded: LoadedRun, key: RankStep, built: StepModel | str) -> None:
             super().__init__()
@@ -82,11 +80,11 @@ class TimelineScreen(PageScreen):
         super().__init__()
         self._kept = TimelineCache()
         self._of: LoadedRun | None = None
-        #: Whether events are being read.
+        #: True while events are being read.
         self.is_reading = False
 
     def parts(self) -> ComposeResult:
-        """Ledger, lanes, words."""
+        """Yield ledger, lanes, description and legend."""
         yield FactTable(id="step", classes="fill")
         yield Lanes(id="lanes")
         yield Static("", id="under")
@@ -94,7 +92,7 @@ class TimelineScreen(PageScreen):
             yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """The ledger at once; the lanes when the events are read."""
+        """Show the ledger at once, and the lanes after their events have been read."""
         self.query_one("#step", FactTable).show(
             build_step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
         )
@@ -118,7 +116,7 @@ class TimelineScreen(PageScreen):
 
     @work(thread=True, exclusive=True, group="timeline", description="read events")
     def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
-        """Read and sort the events of a rank, beside the screen."""
+        """Build the timeline of a rank and step in a worker thread."""
         try:
             built: StepModel | str = build(loaded.run, loaded.analysis, *key)
         except ZprofError as error:
@@ -127,7 +125,7 @@ class TimelineScreen(PageScreen):
             self.post_message(self.Built(loaded, key, built))
 
     def on_timeline_screen_built(self, event: Built) -> None:
-        """Show it, unless something else was picked meanwhile."""
+        """Show the timeline, unless another rank, step or run is selected by now."""
         selected = self.zprof.selected
         if event.loaded is not self._of:
             return
@@ -142,38 +140,38 @@ class TimelineScreen(PageScreen):
             self.query_one(Lanes).say(event.built)
 
     def action_gap(self, by: int) -> None:
-        """In the lanes, to the next exposed gap or the one before."""
+        """Jump to the next or previous exposed gap in the lanes."""
         self.query_one(Lanes).action_gap(by)
 
     def action_longest(self) -> None:
-        """In the lanes, to the longest exposed gap."""
+        """Jump to the longest exposed gap in the lanes."""
         self.query_one(Lanes).action_longest()
 
     def action_zoom(self, by: int) -> None:
-        """In the lanes, see half as much, or twice."""
+        """Zoom the lanes in or out by a factor of two."""
         self.query_one(Lanes).action_zoom(by)
 
     def on_resize(self) -> None:
-        """What the glyphs mean, where there is room for it."""
+        """Show the legend of glyphs if the terminal is tall enough."""
         self.query_one("#glyphs").styles.display = "block" if self.app.size.height >= _TALL else "none"
 
     def on_lanes_moved(self) -> None:
-        """Say what is under the cursor."""
+        """Describe what is under the cursor."""
         under = self.query_one("#under", Static)
         lines = describe_cursor(self.query_one(Lanes), whole=under.size.height >= _FULL_TEXT_HEIGHT)
         under.update(Text("\n".join(lines)))
 
     def on_lanes_opened(self, event: Lanes.Opened) -> None:
-        """A window on the event."""
+        """Open a popup on the event."""
         model = self.query_one(Lanes).model
         if model is not None:
             self.app.push_screen(TextPopup(*describe_event(model, event.lane, event.place)))
 
 
 def describe_cursor(lanes: Lanes, *, whole: bool = False) -> list[str]:
-    """Lines on what is under the cursor: what holds it, the event, the exposed gap; or why there is none.
+    """Return lines on the column, event and gap under the cursor, or why there are none.
 
-    ``whole``: behind them all that a window on the event would say.
+    ``whole``: append everything that a popup on the event would show.
     """
     model, lane, spot = lanes.model, lanes.lane, lanes.spot()
     if model is None:
@@ -193,7 +191,7 @@ def describe_cursor(lanes: Lanes, *, whole: bool = False) -> list[str]:
     return [printable(line) if line != "\n" else "" for line in lines if line]
 
 
-#: Terms in the order in which they are shown, with their words; the last is no term of the sum.
+#: Ledger terms in display order with their titles; the last one is not part of the sum.
 _TERMS = (
     ("compute_ns", "compute"),
     ("exposed_transfer_ns", "transfer"),
@@ -216,9 +214,10 @@ _SAYS = {
 
 
 def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
-    """One row in milliseconds; none where the step was not timed.  Titles are the key to the glyphs.
+    """Return a table with the step's ledger in ms, without a row if the step was not timed.
 
-    Of a rank with collectives that not all ranks were seen in, the wait and the transfer are bounds.
+    Titles double as the legend of glyphs. If not all ranks of the rank's collectives were seen, wait is a
+    lower and transfer an upper bound.
     """
     columns = [Column(title="step ms", says="wall time of the step", numeric=True)]
     for term, word in _TERMS:
@@ -235,7 +234,7 @@ def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool
 
 
 def find_step_place(loaded: LoadedRun, selected: Selection) -> int | None:
-    """Where the report has this step of this rank."""
+    """Return the index of this rank's step in the report, or None."""
     for place, entry in enumerate(loaded.report.time.steps):
         if entry.rank == selected.rank and entry.step == selected.step:
             return place

@@ -1,1 +1,1 @@
-"""The timeline of one rank and step, independent of how it is drawn."""
+"""Timeline of one step of one rank: lanes of events, exposed gaps, and the visible window."""

@@ -1,4 +1,4 @@
-"""Build the timeline of one step of one rank from its events and from what the analysis found."""
+"""Build the timeline of one step of one rank from its events and from the analysis."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from zprof.tui.timeline.make_lanes import (
 )
 from zprof.tui.timeline.step_model import StepModel
 
-#: Streams and threads beyond these are left out, those that did least first.
+#: Limit on stream and thread lanes; the least busy ones are left out.
 MAX_LANES = 24
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTimes:
-    """When each row of the view was, since the begin of the step, and whether it touches the step."""
+    """Start and end of each view row since the start of the step, and whether it overlaps the step."""
 
     start_ns: Int64s
     end_ns: Int64s
@@ -41,11 +41,11 @@ class RowTimes:
 
 
 def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
-    """The timeline of one step of one rank.
+    """Build the timeline of one step of one rank.
 
     Raises:
         MissingData: the rank or the step was not timed.
-        BadInput: the table of events is damaged.
+        BadInput: the events table is damaged.
     """
     tracks = find_tracks(analysis, rank)
     begin, end = _find_step(tracks, step)
@@ -83,10 +83,10 @@ def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
 
 
 def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
-    """What the analysis kept of a rank.
+    """Return the analysed tracks of a rank.
 
     Raises:
-        MissingData: it was not timed.
+        MissingData: the rank was not timed.
     """
     for tracks in analysis.tracks:
         if tracks.rank == rank:
@@ -113,7 +113,7 @@ def _time_rows(found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
 
 
 def _select_rows(found: ClassifiedEvents, cut: RowTimes) -> Mask:
-    """Rows of the whole table: those of the step, and the calls that launched what a device ran in it."""
+    """Return a mask of the rows in the step plus the calls that launched its device work."""
     view = found.view
     work = view.correlation[cut.inside & view.category_is(*WORK_CATEGORIES)]
     calls = view.category_is(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
@@ -121,9 +121,9 @@ def _select_rows(found: ClassifiedEvents, cut: RowTimes) -> Mask:
 
 
 def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
-    """Of this rank, by start, with times since the begin of the step.
+    """Return this rank's collectives by start, with times since the start of the step.
 
-    ``last_lateness_ns``: that of the rank that came last, while ``lateness_ns`` is this rank's own.
+    ``last_lateness_ns`` is the lateness of the last rank to arrive; ``lateness_ns`` is this rank's own.
     """
     rows = analysis.collectives
     touches = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
@@ -140,7 +140,7 @@ def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) 
 def _find_collective_spans(
     table: pa.Table, found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
 ) -> Intervals:
-    """When collectives ran that can hold this rank up, those of no step among them."""
+    """Return intervals of collectives that can block this rank, also those without a step."""
     rows = table.to_pandas()
     rows = rows[rows["end_ns"] >= rows["start_ns"]]
     if found.on_device:
@@ -151,7 +151,7 @@ def _find_collective_spans(
 def _make_work_lanes(
     found: ClassifiedEvents, cut: RowTimes, kept: Mask, exposed: ExposedTime, length_ns: int
 ) -> tuple[list[Lane], int]:
-    """Streams by number, then threads, the main one first; and how many are left out."""
+    """Return lanes of streams by number, then threads with the main one first; and the number left out."""
     row = np.cumsum(kept) - 1
     lanes = []
     for kind, rows in ((LaneKind.STREAM, found.on_stream), (LaneKind.THREAD, ~found.on_stream)):

@@ -1,4 +1,4 @@
-"""Describe what is under the timeline's cursor: some lines for the screen, everything for a popup.
+"""Describe what is under the timeline's cursor: a few lines for the screen, everything for a popup.
 
 Times here are of single events, not leaves of the report. All names are made printable.
 """
@@ -21,12 +21,12 @@ _MAX_GROUP = 40
 
 
 def format_at(time_ns: float) -> str:
-    """A time since the begin of the step."""
+    """Format a time since the start of the step."""
     return f"{time_ns / 1e6:+.3f} ms"
 
 
 def describe_collective(row: Row) -> list[str]:
-    """What is known of a collective, from the analysis of all ranks."""
+    """Return lines with everything that the analysis of all ranks knows about a collective."""
     least, most = ("at least ", "at most ") if row["bound"] else ("", "")
     wait = f"{least}{_format_ns_of(row, 'wait_ns')}, of it exposed {_format_ns_of(row, 'exposed_wait_ns')}"
     transfer = (
@@ -72,19 +72,19 @@ def _format_last_rank(row: Row) -> str:
 
 
 def _format_group(row: Row) -> str:
-    """Its name, which of many ranks is the list of them all, and its size where that was recorded."""
+    """Format the group's name (long rank lists are shortened) and its size if it was recorded."""
     size = int(row["group_size"])
     return f"{shorten(str(row['group']), _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"
 
 
 def name_collective(row: Row) -> str:
-    """Its kind, and of which unit."""
+    """Return the collective's kind and unit."""
     unit: str = "" if pd.isna(row["unit"]) else f" of {row['unit']}"
     return printable(f"{row['kind']}{unit}"[:MAX_NAME])
 
 
 def describe_exposure(row: Row) -> str:
-    """What of it held the rank up; of what could not be matched the transfer is the most that it can be."""
+    """Return the exposed part of a collective; if unmatched, its transfer is an upper bound."""
     waited, moved = int(row["exposed_wait_ns"]), int(row["exposed_transfer_ns"])
     late = f" for rank {int(row['last_rank'])}" if waited and row["last_rank"] >= 0 else ""
     parts = [f"waits {format_ns(waited)}{late}"] if waited else []
@@ -97,7 +97,7 @@ def _format_ns_of(row: Row, name: str) -> str:
 
 
 def format_fact(name: str, text: str) -> str:
-    """A line of a window: what it is, and what is known of it."""
+    """Format a line of a popup: name and value."""
     return f"{name:<11} {printable(text)}"
 
 
@@ -110,13 +110,13 @@ ROLE_NAMES: Mapping[Role, str] = {
     Role.UNEXPLAINED: "unexplained",
     Role.HOST: "other host work",
 }
-#: Of the ranges and operators around an event so many are named.
+#: Limit on the enclosing ranges and operators that are listed.
 _MAX_ENCLOSING = 6
 _MAX_SHORT_NAME = 60
 
 
 def describe_target(lane: Lane, spot: CursorTarget) -> str:
-    """When it is, and what share of it each role holds."""
+    """Return time, lane and the share of each role under the cursor."""
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in spot.shares.items()]
     held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
     of = f" of {'the gap' if spot.is_gap else 'the column'}" if parts else ""
@@ -124,7 +124,7 @@ def describe_target(lane: Lane, spot: CursorTarget) -> str:
 
 
 def describe_item(model: StepModel, lane: Lane, spot: CursorTarget) -> str:
-    """The event under the cursor in a line."""
+    """Return one line on the event under the cursor."""
     place = spot.place
     if place is None:
         return ""
@@ -136,7 +136,7 @@ def describe_item(model: StepModel, lane: Lane, spot: CursorTarget) -> str:
 
 
 def describe_gap(model: StepModel, gap: ExposedGap | None) -> str:
-    """An exposed gap, and what blocks the rank in it."""
+    """Return one line on an exposed gap and the collective that blocks the rank in it."""
     if gap is None:
         return ""
     said = (
@@ -150,7 +150,7 @@ def describe_gap(model: StepModel, gap: ExposedGap | None) -> str:
 
 
 def describe_event(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
-    """Title and text of a window on an event."""
+    """Return title and text of the popup on an event."""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
     if lane.kind is LaneKind.COLLECTIVES:
@@ -175,7 +175,7 @@ def describe_event(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
 
 
 def _shorten_name(model: StepModel, lane: Lane, row: int) -> str:
-    """Of a kernel the function alone, without its types."""
+    """Return the event's name; for a kernel the function name without template arguments."""
     name = _name_item(model, lane, row)
     return (parse_function_name(name) or name) if lane.kind is LaneKind.STREAM else name
 
@@ -217,7 +217,7 @@ def _format_enclosing(model: StepModel, lane: Lane, place: int) -> list[str]:
 
 
 def _format_gap_before(model: StepModel, lane: Lane, place: int) -> list[str]:
-    """The exposed gap that ends between the work before on this lane and this event."""
+    """Describe the exposed gap between the previous compute on this lane and this event, if any."""
     start = int(lane.items.start_ns[place])
     work = lane.items.kind == Kind.COMPUTE
     work &= lane.items.end_ns <= start
@@ -229,7 +229,7 @@ def _format_gap_before(model: StepModel, lane: Lane, place: int) -> list[str]:
 
 
 def _find_collective(model: StepModel, start: int, end: int) -> Row | None:
-    """The collective that an event of a stream or a thread carries out, or waits for."""
+    """Return the collective that a stream or thread event executes or waits for, or None."""
     rows = model.collectives
     exact = rows[(rows["start_ns"] == start) & (rows["end_ns"] == end)]
     waits = rows[rows["wait_start_ns"] == start]

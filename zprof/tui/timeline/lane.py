@@ -1,7 +1,6 @@
-"""A lane of the timeline.
+"""A lane of the timeline: its events searchable by time, and the share of each role per column.
 
-Its events, searchable by time, and the share of each role in any stretch, prepared once so that a column
-costs O(log n).
+Both are prepared once, so that a column costs O(log n).
 """
 
 import math
@@ -18,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Role(StrEnum):
-    """What a column of a lane shows; all but the last are terms of the ledger, by their names in it."""
+    """Role that a column of a lane shows; all but the last are ledger terms under their report names."""
 
     COMPUTE = "compute_ns"
     TRANSFER = "exposed_transfer_ns"
@@ -31,10 +30,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cover:
-    """A set of intervals.  ``edges``: begins and ends in turn; ``before``: its length left of each edge.
+    """A set of intervals, prepared to measure its length between any two times.
 
-    Between two edges the length grows by one or by nothing a nanosecond, so that linear interpolation is
-    exact: times are since the begin of a step, whole numbers far below 2**53.
+    ``edges``: alternating starts and ends. ``before``: covered length left of each edge. Between two edges
+    the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact: times are
+    integers since the start of a step, far below 2**53.
     """
 
     edges: Floats
@@ -42,11 +42,11 @@ class Cover:
 
     @property
     def length_ns(self) -> int:
-        """Of all of it."""
+        """Total covered length."""
         return int(self.before[-1]) if len(self.before) else 0
 
     def between(self, points: Floats) -> Floats:
-        """Its length between each two neighbours of some ascending points."""
+        """Return the covered length between each pair of neighbouring points; points must be ascending."""
         if not len(self.edges):
             return np.zeros(max(0, len(points) - 1))
         lengths: Floats = np.diff(np.interp(points, self.edges, self.before))
@@ -54,7 +54,7 @@ class Cover:
 
 
 def build_cover(spans: Intervals) -> Cover:
-    """Prepare a set of intervals, in any order, which may overlap."""
+    """Build a cover from intervals in any order, which may overlap."""
     merged = union(spans)
     lengths = np.zeros(2 * len(merged))
     lengths[1::2] = merged[:, 1] - merged[:, 0]
@@ -62,7 +62,7 @@ def build_cover(spans: Intervals) -> Cover:
 
 
 class Kind(IntEnum):
-    """What an event is, as the analysis has it."""
+    """Kind of an event as the analysis classifies it."""
 
     RANGE = 0
     HOST = 1
@@ -74,7 +74,7 @@ class Kind(IntEnum):
 
 
 _COMMUNICATION_KINDS = (Kind.COLLECTIVE, Kind.WAIT, Kind.NAMELESS)
-#: The events behind a role, and in which order others stand for them where there are none.
+#: Kinds of events to show for a role, in order of preference.
 _KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
     Role.COMPUTE: (Kind.COMPUTE,),
     Role.TRANSFER: _COMMUNICATION_KINDS,
@@ -88,9 +88,10 @@ _KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Items:
-    """Events by start, since the begin of the step.  ``row``: where each is described; ``kind``: of each.
+    """Events sorted by start, with times since the start of the step.
 
-    ``reach``: the latest end up to each, so that those that hold an instant are found by it.
+    ``row``: where each event is described. ``kind``: kind of each event. ``reach``: running maximum of the
+    ends, which finds the events that contain an instant.
     """
 
     start_ns: Int64s
@@ -103,8 +104,8 @@ class Items:
         return len(self.row)
 
     def touching(self, begin_ns: float, end_ns: float) -> Int64s:
-        """Places of those that lie at least in part in a stretch."""
-        # whole numbers: numpy would make a copy of all times to compare them with a fraction
+        """Return the indices of events that overlap an interval."""
+        # Integer bounds: numpy would copy all times to compare them with a float.
         low = int(np.searchsorted(self.reach, math.floor(begin_ns), side="right"))
         high = int(np.searchsorted(self.start_ns, math.ceil(end_ns), side="left"))
         if high <= low:
@@ -112,7 +113,11 @@ class Items:
         return low + np.flatnonzero(self.end_ns[low:high] > begin_ns)
 
     def chosen(self, begin_ns: float, end_ns: float, role: Role | None) -> int | None:
-        """The place of the event that a stretch shows: of its role, the longest there, the innermost."""
+        """Return the index of the event to show for an interval, or None.
+
+        Events of its role come first, then other work, then ranges; among them the one with the largest
+        overlap, and of equal ones the shortest (innermost).
+        """
         places = self.touching(begin_ns, end_ns)
         behind = places[np.isin(self.kind[places], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
         work = places[self.kind[places] != Kind.RANGE]
@@ -122,7 +127,7 @@ class Items:
         return None
 
     def around(self, place: int) -> list[int]:
-        """Places of the events that enclose one, the innermost first."""
+        """Return the indices of the events that enclose one, innermost first."""
         start, end = int(self.start_ns[place]), int(self.end_ns[place])
         places = self.touching(start, max(end, start + 1))
         places = places[(self.start_ns[places] <= start) & (self.end_ns[places] >= end) & (places != place)]
@@ -136,7 +141,7 @@ class Items:
 
 
 def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray[np.int8]) -> Items:
-    """Events in any order."""
+    """Build items from events in any order."""
     order = np.lexsort((-end_ns, start_ns))
     end = end_ns[order]
     return Items(
@@ -152,12 +157,12 @@ def _to_ints(kinds: Collection[Kind]) -> list[int]:
     return [int(kind) for kind in kinds]
 
 
-#: In place of a role where nothing ran.
+#: Stands for the role of a column in which nothing ran.
 IDLE = -1
 
 
 class LaneKind(StrEnum):
-    """What a lane is made of; the names of ``PHASES`` and ``UNITS`` are written into them."""
+    """Content of a lane; lanes of ``PHASES`` and ``UNITS`` have names written into them."""
 
     PHASES = "phases"
     UNITS = "units"
@@ -168,9 +173,10 @@ class LaneKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lane:
-    """One row.  ``names``: what ``items.row`` points to where the lane has names written into it.
+    """One row of the timeline.
 
-    ``shows_idle``: nothing in it means that the rank does nothing, as far as this lane tells.
+    ``names``: what ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column means that
+    the rank is idle as far as this lane shows.
     """
 
     key: str
@@ -184,20 +190,21 @@ class Lane:
 
     @property
     def busy_ns(self) -> int:
-        """How long anything ran in it."""
+        """Total time in which anything ran in the lane."""
         return sum(cover.length_ns for cover in self.covers.values())
 
     @property
     def is_named(self) -> bool:
-        """Whether names stand in it, rather than glyphs."""
+        """Return whether the lane shows names instead of glyphs."""
         return self.kind in (LaneKind.PHASES, LaneKind.UNITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
-    """A view of a lane: for each column the role that holds most of it, and the shares of all roles.
+    """A lane drawn in columns: the dominant role of each column, and the shares of all roles.
 
-    ``first``: the place of that role in ``roles``, ``IDLE`` where nothing ran.
+    ``shares`` has shape (roles, columns). ``first``: index of the dominant role in ``roles``, `IDLE` if
+    nothing ran.
     """
 
     roles: tuple[Role, ...]
@@ -205,18 +212,18 @@ class Columns:
     first: Int64s
 
     def share(self, column: int) -> dict[Role, float]:
-        """What holds a column, the most first."""
+        """Return the share of each role in a column, largest first."""
         found = {role: float(self.shares[place, column]) for place, role in enumerate(self.roles)}
         return dict(sorted(((r, s) for r, s in found.items() if s > 0), key=lambda pair: -pair[1]))
 
     def role(self, column: int) -> Role | None:
-        """The role that holds most of a column."""
+        """Return the dominant role of a column, or None if nothing ran."""
         place = int(self.first[column])
         return None if place == IDLE else self.roles[place]
 
 
 def compute_columns(lane: Lane, edges: Floats) -> Columns:
-    """The columns between neighbouring edges: O(columns log n)."""
+    """Return the columns between neighbouring edges, in O(columns log n)."""
     roles = tuple(lane.covers)
     width = max(0, len(edges) - 1)
     if not roles or not width:

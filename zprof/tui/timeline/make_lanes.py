@@ -1,6 +1,6 @@
-"""Make the lanes of a step.
+"""Make the lanes of a step: phases, units, collectives, streams and threads.
 
-Classify events by the roles that the ledger uses, then phases, units, streams, threads and collectives.
+Events are first classified by the roles that the ledger uses.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ _ROLE_WORDS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExposedTime:
-    """When communication held the rank up in the step: before and after the last rank came."""
+    """Exposed communication in the step: before and after the last rank arrived."""
 
     waiting: Intervals
     moving: Intervals
 
     @property
     def all(self) -> Intervals:
-        """Both."""
+        """Union of both."""
         return union(self.waiting, self.moving)
 
 
@@ -62,7 +62,7 @@ def make_work_lane(
     on_device: bool,
     length_ns: int,
 ) -> Lane | None:
-    """The lane of a stream or thread; None where it only has annotations."""
+    """Return the lane of a stream or thread, or None if it only has annotations."""
     carries = is_main and not on_device
 
     def of(*wanted: Kind) -> Intervals:
@@ -93,7 +93,7 @@ def make_work_lane(
 
 
 def make_collective_lane(collectives: pd.DataFrame, ran: Intervals, exposed: ExposedTime) -> Lane | None:
-    """All collectives of the rank: waiting, moving, hidden; None where nothing communicates."""
+    """Return the lane of all collectives (wait, transfer, hidden), or None if there are none."""
     parts = {
         Role.TRANSFER: exposed.moving,
         Role.WAIT: exposed.waiting,
@@ -130,7 +130,7 @@ def _split_stream(
 def _split_main_thread(
     compute: Intervals, copies: Intervals, waits: Intervals, busy: Intervals, exposed: ExposedTime
 ) -> dict[Role, Intervals]:
-    """A rank that computes on its CPU: the terms of its ledger, and what is none of them."""
+    """Split a CPU rank's main thread into its ledger terms and other host work."""
     computes = subtract(compute, union(waits, copies))
     known = union(computes, exposed.all)
     copied = subtract(copies, union(waits, known))
@@ -155,7 +155,7 @@ def _split_thread(collective: Intervals, busy: Intervals, exposed: ExposedTime) 
 def _format_label(
     kind: LaneKind, number: int, covers: Mapping[Role, Cover], *, is_main: bool, on_device: bool
 ) -> str:
-    """``s7 compute``, ``main``, ``t16144 comm``: what most of it is."""
+    """Return a label by the dominant role: ``s7 compute``, ``main thread``, ``t16144 comm``."""
     if kind is LaneKind.THREAD and is_main:
         return "cpu main" if on_device else "main thread"
     most = max(covers, key=lambda role: covers[role].length_ns)
@@ -164,14 +164,14 @@ def _format_label(
     return f"t{number}" if most is Role.HOST else f"t{number} comm"
 
 
-#: Functions of Python and the profiler's own overhead are left out.
+#: Excludes Python functions and the profiler's own overhead.
 _HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
 _DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassifiedEvents:
-    """Rows of the view: what each is, and on which lane.  ``main``: the thread of the program."""
+    """Rows of the view with their kind and lane. ``main``: the program's main thread."""
 
     view: EventView
     kind: npt.NDArray[np.int8]
@@ -181,7 +181,7 @@ class ClassifiedEvents:
 
 
 def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents:
-    """Sort a rank's table of events; ``collectives`` is its table of collectives."""
+    """Classify a rank's table of events; ``collectives`` is its table of collectives."""
     view = EventView(events, _HOST | _DEVICE)
     kind = np.full(len(view.spans), Kind.RANGE, dtype=np.int8)
     operators = view.category_is("cpu_op")
@@ -218,7 +218,7 @@ def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
 
 
 def _is_communication(name: str) -> bool:
-    """Whether a thread of a communication library carries a collective out in this range."""
+    """Return whether a communication library's thread executes a collective in this range."""
     found = parse_range(name)
     return name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")) or (
         found is not None and found.verb is RangeVerb.COMM
@@ -228,7 +228,7 @@ def _is_communication(name: str) -> bool:
 def make_phase_lane(
     events: pa.Table, marks: pd.DataFrame, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
 ) -> Lane | None:
-    """Forward, backward, optimizer as the host went through them; None where nothing tells."""
+    """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)
     edges = _find_edges(evidence, begin_ns, end_ns)
     steps = np.tile(np.array([[begin_ns, end_ns]], dtype=np.int64), (len(edges), 1))
@@ -247,7 +247,7 @@ def make_phase_lane(
 def make_unit_lane(
     found: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
 ) -> Lane | None:
-    """Units by the ranges of an engine that say which one computes; None where there are none."""
+    """Return the lane of units from an engine's compute ranges, or None if there are none."""
     view = found.view
     rows = inside & view.category_is("user_annotation") & (view.thread == found.main)
     rows = np.flatnonzero(view.name_is(rows, lambda name: _parse_unit(name) is not None))
@@ -267,7 +267,7 @@ def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, name
 
 
 def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:
-    """All instants of the step at which the phase may change."""
+    """Return all instants of the step at which the phase may change."""
     sets = (
         evidence.forward,
         evidence.backward,

@@ -1,4 +1,4 @@
-"""The timeline of one step of one rank: lanes, events, exposed gaps; and a bounded cache of recent ones.
+"""Timeline of one step of one rank: lanes, events, exposed gaps; and a bounded cache of recent ones.
 
 Times are since the start of the step.
 """
@@ -18,7 +18,7 @@ from zprof.tui.timeline.lane import Lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A row of the table of events."""
+    """A row of the events table."""
 
     name: str
     category: str
@@ -32,11 +32,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepModel:
-    """Lanes, from top to bottom, and what they point to.
+    """Lanes from top to bottom, and the data they refer to.
 
-    ``gaps``: when communication held the rank up, disjoint.  ``collectives``: those of this rank that touch
-    the step.  ``events``: the rows that lanes point to, and the calls that launched them, at ``starts_ns``.
-    ``left_out``: streams and threads that are not among the lanes, for they did least.
+    ``gaps``: disjoint intervals of exposed communication. ``collectives``: those of this rank that overlap
+    the step. ``events``: the rows that lanes refer to and the calls that launched them; they start at
+    ``starts_ns``. ``left_out``: number of streams and threads without a lane, because they were the least
+    busy.
     """
 
     rank: int
@@ -52,11 +53,11 @@ class StepModel:
 
     @property
     def weight(self) -> int:
-        """How many rows are held."""
+        """Number of rows held."""
         return int(self.events.num_rows + len(self.collectives))
 
     def event(self, row: int) -> Event:
-        """One event, its names looked up."""
+        """Return one event with its names decoded."""
         values = {name: self.events.column(name)[row].as_py() for name in self.events.column_names}
         return Event(
             name=str(values["name"]),
@@ -70,7 +71,7 @@ class StepModel:
         )
 
     def launch_of(self, event: Event) -> Event | None:
-        """The host's call that launched work of a device, where it is in the trace."""
+        """Return the host call that launched a device event, or None if it is not in the trace."""
         if event.stream is None or not event.correlation:
             return None
         same = pc.fill_null(pc.equal(self.events.column("correlation"), event.correlation), False)
@@ -83,7 +84,7 @@ class StepModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedGap:
-    """One of ``count`` gaps, with the place of the collective that most of it lies in; None where none is."""
+    """One of ``count`` gaps; ``collective`` is the row that covers most of it, None if there is none."""
 
     place: int
     count: int
@@ -93,12 +94,12 @@ class ExposedGap:
 
     @property
     def length_ns(self) -> int:
-        """How long the rank was held up."""
+        """Length of the gap."""
         return self.end_ns - self.begin_ns
 
 
 def find_gap(model: StepModel, begin_ns: float, end_ns: float) -> ExposedGap | None:
-    """The longest gap that lies at least in part in a stretch."""
+    """Return the gap with the largest overlap with an interval, or None."""
     gaps = model.gaps
     touching = np.flatnonzero((gaps[:, 0] < end_ns) & (gaps[:, 1] > begin_ns))
     if not len(touching):
@@ -108,7 +109,7 @@ def find_gap(model: StepModel, begin_ns: float, end_ns: float) -> ExposedGap | N
 
 
 def find_next_gap(gaps: Intervals, cursor_ns: int, by: int) -> int | None:
-    """The place of the first gap behind the cursor, or with ``by`` -1 of the last one before it."""
+    """Return the index of the first gap after the cursor, or with ``by`` -1 of the last one before it."""
     if by > 0:
         place = int(np.searchsorted(gaps[:, 0], cursor_ns, side="right"))
     else:
@@ -117,12 +118,12 @@ def find_next_gap(gaps: Intervals, cursor_ns: int, by: int) -> int | None:
 
 
 def find_longest_gap(gaps: Intervals) -> int | None:
-    """The place of the longest gap."""
+    """Return the index of the longest gap, or None if there are none."""
     return int(np.argmax(gaps[:, 1] - gaps[:, 0])) if len(gaps) else None
 
 
 def get_gap(model: StepModel, place: int) -> ExposedGap:
-    """A gap by its place."""
+    """Return the gap at an index."""
     begin, end = (int(edge) for edge in model.gaps[place])
     return ExposedGap(
         place=place,
@@ -134,7 +135,7 @@ def get_gap(model: StepModel, place: int) -> ExposedGap:
 
 
 def _find_blocking_collective(collectives: pd.DataFrame, begin: int, end: int) -> int | None:
-    """Of those that hold the rank up the one that most of the gap lies in."""
+    """Return the row of the exposed collective that covers most of the gap, or None."""
     start, stop = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     inside = np.minimum(stop, end) - np.maximum(start, begin)
     exposed = (collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]).to_numpy(np.int64)
@@ -145,13 +146,13 @@ def _find_blocking_collective(collectives: pd.DataFrame, begin: int, end: int) -
 
 
 MAX_TIMELINES = 8
-#: Rows of events in all of them; the last one is kept, however large it is.
+#: Limit on the event rows of all cached timelines; the latest one is kept however large it is.
 MAX_EVENT_ROWS = 4_000_000
 RankStep = tuple[int, int]
 
 
 class TimelineCache:
-    """Timelines by rank and step, those used last."""
+    """Least-recently-used cache of timelines by rank and step."""
 
     def __init__(self) -> None:
         self._models: OrderedDict[RankStep, StepModel] = OrderedDict()
@@ -160,20 +161,20 @@ class TimelineCache:
         return len(self._models)
 
     def get(self, key: RankStep) -> StepModel | None:
-        """A kept one."""
+        """Return the cached timeline, or None."""
         if key in self._models:
             self._models.move_to_end(key)
         return self._models.get(key)
 
     def put(self, key: RankStep, model: StepModel) -> None:
-        """Keep one, and let go of the oldest where they are too many."""
+        """Cache a timeline and evict the least recently used ones over the limits."""
         self._models[key] = model
         self._models.move_to_end(key)
         while len(self._models) > 1 and (len(self._models) > MAX_TIMELINES or self._rows() > MAX_EVENT_ROWS):
             self._models.popitem(last=False)
 
     def clear(self) -> None:
-        """Let go of all: another run was loaded."""
+        """Remove all timelines, because another run was loaded."""
         self._models.clear()
 
     def _rows(self) -> int:

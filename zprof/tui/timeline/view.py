@@ -1,6 +1,6 @@
-"""The visible part of a step and the cursor.
+"""The visible part of a step and the cursor: zoom, pan, jump to a gap.
 
-Zoom, pan, go to a gap, and find what is under the cursor in a lane.
+Also finds what is under the cursor in a lane.
 """
 
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ import numpy as np
 from zprof.analysis.intervals import Intervals
 from zprof.tui.timeline.lane import Floats, Lane, Role, compute_columns
 
-#: No less is ever shown: a column is then some nanoseconds.
+#: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.
 MIN_SPAN_NS = 1_000
-#: So much of the view stays ahead of the cursor while it moves, where there is more to see.
+#: One part in this many of the view stays ahead of the moving cursor, if the step continues there.
 _MARGIN_FRACTION = 8
-#: A gap is zoomed to where it is shown as less than a column in so many, or does not fit.
+#: Jumping to a gap zooms if the gap is shorter than the view divided by this, or longer than 3/4 of it.
 _MIN_GAP_FRACTION = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """``[begin_ns, end_ns)`` of a step of ``length_ns``; times since the begin of the step."""
+    """The window ``[begin_ns, end_ns)`` of a step of ``length_ns``; times since the start of the step."""
 
     length_ns: int
     begin_ns: int
@@ -29,31 +29,31 @@ class View:
 
     @property
     def span_ns(self) -> int:
-        """How much is seen."""
+        """Length of the window."""
         return self.end_ns - self.begin_ns
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the step is seen."""
+        """Return whether the whole step is visible."""
         return self.span_ns >= self.length_ns
 
     def edges(self, width: int) -> Floats:
-        """Begins and ends of the columns."""
+        """Return the edges of `width` columns, in ns: ``width + 1`` values."""
         return np.linspace(self.begin_ns, self.end_ns, width + 1)
 
     def column(self, width: int) -> int:
-        """The column of the cursor."""
+        """Return the column of the cursor."""
         place = (self.cursor_ns - self.begin_ns) * width // max(1, self.span_ns)
         return int(min(max(0, place), max(0, width - 1)))
 
     def zoomed(self, factor: float) -> "View":
-        """See so many times as much, with the cursor where it is on the screen."""
+        """Return the view with its length scaled by `factor`, and with the cursor in the same column."""
         span = self._span(self.span_ns * factor)
         begin = self.cursor_ns - (self.cursor_ns - self.begin_ns) * span // max(1, self.span_ns)
         return self._from(begin, span)
 
     def moved(self, columns: int, width: int) -> "View":
-        """Move the cursor, and the view with it where it comes near the edge."""
+        """Return the view with the cursor moved by columns, scrolled if it gets close to the edge."""
         step = self.span_ns / max(1, width)
         middle = self.begin_ns + (self.column(width) + columns + 0.5) * step
         there = self.at(round(middle))
@@ -66,15 +66,15 @@ class View:
         return there
 
     def at(self, time_ns: int) -> "View":
-        """The cursor there."""
+        """Return the view with the cursor at a time, clamped to the step."""
         return replace(self, cursor_ns=min(max(0, time_ns), max(0, self.length_ns - 1)))
 
     def whole(self) -> "View":
-        """All of the step."""
+        """Return the view of the whole step."""
         return replace(self, begin_ns=0, end_ns=max(1, self.length_ns))
 
     def onto(self, begin_ns: int, end_ns: int) -> "View":
-        """The cursor at the begin of a stretch, and all of that seen large enough."""
+        """Return the view with the cursor at the start of an interval, zoomed so that it is well visible."""
         there, length = self.at(begin_ns), max(1, end_ns - begin_ns)
         fits = self.span_ns // _MIN_GAP_FRACTION <= length <= self.span_ns * 3 // 4
         span = self.span_ns if fits else self._span(length * 4)
@@ -84,7 +84,7 @@ class View:
         return there._from(begin_ns + length // 2 - span // 2, span)
 
     def of(self, length_ns: int) -> "View":
-        """The same part of another step, as far as that has it; all of it where all was seen."""
+        """Return the same part of another step, clamped to it; a whole view stays whole."""
         other = replace(self, length_ns=max(1, length_ns)).at(self.cursor_ns)
         return other.whole() if self.is_whole else other._from(self.begin_ns, other._span(self.span_ns))
 
@@ -94,7 +94,7 @@ class View:
     def _from(
         self, begin: int, span: int, *, earliest: int | None = None, latest: int | None = None
     ) -> "View":
-        """From there, but within the step, and not before ``earliest`` or behind ``latest``."""
+        """Return the view starting at `begin`, clamped to the step and to ``earliest`` and ``latest``."""
         if latest is not None:
             begin = min(begin, latest)
         if earliest is not None:
@@ -104,17 +104,18 @@ class View:
 
 
 def make_first_view(length_ns: int) -> View:
-    """All of a step, the cursor in front."""
+    """Return the view of a whole step with the cursor at its start."""
     length = max(1, length_ns)
     return View(length_ns=length, begin_ns=0, end_ns=length, cursor_ns=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorTarget:
-    """A stretch of a lane.
+    """The interval of a lane under the cursor.
 
-    ``shares``: what of it each role holds, the most first; ``place``: that of the event that it shows, None
-    where there is none, of ``count``; ``column_ns``: how long a column is.  ``is_gap``: it is a gap.
+    ``shares``: share of the interval per role, largest first. ``place``: index of the event to show, None if
+    there is none. ``count``: events in the interval. ``column_ns``: length of a column. ``is_gap``: the
+    interval is an exposed gap instead of a column.
     """
 
     begin_ns: float
@@ -127,7 +128,7 @@ class CursorTarget:
 
 
 def find_cursor_target(lane: Lane, gaps: Intervals, view: View, width: int) -> CursorTarget:
-    """What the cursor is on in so many columns."""
+    """Return what the cursor is on if the view is drawn in `width` columns."""
     edges, column = view.edges(width), view.column(width)
     begin, end = float(edges[column]), float(edges[column + 1])
     column_ns = end - begin
@@ -147,7 +148,10 @@ def find_cursor_target(lane: Lane, gaps: Intervals, view: View, width: int) -> C
 
 
 def _find_gap_at_cursor(gaps: Intervals, cursor_ns: int) -> tuple[float, float] | None:
-    """A gap that begins at the cursor, all of it: what else is in its columns is not meant."""
+    """Return the whole gap that starts exactly at the cursor, or None.
+
+    The cursor gets there by jumping to a gap; other events in its column are then not of interest.
+    """
     begins = np.flatnonzero(gaps[:, 0] == cursor_ns)
     if not len(begins):
         return None

@@ -1,1 +1,1 @@
-"""Widgets: each draws one kind of thing and computes no fact."""
+"""Widgets of the TUI."""

@@ -1,7 +1,6 @@
-"""The table widget.
+"""The table widget: each cell can be focused, sorted, searched, copied and opened.
 
-Each cell can be focused, sorted, searched, copied and opened; column widths give way in texts, never in
-numbers.
+If columns do not fit, texts are shortened, numbers never.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,41 +33,41 @@ from zprof.tui.tables import (
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
-#: Lines of a table beside its rows: two of its border, one of its titles.
+#: Lines of a table without its rows: two of the border, one of titles.
 _FRAME = 3
-#: Rows that are drawn before it has a size: those that a screen shows first, as they are drawn again then.
+#: Rows drawn before the widget has a size; the table is redrawn once it has one.
 _FIRST_ROWS = 50
 _UP, _DOWN = "▲", "▼"
 
 
 class FactTable(DataTable[object]):
-    """Shows a :class:`~zprof.tui.tables.Table`, at most ``MOST_ROWS`` of its lines."""
+    """Shows a :class:`~zprof.tui.tables.Table`, at most ``MAX_ROWS`` of its lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TABLE)]
 
     class Opened(Message):
-        """``enter`` on a cell."""
+        """A cell was opened with ``enter``."""
 
         def __init__(self, table: Table, line: Line, cell: Cell) -> None:
             super().__init__()
             self.table, self.line, self.cell = table, line, cell
 
     class SearchAsked(Message):
-        """``/`` in this table."""
+        """``/`` was pressed in this table."""
 
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
             self.asking = table
 
     class Redrawn(Message):
-        """Other rows are shown: what tells of one of them has to look again."""
+        """Other rows may be shown, so views of the focused row must update."""
 
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
             self.drawn = table
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        """``classes="fill"``: as high as there is room; else as high as its rows."""
+        """Create an empty table; ``classes="fill"`` takes all free height, else that of its rows."""
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
         self.table: Table | None = None
         self.wanted = ""
@@ -79,19 +78,19 @@ class FactTable(DataTable[object]):
         self._drawn_for, self._is_whole = 0, True
 
     def show(self, table: Table) -> None:
-        """Show this table from now on; order and search stay where it is the same one anew."""
+        """Show a table; sort order and search are kept if it has the same name as before."""
         if self.table is None or self.table.name != table.name:
             self.wanted, self._sorted_by, self._reverse = "", None, True
         self.table = table
         self._draw()
 
     def search(self, text: str) -> None:
-        """Only lines in which this text stands."""
+        """Show only lines that contain this text."""
         self.wanted = text
         self._draw()
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """The line and cell under the cursor; None in an empty table."""
+        """Return the line and cell under the cursor; None in an empty table."""
         row, column = self.cursor_coordinate
         if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
             return None
@@ -99,23 +98,23 @@ class FactTable(DataTable[object]):
         return line, line.cells[self._columns[column]]
 
     def action_open(self) -> None:
-        """Open what is under the cursor."""
+        """Open the cell under the cursor."""
         focused = self.focused_line()
         if focused and self.table:
             self.post_message(self.Opened(self.table, *focused))
 
     def action_search(self) -> None:
-        """Ask for a text."""
+        """Request a search text."""
         self.post_message(self.SearchAsked(self))
 
     def action_all_rows(self) -> None:
-        """No search any more; without one the key is for what is around the table."""
+        """Clear the search; without one, leave the key to the table's parents."""
         if not self.wanted:
             raise SkipAction
         self.search("")
 
     def action_sort(self) -> None:
-        """Sort by the next column: after the last one, as the table was made."""
+        """Sort by the next column; after the last one, restore the original order."""
         if not self._columns:
             return
         places = [None, *self._columns]
@@ -124,12 +123,12 @@ class FactTable(DataTable[object]):
         self._draw()
 
     def action_reverse(self) -> None:
-        """Sort the other way round."""
+        """Reverse the sort order."""
         self._reverse = not self._reverse
         self._draw()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a cell goes there and opens it; one on a title is the table's own."""
+        """Move the cursor to a clicked cell and open it; clicks on titles stay with the table."""
         row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
         if row >= 0 and column >= 0:
             event.prevent_default().stop()
@@ -137,7 +136,7 @@ class FactTable(DataTable[object]):
             self.action_open()
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """A click on a title sorts by it; another one, the other way round."""
+        """Sort by the clicked column; a second click reverses the order."""
         event.stop()
         if not self._columns:
             return
@@ -148,16 +147,16 @@ class FactTable(DataTable[object]):
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Other columns may fit, bars be longer."""
+        """Redraw if the width changed or not all rows were drawn."""
         if self.table is not None and (self._drawn_for != self._width_of_it() or not self._is_whole):
             self._draw()
 
     def _update_dimensions(self, new_rows: Iterable[RowKey]) -> None:
-        """Columns have widths, and rows one line: no cell is measured again, which takes half a second."""
+        """Skip measuring cells, which takes 0.5 s: widths are set and rows have one line."""
         super()._update_dimensions(())
 
     def _width_of_it(self) -> int:
-        """Its own width with its frame; the terminal's until it has one."""
+        """Return the width with frame; until laid out, the terminal's."""
         return self.outer_size.width or self.app.size.width
 
     def _draw(self) -> None:
@@ -189,7 +188,7 @@ class FactTable(DataTable[object]):
         self.post_message(self.Redrawn(self))
 
     def _fill(self) -> None:
-        """Columns and rows; the reason where there is none."""
+        """Add columns and rows, or the reason why there are none."""
         assert self.table is not None
         if not self._columns:
             self.add_column(Text(shorten(self._nothing(), max(1, self._room() - PADDING))))
@@ -208,7 +207,7 @@ class FactTable(DataTable[object]):
         return fit_columns(columns, titles, rows, self._room())
 
     def _nothing(self) -> str:
-        """Why it has no rows."""
+        """Return why the table has no rows."""
         if self.wanted:
             return f"no row has {printable(self.wanted)!r}: esc shows all"
         return printable(self.table.note if self.table is not None else "") or "nothing"
@@ -222,7 +221,7 @@ class FactTable(DataTable[object]):
         return render_cell(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
 
     def _room(self) -> int:
-        """Columns for cells: less those of the frame, and of a bar to scroll with."""
+        """Return the columns for cells, without the frame and a vertical scroll bar."""
         return int(self._drawn_for - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
 
     def _title(self, place: int) -> Text:
@@ -233,30 +232,30 @@ class FactTable(DataTable[object]):
         return Text(said, justify="right" if column.numeric else "left")
 
     def shown_figures(self) -> list[Figure]:
-        """The numbers in its rows and columns, as far as they are not filtered or too wide.
+        """Return the numbers in its rows and columns that are not filtered or hidden.
 
-        Those of a report of its own (``zprof compare``'s) are none of this report: they say so themselves.
+        Numbers that do not belong to this report (those of ``zprof compare``) drop out in ``in_report``.
         """
         cells = [line.cells[place] for line in self._lines for place in self._columns]
         return [found for cell in cells if isinstance(cell, Figure) for found in cell.in_report()]
 
     def go_to(self, key: str) -> None:
-        """Put the cursor on the line with this key, where it is shown."""
+        """Move the cursor to the line with this key, if it is shown."""
         for row, line in enumerate(self._lines):
             if line.key == key:
                 self.cursor_coordinate = Coordinate(row, self.cursor_coordinate.column)
 
 
-#: Columns that a cell takes beside its text.
+#: Columns that a cell takes in addition to its text.
 PADDING = 2
-#: A text is not cut below this; that of the column that takes the rest neither below its own.
+#: Minimum width of a text column, and of the column that takes the remaining space.
 _MIN_TEXT, _MIN_REST = 14, 8
 
 
 def fit_columns(
     columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], room: int
 ) -> list[int]:
-    """The widths of columns for a room, to which the texts in the rows are cut."""
+    """Return column widths that fit into ``room``, and shorten the texts in the rows to them."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
     texts = [not column.numeric and bool(column.title) for column in columns]
     widths = shrink_widths(widths, texts, [column.rest for column in columns], room)
@@ -268,9 +267,9 @@ def fit_columns(
 
 
 def shrink_widths(widths: Sequence[int], texts: Sequence[bool], rest: Sequence[bool], room: int) -> list[int]:
-    """The widths of columns that have to fit into a room with their padding.
+    """Return the widths shrunk to fit into ``room`` with padding.
 
-    Those that take the rest give way first, then the widest of the texts; numbers keep theirs.
+    ``rest`` columns shrink first, then the widest text columns; numbers keep their width.
     """
     fits = [
         min(width, room) if text or last else width
@@ -287,10 +286,7 @@ def _chosen_places(chosen: Sequence[bool]) -> list[int]:
 
 
 def _shrink(widths: list[int], places: Sequence[int], least: int, over: int) -> int:
-    """Take from the widest of these, column by column, until all fits or they are down to ``least``.
-
-    Says how much is still too much.
-    """
+    """Shrink the widest of these columns until all fit or reach ``least``; return the remaining excess."""
     while over > 0 and places:
         widest = max(places, key=lambda place: widths[place])
         if widths[widest] <= least:
@@ -300,12 +296,12 @@ def _shrink(widths: list[int], places: Sequence[int], least: int, over: int) -> 
     return over
 
 
-#: The last page can be gone to where the table has no bar at its side, and is wider by that.
+#: Extra width of the last page, so that it can be scrolled to in a table without a vertical scroll bar.
 _SCROLL_BAR = 1
 
 
 class PagedTable(FactTable):
-    """Shows the page of the column under the cursor."""
+    """Table that scrolls horizontally by pages: it shows the page of the column under the cursor."""
 
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
@@ -313,7 +309,7 @@ class PagedTable(FactTable):
         return align_to_pages(super()._widths(columns, titles, rows), self._room())
 
     def _scroll_cursor_into_view(self, animate: bool = False) -> None:
-        """To the page of its column; it is as high as its rows."""
+        """Scroll to the page of the cursor's column; all rows are always visible."""
         widths = [column.get_render_width(self) for column in self.ordered_columns]
         begin = [0, *accumulate(widths)][self.cursor_column]
         room = max(1, self._room())
@@ -321,7 +317,7 @@ class PagedTable(FactTable):
 
 
 def align_to_pages(widths: Sequence[int], room: int) -> list[int]:
-    """Widths with which no column lies across the end of a page: the last one of each page fills it."""
+    """Return widths with which no column crosses a page boundary; each page's last column fills it."""
     found, used, last = list(widths), 0, 0
     for place, width in enumerate(widths):
         if used and used + width + PADDING > room:

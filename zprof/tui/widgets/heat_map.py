@@ -22,7 +22,7 @@ from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
 from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
 
 _UNKNOWN, _FAR, _DOT = "?", "!", "·"
-#: From this step of the ramp on, what is written on a cell is black.
+#: Level of the colour ramp from which on text on a cell is black.
 _BRIGHT = 5
 _FRAMED = 2
 _GAP = 3
@@ -30,15 +30,15 @@ _GAP = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatPaint:
-    """The ramp in a look."""
+    """Draws the colour ramp in a colour scheme."""
 
     look: Look
     ascii_only: bool = False
 
     def cell(self, level: int, *, far: bool, width: int, focused: bool) -> list[Segment]:
-        """One cell: ``?`` unknown, ``!`` far above the rest; the focused one in brackets.
+        """Draw one cell: ``?`` if unknown, ``!`` if far above the rest, in brackets if focused.
 
-        One that is too narrow for brackets, or has no colour, is shown in reverse.
+        A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
         """
         gap = 1 if width >= _GAP else 0
         fill = width - gap
@@ -54,19 +54,19 @@ class HeatPaint:
         return [*parts, Segment(" ")] if gap else parts
 
     def scale(self) -> list[Segment]:
-        """All steps of the ramp."""
+        """Draw all levels of the ramp."""
         return [Segment(self._glyph(level), self._style(level)) for level in range(len(HEAT))]
 
     def plain(self, text: str) -> Segment:
-        """Text as it is."""
+        """Return unstyled text."""
         return Segment(text)
 
     def bold(self, text: str) -> Segment:
-        """What is focused."""
+        """Return text in bold, for what is focused."""
         return Segment(text, Style(bold=True))
 
     def muted(self, text: str) -> Segment:
-        """What is beside it."""
+        """Return muted text, for secondary facts."""
         colour = MARKS[Mark.MUTED].colour(self.look)
         return Segment(text, Style(color=colour) if colour else Style())
 
@@ -85,16 +85,18 @@ class HeatPaint:
         return Style(color=ink, bgcolor=HEAT[level], bold=bold, reverse=reverse)
 
 
-#: Lines beside the rows: steps above, the focused number and the scale below.
+#: Lines in addition to the rows: steps above, the focused number and the scale below.
 _FRAME = 3
-#: Lines of the terminal that are no screen's own: titles, status, keys.
+#: Lines of the terminal outside a screen's body: titles, status, keys.
 _SCREEN_LINES = 3
 _MIN_ROWS = 3
 
 
 class HeatView(Widget):
-    """Draws a :class:`~zprof.tui.presenters.heat_grid.HeatGrid`; ranks share rows where they do not fit, or
-    make pages."""
+    """Draws a :class:`~zprof.tui.presenters.heat_grid.HeatGrid`.
+
+    If not all ranks fit, they share rows or are split into pages.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -105,7 +107,7 @@ class HeatView(Widget):
 
     @property
     def cursor(self) -> Cursor:
-        """Where it is; a grid may have fewer steps than the one before, to which it goes back."""
+        """The cursor clamped to the grid; it returns if the next grid has more steps."""
         grid = self.grid
         assert grid is not None
         return Cursor(
@@ -114,13 +116,13 @@ class HeatView(Widget):
         )
 
     def show(self, grid: HeatGrid) -> None:
-        """Show this grid from now on; the cursor stays where it is."""
+        """Show a grid; the cursor stays."""
         self.grid = grid if grid.ranks else None
         self.display = bool(grid.ranks)
         self._redraw(layout=True)
 
     def go_to(self, rank: int | None, step: int | None) -> None:
-        """Put the cursor on this rank and step, as far as they are there."""
+        """Move the cursor to this rank and step, as far as the grid has them."""
         if self.grid is None:
             return
         ranks, steps, present = self.grid.ranks, self.grid.steps, self._wanted
@@ -132,7 +134,7 @@ class HeatView(Widget):
         )
 
     def focused_place(self) -> tuple[int, int] | None:
-        """Places on the axes of the number of the focused cell: the worst where several share it."""
+        """Return (row, column) in the grid of the focused cell's number, the worst if shared."""
         return self.page().worst_at(self.cursor) if self.grid else None
 
     @property
@@ -145,7 +147,7 @@ class HeatView(Widget):
         return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """Rank, step and number under the cursor."""
+        """Return rank, step and number under the cursor."""
         grid, place = self.grid, self.focused_place()
         if grid is None or place is None:
             return None
@@ -154,24 +156,24 @@ class HeatView(Widget):
         return Line(key="focused", cells=(*names, number)), number
 
     def shown_figures(self) -> list[Figure]:
-        """The focused number, and the ends of the scale."""
+        """Return the focused number and the ends of the scale."""
         grid, place = self.grid, self.focused_place()
         if grid is None or place is None or not grid.is_known:
             return []
         return [grid.figure_at(*place), grid.least, grid.most, *([grid.floor] if grid.floor else [])]
 
     def on_resize(self, event: events.Resize) -> None:
-        """More or fewer cells fit."""
+        """Redraw for the new size."""
         self._redraw()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """A row a rank, but no more than leaves half of the body to what is below."""
+        """Return a row per rank, limited to leave half of the body to what is below."""
         ranks = len(self.grid.ranks) if self.grid else 0
         most = (viewport.height - _SCREEN_LINES) // 2 - _FRAME
         return min(ranks, max(_MIN_ROWS, most)) + _FRAME
 
     def page(self) -> HeatPage:
-        """What is shown now."""
+        """Return the visible page."""
         assert self.grid is not None
         if self._page is None:
             size = self.size
@@ -181,7 +183,7 @@ class HeatView(Widget):
         return self._page
 
     def render_line(self, y: int) -> Strip:
-        """One line of it."""
+        """Draw one line of the widget."""
         if self.grid is None or not self.size.width:
             return Strip.blank(self.size.width, self.rich_style)
         page = self.page()
@@ -195,7 +197,7 @@ class HeatView(Widget):
             segments = self._focus_line(page, paint)
         else:
             segments = self._scale_line(self.grid, paint) if y == rows + 2 else []
-        # without the widget's own ground a terminal's default would show through
+        # Without the widget's own background the terminal's default would show through.
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
     def _steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
@@ -236,13 +238,13 @@ class HeatView(Widget):
         return [*scale, paint.muted(f"  {grid.says}{floor}")]
 
     def where(self, row: int, column: int) -> str:
-        """Rank and step at these places of the axes."""
+        """Return the rank and step at a grid position, as text."""
         assert self.grid is not None
         step = self.grid.steps[column]
         return f"rank {self.grid.ranks[row]}" + (f" step {step}" if step is not None else "")
 
     def move_to(self, cursor: Cursor) -> None:
-        """The cursor there."""
+        """Move the cursor."""
         self._wanted = cursor
         self._redraw()
 
@@ -252,51 +254,51 @@ class HeatView(Widget):
 
 
 class HeatMap(HeatView, can_focus=True):
-    """What keys and the mouse do in a heat map."""
+    """Heat map with key and mouse control."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.RANKS)]
 
     class Chosen(Message):
-        """``enter`` on a cell: the rank and step of its number."""
+        """A cell was chosen with ``enter``: the rank and step of its number."""
 
         def __init__(self, rank: int, step: int | None) -> None:
             super().__init__()
             self.rank, self.step = rank, step
 
     class NumberAsked(Message):
-        """The focused number is to be opened."""
+        """Request to open the focused number."""
 
         def __init__(self, number: Figure, title: str) -> None:
             super().__init__()
             self.number, self.number_title = number, title
 
     def action_move(self, down: int, right: int) -> None:
-        """The cursor by so many cells."""
+        """Move the cursor by cells."""
         if self.grid is not None:
             self.move_to(self.page().moved(self.cursor, down, right))
 
     def action_choose(self) -> None:
-        """Take the rank and step of the focused number."""
+        """Choose the rank and step of the focused number."""
         place = self.focused_place()
         if place and self.grid:
             self.post_message(self.Chosen(self.grid.ranks[place[0]], self.grid.steps[place[1]]))
 
     def action_number(self) -> None:
-        """Open the focused number."""
+        """Request to open the focused number."""
         place = self.focused_place()
         if place and self.grid:
             title = f"{self.grid.title}, {self.where(*place)}"
             self.post_message(self.NumberAsked(self.grid.figure_at(*place), title))
 
     def action_fold(self) -> None:
-        """All ranks and steps on the screen at once, or each in a row and column of its own."""
+        """Toggle between all ranks and steps at once and one row and column for each."""
         place = self.focused_place()
         if place:
             self.folded = not self.folded
             self.move_to(Cursor(row=place[0], column=place[1]))
 
     def on_click(self, event: events.Click) -> None:
-        """The cursor to where it was clicked; there, once more takes it."""
+        """Move the cursor to the clicked cell; a click on the focused cell chooses it."""
         offset = event.get_content_offset(self)
         clicked = self.page().at(offset.x, offset.y) if self.grid and offset else None
         if clicked is None:

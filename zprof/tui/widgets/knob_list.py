@@ -16,29 +16,29 @@ from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _IDLE = "*", "-"
 _TITLE, _VALUE = 14, 5
-#: Columns from which on there is room for arrows beside a value, and for what a turned knob was.
+#: Widths from which on arrows next to a value, and the measured value of a turned knob, are shown.
 _ARROWS, _WAS = 25, 34
-#: Keys of the whole screen, not of the knobs alone.
+#: Actions of the whole screen, not only of the knobs.
 SCREEN_ACTIONS = frozenset({"reset", "reset_all", "next_table"})
 _NOTHING = "no knob means anything for this run"
 
 
 class KnobList(Static, can_focus=True):
-    """Shows the knobs of a change; whoever hears :class:`Turned` turns them."""
+    """Shows the knobs of a change; the handler of :class:`Turned` turns them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         each for each in bindings(Where.PLAN) if each.action not in SCREEN_ACTIONS
     ]
 
     class Turned(Message):
-        """A knob was turned by so many choices."""
+        """A knob was turned by a number of choices."""
 
         def __init__(self, knob: Knob, by: int) -> None:
             super().__init__()
             self.knob, self.by = knob, by
 
     class Opened(Message):
-        """What does it do?"""
+        """Request to explain a knob."""
 
         def __init__(self, knob: Knob) -> None:
             super().__init__()
@@ -52,7 +52,7 @@ class KnobList(Static, can_focus=True):
         self._is_focused = False
 
     def show(self, knobs: tuple[Knob, ...], change: Change) -> None:
-        """These, as the change has them."""
+        """Show the knobs as the change sets them."""
         self.knobs, self.change = knobs, change
         self.cursor = max(0, min(self.cursor, len(knobs) - 1))
         self.border_title = "knobs"
@@ -83,7 +83,7 @@ class KnobList(Static, can_focus=True):
         )
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """The knob under the cursor."""
+        """Return the line and cell of the knob under the cursor."""
         knob = self.under
         if knob is None:
             return None
@@ -91,24 +91,24 @@ class KnobList(Static, can_focus=True):
         return line, line.cells[0]
 
     def action_along(self, by: int) -> None:
-        """Another knob."""
+        """Move to another knob."""
         self.cursor = max(0, min(len(self.knobs) - 1, self.cursor + by))
         self._draw()
 
     def action_turn(self, by: int) -> None:
-        """Turn it."""
+        """Turn the knob under the cursor."""
         knob = self.under
         if knob is not None:
             self.post_message(self.Turned(knob, by))
 
     def action_open(self) -> None:
-        """What it does."""
+        """Explain the knob under the cursor."""
         knob = self.under
         if knob is not None:
             self.post_message(self.Opened(knob))
 
     def on_click(self, event: events.Click) -> None:
-        """To the knob; a click on the one under the cursor turns it, left of its value's middle down."""
+        """Move to the clicked knob; clicking the current one turns it, down left of its value's middle."""
         offset = event.get_content_offset(self)
         if offset is None:
             return
@@ -120,16 +120,16 @@ class KnobList(Static, can_focus=True):
             self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """More or fewer columns."""
+        """Redraw for the new width."""
         self._draw()
 
     def on_focus(self, event: events.Focus) -> None:
-        """The cursor is seen."""
+        """Draw the cursor in reverse."""
         self._is_focused = True
         self._draw()
 
     def on_blur(self, event: events.Blur) -> None:
-        """The cursor is seen less."""
+        """Draw the cursor as an underline."""
         self._is_focused = False
         self._draw()
 
@@ -137,7 +137,7 @@ class KnobList(Static, can_focus=True):
         return 1 + _TITLE + (3 if self.content_size.width >= _ARROWS else 1)
 
     def _first(self) -> int:
-        """The first knob that is drawn, where not all fit."""
+        """Return the index of the first visible knob, if not all fit."""
         return max(0, self.cursor + 1 - max(1, self.content_size.height or len(self.knobs)))
 
     def _draw(self) -> None:
@@ -178,7 +178,7 @@ def _build_line(knob: Knob, change: Change) -> Line:
 
 
 def describe_knob(knob: Knob, change: Change) -> tuple[str, str]:
-    """Title and text on a knob."""
+    """Return title and text on a knob."""
     now = knob.choices[knob.place(change)].text
     lines = [
         knob.says,

@@ -1,4 +1,4 @@
-"""Draw the rows of the timeline: ruler ticks, lane labels, a glyph or a name per column, the cursor."""
+"""Draw the rows of the timeline: ruler ticks, lane labels, a glyph or name per column, the cursor."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _HOST = Paint("•", "H", "#B0A08A", "#6E5F48")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brush:
-    """How to paint; ``ground`` is the style of the widget."""
+    """Colour scheme, character set and background for drawing; ``ground`` is the widget's style."""
 
     look: Look
     ascii_only: bool
@@ -29,17 +29,17 @@ class Brush:
 
     @property
     def muted(self) -> Style:
-        """For what is beside the point."""
+        """Style of secondary text."""
         return self.of(MARKS[Mark.MUTED])
 
     def of(self, paint: Paint | None) -> Style:
-        """The colour of a paint on the ground."""
+        """Return the style of a paint on the background."""
         colour = paint.colour(self.look) if paint else ""
         return self.ground + Style.parse(colour) if colour else self.ground
 
 
 def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
-    """Milliseconds of the step, and a mark over the cursor; a digit that stands there is shown in reverse."""
+    """Draw the ruler in ms with a mark at the cursor; a digit at that column is shown in reverse."""
     line, column = format_ruler(view, width), view.column(width)
     mark = "v" if brush.ascii_only else "▼"
     digit = line[column : column + 1].strip()
@@ -54,7 +54,7 @@ def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
 def draw_lane(
     lane: Lane, view: View, width: int, brush: Brush, *, chosen: tuple[bool, bool] = (False, False)
 ) -> list[Segment]:
-    """A lane.  ``chosen``: whether the cursor is in it, and whether the widget has the focus."""
+    """Draw a lane. ``chosen``: the cursor is in this lane, and the widget has the focus."""
     is_mine, has_focus = chosen
     label = shorten(printable(lane.label), LABEL_WIDTH)
     label += " " * (LABEL_WIDTH - display_width(label))
@@ -83,7 +83,7 @@ def _find_paint(lane: Lane, role: Role | None) -> Paint | None:
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
-#: By role: where it holds less than half of a column, and more; the same in ASCII.
+#: Glyphs by role: for less than half of a column, and for more; then the same two in ASCII.
 GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
     Role.COMPUTE: ("▄", "█", "+", "#"),
     Role.TRANSFER: ("╸", "━", "=", "="),
@@ -94,12 +94,12 @@ GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
     Role.HOST: ("◦", "•", "h", "H"),
 }
 _NOTHING = " "
-#: In fewer cells than these behind its bar a name tells nothing.
+#: A name needs at least this many cells after its bar to be readable.
 _MIN_NAME = 3
 
 
 def pick_glyph(role: Role, share: float, *, ascii_only: bool) -> str:
-    """Compute fills a cell by eighths, the others have a thin and a full glyph."""
+    """Return the glyph of a role: eighths of a block for compute, thin or full for the others."""
     thin, full, thin_letter, letter = GLYPHS[role]
     if ascii_only:
         return letter if share >= 0.5 else thin_letter
@@ -111,7 +111,7 @@ def pick_glyph(role: Role, share: float, *, ascii_only: bool) -> str:
 def pick_glyphs(
     lane: Lane, columns: Columns, idle: str, *, ascii_only: bool
 ) -> list[tuple[str, Role | None]]:
-    """A glyph a column; ``idle`` where nothing ran in a lane that shows so."""
+    """Return glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle."""
     found: list[tuple[str, Role | None]] = []
     for column, place in enumerate(columns.first.tolist()):
         if place == IDLE:
@@ -123,7 +123,7 @@ def pick_glyphs(
 
 
 def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list[str]:
-    """Names from where each begins, as far as there is room until the next; a list of single cells."""
+    """Return one string per cell: each name starts at its event's column and is cut at the next name."""
     bar = "|" if ascii_only else "▏"
     line = [_NOTHING] * width
     begins = _find_name_starts(lane, view, width)
@@ -135,16 +135,17 @@ def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list
 
 
 def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str]]:
-    """Column and name of each begin that is seen, the last one of a column; "" where a name ends.
+    """Return (column, name) of each visible event start, and (column, "") where a name ends.
 
-    A name that ends within the column in which the next begins has no end of its own.
+    If several events start in a column, the last one is used. An event that ends in the column where the next
+    one starts has no end entry.
     """
     items = lane.items
     found: dict[int, str] = {}
     places = items.touching(view.begin_ns, view.end_ns)
     columns = np.clip((items.start_ns[places] - view.begin_ns) * width // view.span_ns, 0, width - 1)
     ends = -(-(items.end_ns[places] - view.begin_ns) * width // view.span_ns)
-    begun, last = np.unique(columns[::-1], return_index=True)  # at most one a column: its name is looked up
+    begun, last = np.unique(columns[::-1], return_index=True)  # at most one lookup of a name per column
     for place in (len(places) - 1 - last).tolist():
         found[int(columns[place])] = lane.names[int(items.row[places[place]])]
     for place in (len(places) - 1 - last).tolist():
@@ -155,7 +156,7 @@ def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str
 
 
 def _fit_name(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
-    """Exactly ``room`` strings that fill as many cells: a wide character stands in the first of its two."""
+    """Return exactly ``room`` strings, one per cell; a wide character is followed by an empty string."""
     found = [bar]
     for character in _cut_name(name, room - 1, kind):
         wide = display_width(character)
@@ -167,7 +168,7 @@ def _fit_name(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
 
 
 def _cut_name(name: str, room: int, kind: LaneKind) -> str:
-    """Units differ in their ends (``17`` of ``layers.17``), phases in their begins."""
+    """Shorten a name; units keep their end (``17`` of ``layers.17``), phases their start."""
     if kind is LaneKind.UNITS and display_width(name) > room:
         name = _take_last_parts(name, room)
         return shorten(name[::-1], room)[::-1] if room >= _MIN_NAME or display_width(name) <= room else ""
@@ -175,19 +176,19 @@ def _cut_name(name: str, room: int, kind: LaneKind) -> str:
 
 
 def _take_last_parts(name: str, room: int) -> str:
-    """As many of the last parts between dots as there is room for, else all of it."""
+    """Return as many trailing dotted parts as fit, else the whole name."""
     parts = name.split(".")
     ends = (".".join(parts[first:]) for first in range(1, len(parts)))
     return next((end for end in ends if end and display_width(end) <= room), name)
 
 
-#: Columns that a tick needs: its number, and room before the next.
+#: Columns that a tick needs: its number, and space before the next one.
 _TICK_WIDTH = 11
 _ROUND_STEPS = (1, 2, 5, 10)
 
 
 def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
-    """Column and number of each tick."""
+    """Return column and label of each tick."""
     if width < 1:
         return []
     step, decimals = _round_step(view.span_ns * _TICK_WIDTH / width)
@@ -202,7 +203,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
 
 
 def format_ruler(view: View, width: int) -> str:
-    """The ruler in one line: each number begins in the column of its time."""
+    """Return the ruler as one line; each label starts in the column of its time."""
     line = [" "] * width
     for column, label in find_ticks(view, width):
         line[column : column + len(label)] = label
@@ -210,7 +211,7 @@ def format_ruler(view: View, width: int) -> str:
 
 
 def _round_step(least_ns: float) -> tuple[int, int]:
-    """The round number of nanoseconds from there on, and how many decimals of a millisecond it needs."""
+    """Return the smallest round step of at least `least_ns`, and the decimals of a ms that it needs."""
     power = max(0, math.floor(math.log10(max(1.0, least_ns))))
     step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= least_ns or s == _ROUND_STEPS[-1])
     return step, max(0, 6 - math.floor(math.log10(step)))

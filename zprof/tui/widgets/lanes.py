@@ -1,7 +1,4 @@
-"""The timeline widget.
-
-Lanes of a step under a ruler, with a cursor that zooms, pans and jumps from gap to gap.
-"""
+"""The timeline widget: lanes of a step under a ruler, with a cursor that zooms, pans and jumps to gaps."""
 
 from typing import ClassVar
 
@@ -20,16 +17,16 @@ from zprof.tui.timeline.step_model import StepModel, find_longest_gap, find_next
 from zprof.tui.timeline.view import CursorTarget, View, find_cursor_target, make_first_view
 from zprof.tui.widgets.lane_paint import LABEL_WIDTH, Brush, draw_lane, draw_ruler
 
-#: Columns before and behind the time.
+#: Columns to the left and right of the time axis.
 _MARGIN = 2
 _MIN_WIDTH = 8
 
 
 class LaneView(Widget):
-    """A row for each lane; ``view`` is what part of the step they show, ``at`` the lane of the cursor."""
+    """Draws one row per lane; ``view`` is the visible part of the step, ``at`` the cursor's lane."""
 
     class Moved(Message, namespace="lanes"):
-        """The cursor is elsewhere, or the view is another."""
+        """The cursor or the view changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -43,23 +40,23 @@ class LaneView(Widget):
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Those of the step; none while there is no step."""
+        """Lanes of the step; empty while no step is shown."""
         return self.model.lanes if self.model else ()
 
     @property
     def lane(self) -> Lane | None:
-        """The one with the cursor."""
+        """The lane under the cursor."""
         return self.lanes[self.at] if self.at < len(self.lanes) else None
 
     @property
     def width(self) -> int:
-        """Columns of time."""
+        """Columns of the time axis."""
         return max(_MIN_WIDTH, self.size.width - LABEL_WIDTH - _MARGIN)
 
     def show(self, model: StepModel) -> None:
-        """Show this step: as far as it has them, the same part of it and the same lane as before.
+        """Show a step, keeping the visible part and the lane of the previous one as far as possible.
 
-        The first one is shown whole, with the cursor on its longest gap.
+        The first step is shown whole, with the cursor at its longest gap.
         """
         self.model = model
         self.view = self.view.of(model.length_ns) if self._has_shown else _make_first_view(model)
@@ -70,25 +67,25 @@ class LaneView(Widget):
         self.look_at(self.view)
 
     def say(self, text: str) -> None:
-        """Show no lanes; ``said`` is why."""
+        """Show a message instead of lanes."""
         self.said, self.model = text, None
         self.refresh(layout=True)
         self.look_at(self.view)
 
     def spot(self) -> CursorTarget | None:
-        """What is under the cursor; None where there is no lane."""
+        """Return what is under the cursor; None if there is no lane."""
         if self.model is None or self.lane is None:
             return None
         return find_cursor_target(self.lane, self.model.gaps, self.view, self.width)
 
     def choose(self, place: int) -> None:
-        """The cursor into this lane."""
+        """Move the cursor to a lane."""
         self.at = place
         self._key = self.lane.key if self.lane else self._key
         self.look_at(self.view)
 
     def look_at(self, view: View) -> None:
-        """Show this part of the step, with the lane of the cursor among those that are seen."""
+        """Show this part of the step, scrolled so that the cursor's lane is visible."""
         self.view = view
         first = max(min(self.first, self.at), self.at - self._rows + 1)
         self.first = max(0, min(first, len(self.lanes) - self._rows))
@@ -96,15 +93,15 @@ class LaneView(Widget):
         self.post_message(self.Moved())
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """The ruler, and a row a lane."""
+        """Return the height of the ruler, all lanes, and the line on hidden ones."""
         return 1 + max(1, len(self.lanes)) + bool(self.model and self.model.left_out)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Other columns."""
+        """Redraw for the new width."""
         self.look_at(self.view)
 
     def render_line(self, y: int) -> Strip:
-        """The ruler, a lane, or how many more there are."""
+        """Draw the ruler, a lane, or the line on hidden lanes."""
         brush = self._brush()
         if self.model is None:
             return self._strip([])
@@ -120,14 +117,14 @@ class LaneView(Widget):
 
     @property
     def _rows(self) -> int:
-        """Rows for lanes: the ruler has one, and what is said of those that are not seen another."""
+        """Rows left for lanes after the ruler and, if lanes are hidden, the line on them."""
         room = max(1, self.size.height - 1)
         is_said = len(self.lanes) > room or (self.model is not None and self.model.left_out)
         return max(1, room - 1) if is_said else room
 
     @property
     def _more(self) -> str:
-        """Of lanes that are not seen."""
+        """Text on the lanes that are not visible."""
         hidden, left_out = len(self.lanes) - self._rows, self.model.left_out if self.model else 0
         parts = [f"{hidden} more lanes: up, down"] if hidden > 0 else []
         if left_out:
@@ -146,7 +143,7 @@ class LaneView(Widget):
 
 
 def _make_first_view(model: StepModel) -> View:
-    """All of a step, and the cursor where it lost most at once."""
+    """Return the whole step with the cursor at its longest exposed gap."""
     view, longest = make_first_view(model.length_ns), find_longest_gap(model.gaps)
     return view if longest is None else view.at(int(model.gaps[longest, 0]))
 
@@ -155,36 +152,36 @@ _FACTOR = 2.0
 
 
 class Lanes(LaneView, can_focus=True):
-    """What keys and the mouse do in lanes."""
+    """Lanes with key and mouse control."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TIMELINE)]
     DEFAULT_CSS = "Lanes { height: auto; max-height: 60%; }"
 
     class Opened(Message):
-        """``enter`` on an event: its lane and its place there."""
+        """An event was opened: its lane and its index there."""
 
         def __init__(self, lane: Lane, place: int) -> None:
             super().__init__()
             self.lane, self.place = lane, place
 
     def action_gap(self, by: int) -> None:
-        """To the next exposed gap, or the one before."""
+        """Jump to the next or previous exposed gap."""
         if self.model is not None:
             self._to_gap(
                 find_next_gap(self.model.gaps, self.view.cursor_ns, by), "after" if by > 0 else "before"
             )
 
     def action_longest(self) -> None:
-        """To the longest exposed gap."""
+        """Jump to the longest exposed gap."""
         if self.model is not None:
             self._to_gap(find_longest_gap(self.model.gaps))
 
     def action_zoom(self, by: int) -> None:
-        """See half as much, or twice."""
+        """Zoom in or out by a factor of two."""
         self.look_at(self.view.zoomed(_FACTOR**by))
 
     def action_cursor(self, by: int) -> None:
-        """Move by a column."""
+        """Move the cursor by columns."""
         self.look_at(self.view.moved(by, self.width))
 
     def action_page(self, by: int) -> None:
@@ -192,11 +189,11 @@ class Lanes(LaneView, can_focus=True):
         self.look_at(self.view.moved(by * (self.width // 2), self.width))
 
     def action_whole(self, at_end: int) -> None:
-        """See all, from its begin or its end."""
+        """Show the whole step, with the cursor at its start or end."""
         self.look_at(self.view.whole().at(self.view.length_ns if at_end else 0))
 
     def action_lane(self, by: int) -> None:
-        """The lane above, or below."""
+        """Move to the lane above or below."""
         self.choose(max(0, min(len(self.lanes) - 1, self.at + by)))
 
     def action_open(self) -> None:
@@ -208,7 +205,7 @@ class Lanes(LaneView, can_focus=True):
             self.post_message(self.Opened(self.lane, spot.place))
 
     def on_click(self, event: events.Click) -> None:
-        """The cursor there; twice opens."""
+        """Move the cursor to the clicked cell; a double click opens the event."""
         lane, column = self.first + event.y - 1, event.x - LABEL_WIDTH - 1
         if 0 <= lane < len(self.lanes) and column >= 0:
             self.choose(lane)

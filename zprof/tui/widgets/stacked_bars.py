@@ -1,6 +1,6 @@
-"""The memory bars widget.
+"""The memory bars widget: one bar per rank on one scale, one part per tenant, and a legend.
 
-One bar per rank on one scale, one part per tenant, and a legend with the bytes of one rank.
+The legend has the bytes of one rank.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from zprof.tui.widgets.text import render_cell, render_parts
 
 
 class StackedBars(Static, can_focus=True):
-    """Draws :class:`~zprof.tui.presenters.memory.Stacks`; one tenant of its legend is under the cursor."""
+    """Draws :class:`~zprof.tui.presenters.memory.Stacks` with a cursor on one tenant of the legend."""
 
     class Chosen(Message):
-        """Another rank was asked for."""
+        """Another rank was chosen."""
 
         def __init__(self, rank: int) -> None:
             super().__init__()
             self.rank = rank
 
     def __init__(self, *, id: str | None = None) -> None:
-        """Nothing to draw yet; ``most_bars`` and ``most_notes`` say how much of it at most."""
+        """Create an empty widget; ``most_bars`` and ``most_notes`` limit what it draws."""
         super().__init__("", id=id)
         self.stacks: Stacks | None = None
         self.most_bars, self.most_notes = 4, 1
@@ -45,17 +45,17 @@ class StackedBars(Static, can_focus=True):
         return self.stacks.legend if self.stacks else None
 
     def show(self, stacks: Stacks) -> None:
-        """Draw these from now on."""
+        """Show these bars."""
         self.stacks = stacks
         self.cursor = min(self.cursor, len(stacks.legend.lines) - 1)
         self.redraw()
 
     def shown_bars(self) -> list[RankBar]:
-        """As many as fit, in the order of the ranks."""
+        """Return as many bars as fit, in the order of the ranks."""
         return select_bars(self.stacks, self.most_bars) if self.stacks else []
 
     def shown_figures(self) -> list[Figure]:
-        """Peaks of the bars, the scale, the legend and its sum, the notes."""
+        """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
         if self.stacks is None:
             return []
         legend = [line.cells[1] for line in self.stacks.legend.lines]
@@ -65,26 +65,26 @@ class StackedBars(Static, can_focus=True):
         return [self.stacks.whole, *(entry.peak for entry in self.shown_bars()), *numbers]
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """The tenant under the cursor."""
+        """Return the line and cell of the tenant under the cursor."""
         if self.stacks is None:
             return None
         line = self.stacks.legend.lines[self.cursor]
         return line, line.cells[1]
 
     def open(self) -> None:
-        """Its bytes."""
+        """Open the bytes of the tenant under the cursor."""
         focused = self.focused_line()
         if self.stacks is not None and focused is not None:
             self.post_message(FactTable.Opened(self.stacks.legend, *focused))
 
     def along(self, by: int) -> None:
-        """Another tenant."""
+        """Move to another tenant."""
         if self.stacks is not None:
             self.cursor = max(0, min(len(self.stacks.legend.lines) - 1, self.cursor + by))
             self.redraw()
 
     def across(self, by: int) -> None:
-        """Another rank."""
+        """Choose another rank."""
         if self.stacks is None:
             return
         order = self.stacks.order
@@ -93,19 +93,19 @@ class StackedBars(Static, can_focus=True):
             self.post_message(self.Chosen(order[at]))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Bars are as long as there is room."""
+        """Redraw for the new width."""
         self.redraw()
 
     def on_focus(self, event: events.Focus) -> None:
-        """The cursor is seen."""
+        """Show the cursor."""
         self.redraw()
 
     def on_blur(self, event: events.Blur) -> None:
-        """The cursor is not seen."""
+        """Hide the cursor."""
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """On a bar: its rank; on the legend: the tenant."""
+        """Choose the clicked bar's rank, or move to the clicked tenant of the legend."""
         bars = self.shown_bars()
         row = event.y - 1
         if 0 <= row < len(bars):
@@ -118,7 +118,7 @@ class StackedBars(Static, can_focus=True):
                 self.redraw()
 
     def redraw(self) -> None:
-        """Draw it anew for the room there is."""
+        """Draw all lines for the present width."""
         if self.stacks is not None and self.size.width:
             most = (self.most_bars, self.most_notes)
             lines = draw_bars(self.stacks, self.size.width, *most, self.cursor, Pen.of(self))
@@ -129,13 +129,13 @@ class StackedBars(Static, can_focus=True):
 _SHORT_NAMES = (("communication ", "comm. "), ("temporary ", "temp. "), ("optimizer state", "optimizer"))
 _MOMENT_WIDTH = 22
 _MIN_BAR = 10
-#: Where nothing of the legend is.
+#: No legend item is at the clicked position.
 NOT_FOUND = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """How to draw: the look, plain letters or glyphs, and whether this part has the focus."""
+    """Drawing settings: colour scheme, ASCII or glyphs, and whether the widget has the focus."""
 
     look: Look
     ascii_only: bool
@@ -143,33 +143,33 @@ class Pen:
 
     @classmethod
     def of(cls, widget: Widget) -> "Pen":
-        """How a widget is drawn now."""
+        """Return the settings for a widget in its present state."""
         ascii_only = bool(getattr(widget.app, "ascii_only", False))
         return cls(look=get_look(widget.app), ascii_only=ascii_only, focused=widget.has_focus)
 
     def head(self) -> Text:
-        """Where a headline begins: with a mark where this part has the focus."""
+        """Return the start of a headline, with a mark if the widget has the focus."""
         return Text(self.pick("▸", ">") if self.focused else " ", style="bold", no_wrap=True, end="")
 
     @property
     def head_style(self) -> str:
-        """Of a headline."""
+        """Style of a headline."""
         return "bold reverse" if self.focused else "bold"
 
     def pick(self, glyph: str, letter: str) -> str:
-        """The glyph, or the letter."""
+        """Return the glyph, or the letter in ASCII mode."""
         return letter if self.ascii_only else glyph
 
 
 def select_bars(stacks: Stacks, most: int) -> list[RankBar]:
-    """As many as fit, in the order of the ranks."""
+    """Return the first `most` bars, in the order of the ranks."""
     return sorted(stacks.bars[:most], key=lambda entry: entry.rank)
 
 
 def draw_bars(
     stacks: Stacks, width: int, most_bars: int, most_notes: int, cursor: int, pen: Pen
 ) -> list[Text]:
-    """All lines; ``cursor`` is the place in the legend that is marked while this part has the focus."""
+    """Draw all lines; ``cursor`` is the legend index that is marked while the widget has the focus."""
     bars = select_bars(stacks, most_bars)
     beside = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
     return [
@@ -218,7 +218,7 @@ def _draw_legend(lines: Sequence[Line], width: int, cursor: int, pen: Pen) -> li
 
 
 def layout_legend(lines: Sequence[Line], width: int) -> list[list[tuple[int, str, int]]]:
-    """(place, name and bytes, column) of the items of each row: in columns, in as few rows as fit."""
+    """Return (index, text, column) of the legend items per row, in as few rows as fit."""
     for columns in range(len(lines), 0, -1):
         for shorter in (False, True):
             items = [_format_item(line, shorter=shorter) for line in lines]
@@ -238,7 +238,7 @@ def _format_item(line: Line, *, shorter: bool) -> str:
 
 
 def find_item(rows: list[list[tuple[int, str, int]]], row: int, x: int) -> int:
-    """The place in the legend that is drawn there."""
+    """Return the index of the legend item at a position, or `NOT_FOUND`."""
     items = rows[row] if 0 <= row < len(rows) else []
     return next((place for place, said, column in items if column <= x <= column + len(said) + 2), NOT_FOUND)
 

@@ -1,4 +1,4 @@
-"""Cells and bars as rich text in the app's theme, and a widget that cuts a text to some lines.
+"""Cells and bars as rich text in the app's theme, and a widget that limits a text to some lines.
 
 Nothing from a run is parsed as markup.
 """
@@ -14,12 +14,12 @@ from zprof.tui.figures import Figure, ModelFigure
 from zprof.tui.tables import BarCell, Cell, Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
 
-#: What is no kind of time: the whole of them.
+#: Paint of a segment that is not one kind of time but the total.
 _WHOLE_PAINT = Paint("─", "~", "#C0C0C0", "#5F5F5F")
 
 
 def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
-    """A cell: numbers to the right, in the colour of its mark, or else of its row's."""
+    """Return the cell as text: numbers right-aligned, in the colour of its mark or else of its row's."""
     own = _find_mark(cell)
     mark = row if own is Mark.PLAIN else own
     text = Text(cell.text, style=MARKS[mark].colour(look), no_wrap=True, end="")
@@ -30,14 +30,14 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
 
 
 def _find_mark(cell: Cell) -> Mark:
-    """Numbers have that of their row, but for those that are predicted."""
+    """Return the cell's mark; figures use their row's, unless they are predicted."""
     if isinstance(cell, Figure):
         return Mark.PREDICTED if isinstance(cell, ModelFigure) and cell.is_predicted else Mark.PLAIN
     return cell.mark
 
 
 def render_bar(cell: BarCell, columns: int, look: Look, *, ascii_only: bool) -> Text:
-    """Its segments at their places; a segment that is anything at all has a column."""
+    """Return the bar's segments at their positions; a single segment has at least one column."""
     text, at = Text(no_wrap=True, end=""), 0
     for kind, begin, end in cell.segments:
         paint = TIMES.get(kind, _WHOLE_PAINT)
@@ -52,7 +52,7 @@ def render_bar(cell: BarCell, columns: int, look: Look, *, ascii_only: bool) -> 
 def render_parts(
     parts: Sequence[tuple[Paint, float]], columns: int, whole: float, look: Look, *, ascii_only: bool
 ) -> Text:
-    """Parts side by side, each as long as its share of ``whole`` of these columns; sums are kept.
+    """Draw parts side by side, each as long as its share of ``whole``.
 
     The ends of the parts are rounded, not their lengths, so that a bar is never longer than its whole.
     """
@@ -77,12 +77,12 @@ class CutText(Static):
         self.whole = Text("")
 
     def show(self, text: Text) -> None:
-        """Show this one from now on."""
+        """Show a text."""
         self.whole = text
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lines of another length."""
+        """Wrap the text for the new width."""
         self._draw()
 
     def _draw(self) -> None:
@@ -90,7 +90,7 @@ class CutText(Static):
 
 
 def cut_lines(text: Text, width: int, most: int) -> Text:
-    """At most so many lines of a text, wrapped; nothing is cut where the width is not known yet."""
+    """Return the first `most` lines of the wrapped text; the whole text while the width is unknown."""
     if width < 1:
         return text
     lines = text.wrap(Console(width=width, file=None, color_system=None), width)

@@ -26,10 +26,10 @@ from zprof.tui.widgets.stacked_bars import Pen
 
 
 class Trend(Static, can_focus=True):
-    """Draws a :class:`~zprof.tui.presenters.memory_timeline.Curve`; one of its points is under the cursor."""
+    """Draws a :class:`~zprof.tui.presenters.memory_timeline.Curve` with a cursor on one of its points."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        """Nothing to draw yet; ``rows`` is how high the plot is."""
+        """Create an empty widget; ``rows`` is the height of the plot."""
         super().__init__("", id=id)
         self.curve: Curve | None = None
         self.rows = 3
@@ -41,14 +41,14 @@ class Trend(Static, can_focus=True):
         return build_point_table(self.curve, self.point) if self.curve else None
 
     def show(self, curve: Curve | None) -> None:
-        """Draw this one from now on; the cursor is at its peak where it is another one."""
+        """Show a curve; for another timeline the cursor moves to its peak."""
         if curve is not None and (self.curve is None or self.curve.timeline is not curve.timeline):
             self.point = curve.peak
         self.curve = curve
         self.redraw()
 
     def shown_figures(self) -> list[Figure]:
-        """The peak, which is the scale, and the point under the cursor."""
+        """Return the peak, which is the scale, and the numbers of the displayed point."""
         if self.curve is None:
             return []
         point = self._seen()
@@ -61,18 +61,18 @@ class Trend(Static, can_focus=True):
         ]
 
     def focused_line(self) -> tuple[Line, Cell] | None:
-        """The point under the cursor."""
+        """Return the line and cell of the point under the cursor."""
         table = self.table
         return (table.lines[0], table.lines[0].cells[1]) if table else None
 
     def open(self) -> None:
-        """Its bytes."""
+        """Open the bytes of the point under the cursor."""
         table, focused = self.table, self.focused_line()
         if table is not None and focused is not None:
             self.post_message(FactTable.Opened(table, *focused))
 
     def along(self, by: int) -> None:
-        """The highest point of the next column, or of the one before."""
+        """Move to the highest point of a following or preceding column."""
         if self.curve is None:
             return
         chosen = list(dict.fromkeys(self._chosen()))
@@ -81,22 +81,22 @@ class Trend(Static, can_focus=True):
         self.redraw()
 
     def across(self, by: int) -> None:
-        """Nothing: it has one row."""
+        """Do nothing; the plot has a single row."""
 
     def on_resize(self, event: events.Resize) -> None:
-        """There are as many columns as there is room."""
+        """Redraw for the new width."""
         self.redraw()
 
     def on_focus(self, event: events.Focus) -> None:
-        """The cursor is seen."""
+        """Show the cursor."""
         self.redraw()
 
     def on_blur(self, event: events.Blur) -> None:
-        """The cursor is not seen."""
+        """Hide the cursor."""
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """The point in that column."""
+        """Move to the point of the clicked column."""
         column = event.x - (gutter_width(self.curve) if self.curve else 0)
         chosen = self._chosen()
         if 0 <= column < len(chosen):
@@ -104,7 +104,7 @@ class Trend(Static, can_focus=True):
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw it anew for the room there is."""
+        """Draw all lines for the present width."""
         if self.curve is None:
             self.styles.height = 1
             self.update(Text(f" {NO_TIMELINE}", no_wrap=True))
@@ -123,12 +123,12 @@ class Trend(Static, can_focus=True):
 
 NO_TIMELINE = "live bytes over time: the report has no timeline of this rank; zprof record measures it"
 _MIN_COLUMNS = 10
-#: Rows of the plot from which steps have a row of their own.
+#: Height of the plot from which on steps have an axis row of their own.
 _TALL = 5
 
 
 def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> list[Text]:
-    """All lines; ``point`` is what the headline tells of, and ``rows`` how high the plot is."""
+    """Draw all lines; ``point`` is described in the headline, ``rows`` is the height of the plot."""
     chosen = pick_points(curve, width)
     steps = [(time, f"step {step}") for time, step in curve.timeline.steps]
     phases = [(time, printable(name)) for time, name in curve.timeline.phases]
@@ -142,18 +142,18 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
 
 
 def gutter_width(curve: Curve) -> int:
-    """Columns left of the plot."""
+    """Return the columns left of the plot."""
     return len(curve.total(curve.peak).text) + 2
 
 
 def pick_points(curve: Curve, width: int) -> list[int]:
-    """The point that each column of the plot shows."""
+    """Return the point that each column of the plot shows."""
     columns = max(_MIN_COLUMNS, width - gutter_width(curve))
     return decimate(curve.timeline.time_ns, curve.end_ns, curve.heights, columns)
 
 
 def find_largest_tenant(curve: Curve, point: int) -> str:
-    """Who has most of a point that is not the peak: of that one the bars tell."""
+    """Return the largest tenant at a point; empty at the peak, which the bars already show."""
     tenants = curve.timeline.tenants
     return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
 
@@ -214,7 +214,7 @@ def _draw_axis(curve: Curve, named: Sequence[tuple[int, str]], columns: int, pen
 
 
 def _draw_cursor(curve: Curve, axis: Text, chosen: Sequence[int], point: int, pen: Pen) -> Text:
-    """The axis with a mark below the point's column."""
+    """Return the axis with a mark below the point's column."""
     times = curve.timeline.time_ns
     there = [column for column, shown in enumerate(chosen) if shown == point]
     column = there[0] if there else find_column(times[point], times[0], curve.end_ns, len(chosen))

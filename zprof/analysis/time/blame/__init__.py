@@ -1,1 +1,1 @@
-"""Who made the others wait, and why it was late."""
+"""Find the rank that made the others wait, and why it was late."""

@@ -1,8 +1,8 @@
-"""Collectives in which one rank clearly arrived last, and the stretch over which ranks are compared.
+"""Find collectives in which one rank clearly arrived last, and the stretch over which ranks are compared.
 
-Not judged are the first collective of a window, those of which a rank is missing, and refused ones. A
-stretch begins at the latest earlier collective of the group at whose last arrival the rank did not lag
-behind in its program.
+Not judged are the first collective of a window, collectives with a missing rank, and refused ones. A stretch
+starts at the latest earlier collective of the group at whose last arrival the rank did not lag behind in its
+program.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ from zprof.model.collectives import FULL_SYNC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRows:
-    """Columns of the collectives of all ranks as arrays, and how rows go together.
+    """Columns of the collectives of all ranks as arrays, and indexes over their rows.
 
-    ``late``: the start minus the median start of the other ranks, NaN where there are none.
+    ``late``: the start minus the median start of the other ranks, NaN if there are none.
     """
 
     instances: Instances
@@ -47,10 +47,10 @@ class LateRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateCases:
-    """One entry a collective with a blamed rank.
+    """One entry per collective with a blamed rank.
 
-    ``late_ns``: its start minus the median start of the others.  ``row``: its row.
-    ``of_row``: the case of each row of the table, -1 without one.
+    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row. ``of_row``:
+    the case of each row of the table, -1 without one.
     """
 
     instance: Int64s
@@ -65,7 +65,7 @@ class LateCases:
 
 
 def make_late_rows(frame: pd.DataFrame) -> LateRows:
-    """Arrays of a table of collectives, with a verdict on each row."""
+    """Return the columns of a table of collectives as arrays, with the blamed rank of each row."""
     instance, rank = _read_ints(frame, "instance"), _read_ints(frame, "rank")
     instances = Instances(instance)
     start = _read_ints(frame, "start_ns")
@@ -97,7 +97,7 @@ def make_late_rows(frame: pd.DataFrame) -> LateRows:
 
 
 def find_cases(rows: LateRows) -> LateCases:
-    """The collectives that have a blamed rank whose own row is there."""
+    """Return the collectives that have a blamed rank whose own row exists."""
     blamed = rows.instances.reduce(np.maximum, rows.blamed)
     row = rows.finder.find(rows.instances.ids, blamed)
     chosen = np.flatnonzero(row >= 0)
@@ -118,17 +118,17 @@ def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
     return frame[column].to_numpy(np.int64)
 
 
-#: Of the lateness to be explained: less than that may still be left at the begin of the stretch.
+#: A stretch may start with less than this share of the lateness already present.
 _MAX_LEFT_RATIO = 0.25
 _MAX_BACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
-    """One entry a row of a case whose rank was in the earlier collective too.
+    """One entry per row of a case whose rank was also in the earlier collective.
 
-    ``row`` and ``case``: which.  The stretch lasts from ``begin`` to ``end`` in time, in the program from
-    ``launched_from`` to ``launched_to``, which is known where ``launch_known``.
+    ``row`` and ``case``: indexes of both. The stretch lasts from ``begin`` to ``end`` in time, and from
+    ``launched_from`` to ``launched_to`` in the program, which is known if ``launch_known``.
     """
 
     row: Int64s
@@ -142,13 +142,13 @@ class Stretches:
 
 
 def find_stretches(rows: LateRows, cases: LateCases, lag: Floats, begins: Mapping[int, int]) -> Stretches:
-    """Stretches of all ranks of all cases.
+    """Return the stretches of all ranks of all cases.
 
     Args:
-        rows, cases: As elsewhere.
-        lag: Of each row.
-        begins: Begin of each rank's window; where a group has no such collective all begin with the last, and
-            the program of each with its own.
+        rows, cases: All rows and the cases among them.
+        lag: Lag of each row, see :func:`measure_lag`.
+        begins: Start of each rank's window. If a group has no such collective, all stretches start with the
+        latest of these in time, and each with its own in the program.
     """
     earlier, exhausted = _find_in_step(rows, cases, lag)
     row = np.flatnonzero(cases.of_row >= 0)
@@ -172,9 +172,9 @@ def find_stretches(rows: LateRows, cases: LateCases, lag: Floats, begins: Mappin
 
 
 def _find_in_step(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int64s, Mask]:
-    """The blamed rank's row of the collective at which it was in step, else the earliest looked at.
+    """Return the blamed rank's row of the collective at which it was in step, else the earliest one checked.
 
-    And whether there is none in all of the window; then the first is -1.
+    The mask marks the cases without one in the whole window; their row is -1.
     """
     order = np.lexsort((rows.arrival, rows.rank, rows.group))
     place = np.empty(len(order), dtype=np.int64)
@@ -203,7 +203,7 @@ def _is_same_queue(rows: LateRows, a: Int64s, b: Int64s) -> Mask:
 
 
 def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
-    """For each row the median progress of the other ranks minus its own; 0 where there are no others."""
+    """Return for each row the median progress of the other ranks minus its own; 0 if there are no others."""
     progress = np.zeros(len(rows.rank), dtype=np.int64)
     known = np.flatnonzero(rows.together)
     for rank, mine in group_by_rank(rows.rank[known]):
@@ -222,7 +222,7 @@ _NOTHING = -np.inf
 
 
 class Excess:
-    """The blamed rank's value minus the median of the others, of one value a stretch, for each case."""
+    """Excess of the blamed rank over the median of the others, per case, from one value per stretch."""
 
     def __init__(self, cases: LateCases, stretches: Stretches) -> None:
         self._cases = len(cases)
@@ -230,7 +230,7 @@ class Excess:
         self._mine = stretches.rank == cases.blamed[stretches.case]
 
     def of(self, values: Int64s) -> Floats:
-        """The excess; -inf where the blamed rank or all others have no stretch."""
+        """Return the excess; -inf if the blamed rank or all others have no stretch."""
         mine = np.full(self._cases, np.nan)
         mine[self._case[self._mine]] = values[self._mine]
         others = pd.Series(values[~self._mine]).groupby(self._case[~self._mine]).median()
@@ -241,7 +241,7 @@ class Excess:
 
 
 def group_by_rank(ranks: Int64s) -> list[tuple[int, Int64s]]:
-    """Each rank with the positions of its entries."""
+    """Return each rank with the positions of its entries."""
     if not len(ranks):
         return []
     order = np.argsort(ranks, kind="stable")

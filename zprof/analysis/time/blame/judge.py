@@ -1,8 +1,8 @@
-"""Charge waiting to the rank that arrived last, follow each delay to where it began, and sum per rank.
+"""Charge waits to the rank that arrived last, trace each delay to where it started, and sum per rank.
 
 blamed + tied + unjudged = all exposed wait. A rank that came late because another collective held it up
-passes a delay on; each case points to the collective that held its rank up most, and the chains are
-followed to their ends.
+passes a delay on: each case points to the collective that held its rank up most, and the chains are followed
+to their ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ from zprof.model.time import Blame, LateReason, StepLateness, WaitShares
 
 
 def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: ReadCalls) -> pd.DataFrame:
-    """Add judged, blamed_rank, late_reason and origin_rank (-1 and "" where nobody is blamed).
+    """Add judged, blamed_rank, late_reason and origin_rank (-1 and "" if no rank is blamed).
 
     Args:
         frame: Collectives of all ranks, decomposed and exposed, on the common clock.
-        work: What each of their ranks did.
-        calls: What the host of a rank did, asked for few of them.
+        work: Work of each of their ranks.
+        calls: Returns the host calls of a rank; called for few ranks.
     """
     frame = frame.reset_index(drop=True)
     rows = make_late_rows(frame)
@@ -53,20 +53,23 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
 
 
-#: Rounds of jumps that double in length: more than any chain needs.
+#: Rounds of pointer jumps that double in length: more than any chain needs.
 _MAX_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """One entry a case: the rank where the delay began, and the reason, its own where it began there."""
+    """One entry per case: the rank where the delay started, and the reason.
+
+    The reason is that of the delay's start if it started on the blamed rank itself, else the case's own.
+    """
 
     rank: Int64s
     reason: np.ndarray[tuple[int], np.dtype[np.object_]]
 
 
 def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
-    """Origins of all cases."""
+    """Return the origins of all cases."""
     passed_on = np.flatnonzero(reasons.reason == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
     cause[passed_on] = _find_holding_cases(rows, cases, reasons, passed_on)
@@ -80,7 +83,7 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
 
 
 def find_chain_ends(cause: Int64s) -> Int64s:
-    """The end of each chain of pointers; an end points to itself."""
+    """Return the end of each chain of pointers; an end points to itself."""
     for _ in range(_MAX_ROUNDS):
         further = cause[cause]
         if (further == cause).all():
@@ -90,7 +93,7 @@ def find_chain_ends(cause: Int64s) -> Int64s:
 
 
 def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s) -> Int64s:
-    """The case of each instance; -1 without one."""
+    """Return the case of each instance; -1 without one."""
     if not len(cases):
         return np.full(len(instances), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
@@ -98,7 +101,7 @@ def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s)
 
 
 def _find_holding_cases(rows: LateRows, cases: LateCases, reasons: Reasons, wanted: Int64s) -> Int64s:
-    """For each wanted case that of the collective in which its rank was held up longest in the stretch."""
+    """Return for each wanted case the case of the collective that held its rank up longest in the stretch."""
     found = np.full(len(wanted), -1, dtype=np.int64)
     for rank in np.unique(cases.blamed[wanted]):
         mine = np.flatnonzero(cases.blamed[wanted] == rank)
@@ -119,9 +122,10 @@ def _has_waited(rows: LateRows, here: Int64s, best: Int64s) -> Mask:
 
 
 def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:
-    """The place of the largest of ``values[low:high]`` for each pair; -1 where that is empty.
+    """Return the index of the largest of ``values[low:high]`` for each pair; -1 if that is empty.
 
-    A table of the winners of all stretches whose length is a power of two answers each with two look-ups.
+    A sparse table: the winners of all ranges whose length is a power of two answer each pair with two
+    look-ups.
     """
     length = high - low
     answer = np.full(len(low), -1, dtype=np.int64)
@@ -146,12 +150,12 @@ _COLUMNS = (
 
 
 def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitShares:
-    """Sums of a step, the rank that most exposed wait is charged to first.
+    """Return sums per step, sorted by the exposed wait charged to each rank, largest first.
 
     Args:
         frame: Collectives of all ranks with judged, blamed_rank, late_reason, origin_rank.
-        ranks: The ranks that are loaded.
-        steps: Steps of the window.
+        ranks: The loaded ranks.
+        steps: Number of steps of the window.
     """
     frame = frame[list(_COLUMNS)]
     blamed = frame["blamed_rank"] != UNKNOWN_RANK
@@ -193,8 +197,8 @@ def _make_blame(rank: int, rows: pd.DataFrame, took_part: int, own_ns: int, step
 
 
 def _sum_by_column(rows: pd.DataFrame, column: str, steps: int) -> list[tuple[object, int]]:
-    """Exposed wait of a step by the values of a column, the largest first."""
-    if not len(rows):  # of a thousand ranks nearly all
+    """Return the exposed wait per step by the values of a column, largest first."""
+    if not len(rows):  # the case for nearly all of a thousand ranks
         return []
     sums = rows.groupby(column)["exposed_wait_ns"].sum().sort_values(ascending=False, kind="stable")
     return [(key, int(value) // steps) for key, value in sums.items() if int(value) >= steps]
@@ -204,7 +208,7 @@ _FULL_SYNC_KINDS = [str(kind) for kind in FULL_SYNC]
 
 
 def measure_lateness(frame: pd.DataFrame) -> tuple[StepLateness, ...]:
-    """An entry a rank and step that has such a collective, by rank and step.
+    """Return one entry per rank and step with a judged full-sync collective, sorted by rank and step.
 
     Args:
         frame: Collectives of all ranks with rank, step, kind, judged, lateness_ns.

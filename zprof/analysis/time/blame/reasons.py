@@ -1,13 +1,13 @@
-"""Why the blamed rank came late: what it did longer than the median of the other ranks of its group.
+"""Find why the blamed rank came late: what took it longer than the median of the other ranks of its group.
 
-    compute             kernels that the program launched in the stretch, whenever these ran
-    memcpy              copies of the device under nothing else
-    previous collective time held up by other collectives, or the stream still busy with the one before
-    host                idle time, or a late launch, as far as the host took longer for the same work
+    compute             kernels that the program launched in the stretch, whenever they ran
+    memcpy              copies of the device not hidden by anything else
+    previous collective time held up by other collectives, or the stream still busy with the previous one
+    host                idle time, or a late launch, to the extent that the host took longer for the same work
 
 The largest of the first three is the reason if it explains half of the lateness, else the host; a host that
-was slow because its device was is not the reason, hence the order. A late host is then split by its calls:
-data loader, allocator, waiting for the device.
+was slow because its device was slow is not the reason, hence the order. A late host is then split by its
+calls: data loader, allocator, waiting for the device.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from zprof.model.time import LateReason
 
 ReadCalls = Callable[[int], HostCalls]
 ReasonArray = npt.NDArray[np.object_]
-#: How long after a wait for the device its empty queue is that wait's doing.
+#: An empty queue is attributed to a wait for the device for at most this long after it.
 _MAX_AFTER_SYNC_NS = 1_000_000
 _CALL_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MIN_CALL_RATIO = 0.5
@@ -40,15 +40,15 @@ def refine_host_reasons(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> ReasonArray:
-    """The reasons with HOST made more exact where calls explain most of it.
+    """Return the reasons, with HOST refined if calls explain most of it.
 
-    A CPU's loader also computes, so there COMPUTE is looked at as well.
+    A loader on the CPU also computes, so COMPUTE is refined there as well.
 
     Args:
-        reason: Of each case.
-        lost_ns: What is to be explained.
+        reason: Reason of each case.
+        lost_ns: Time to be explained.
         dry: Cases whose device ran dry.
-        cases, stretches, work, calls: As elsewhere.
+        cases, stretches, work, calls: As in :func:`find_reasons`.
     """
     on_cpu = np.array([not work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
     asked = (reason == LateReason.HOST) | ((reason == LateReason.COMPUTE) & on_cpu)
@@ -67,7 +67,7 @@ def refine_host_reasons(
 def _measure_calls(
     asked: Int64s, stretches: Stretches, dry: Mask, work: Mapping[int, RankWork], calls: ReadCalls
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Time in the loader, the allocator and waits, of the stretches asked for."""
+    """Return the time in the loader, the allocator and waits, for the stretches in ``asked``."""
     spent = tuple(np.zeros(len(stretches.row), dtype=np.int64) for _ in _CALL_REASONS)
     for rank, mine in group_by_rank(stretches.rank[asked]):
         chosen, found, busy = asked[mine], calls(rank), work[rank].busy
@@ -86,14 +86,15 @@ def _extend_after(spans: Intervals) -> Intervals:
 
 
 _MIN_EXPLAINED_RATIO = 0.5
-#: A launch, or a stream that got free, this share of the lateness before the start is what it waited for.
+#: If a launch, or the release of a stream, precedes the start by at most this share of the lateness, the
+#: start waited for it.
 _RIGHT_BEFORE_RATIO = 0.25
 _DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """One entry a case.  ``queued``: what it waited for is the collective before it on its stream."""
+    """One entry per case; ``queued``: it waited for the previous collective on its stream."""
 
     reason: ReasonArray
     queued: Mask
@@ -103,7 +104,7 @@ class Reasons:
 def find_reasons(
     rows: LateRows, cases: LateCases, stretches: Stretches, work: Mapping[int, RankWork], calls: ReadCalls
 ) -> Reasons:
-    """Reasons of all cases; UNKNOWN where nothing explains most of it, or there is no stretch."""
+    """Return the reasons of all cases; UNKNOWN if nothing explains most of it, or there is no stretch."""
     if not len(cases):
         return Reasons(reason=np.empty(0, object), queued=np.empty(0, np.bool_), begin=np.empty(0, np.int64))
     excess = Excess(cases, stretches)
@@ -139,7 +140,7 @@ def find_reasons(
 
 
 def _measure_stretches(stretches: Stretches, work: Mapping[int, RankWork]) -> dict[str, Int64s]:
-    """Compute, copies, held_up and idle of each stretch, one rank after another."""
+    """Return compute, copies, held_up and idle of each stretch; filled rank by rank."""
     done = {
         name: np.zeros(len(stretches.row), dtype=np.int64)
         for name in ("compute", "copies", "held_up", "idle")
@@ -159,7 +160,7 @@ def _measure_stretches(stretches: Stretches, work: Mapping[int, RankWork]) -> di
 
 
 def _measure_queue_delay(rows: LateRows, cases: LateCases, stretches: Stretches, excess: Excess) -> Floats:
-    """How much later than on the others the stream got free, where the start came right after that."""
+    """Return how much later the stream got free than on the others, if the start came right after that."""
     free = rows.previous[cases.row]
     right_after = cases.start - free <= _RIGHT_BEFORE_RATIO * cases.late_ns
     right_after &= free > rows.launch[cases.row]
@@ -168,7 +169,7 @@ def _measure_queue_delay(rows: LateRows, cases: LateCases, stretches: Stretches,
 
 
 def _started_after_compute(rows: LateRows, cases: LateCases) -> Mask:
-    """Cases that started right after compute ended: others did not wait for it, however long it ran."""
+    """Mark cases that started right after compute ended; the other ranks did not wait for that compute."""
     right_after: Mask = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
     return right_after
 
@@ -176,7 +177,7 @@ def _started_after_compute(rows: LateRows, cases: LateCases) -> Mask:
 def _measure_launch_delay(
     rows: LateRows, cases: LateCases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork]
 ) -> Floats:
-    """How much later than on the others a device's collective was launched, where it started right after."""
+    """Return how much later than on the others a collective was launched, if it started right after."""
     known = rows.launch_known[cases.row]
     known &= np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
     known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
@@ -186,7 +187,7 @@ def _measure_launch_delay(
 def _measure_slower_host(
     cases: LateCases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork], calls: ReadCalls
 ) -> Floats:
-    """How much longer the host took for the stretch, waits for others aside; inf where that is unknown."""
+    """Return how much longer the host took for the stretch, without waits for others; inf if unknown."""
     took = stretches.launched_to - stretches.launched_from
     is_known = stretches.launch_known.copy()
     for rank, mine in group_by_rank(stretches.rank):
@@ -203,6 +204,6 @@ def _measure_slower_host(
 
 
 def _relative_to_start(times: Int64s, cases: LateCases, stretches: Stretches) -> Int64s:
-    """Times as distances to the late rank's start: absolute ones are too long for a float."""
+    """Return times relative to the late rank's start; absolute ones have too many digits for a float."""
     from_start: Int64s = times - cases.start[stretches.case]
     return from_start

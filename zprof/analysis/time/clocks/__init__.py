@@ -1,1 +1,1 @@
-"""The clocks of the ranks, brought together from the collectives themselves."""
+"""Align the clocks of the ranks, using the collectives themselves."""

@@ -1,9 +1,9 @@
-"""Bring the clocks of the ranks together: local time minus offset is the clock of the first rank.
+"""Align the clocks of the ranks: local time minus offset is the clock of the first rank.
 
-Clock pings vote if there are any, else the program's own collectives, each group for its ranks; groups that
-overlap carry clocks to all ranks, the sharpest first. Causality bounds each offset. Ranks of one host share
-a clock (measured: within 1 µs), so 0 holds there unless the bounds forbid it or short collectives clearly
-contradict.
+Clock pings vote if there are any, else the program's own collectives, each group for its ranks. Groups that
+overlap propagate clocks to all ranks, the sharpest first. Causality bounds each offset. Ranks of one host
+share a clock (measured: within 1 µs), so a difference of 0 holds there unless the bounds forbid it or short
+collectives clearly contradict it.
 """
 
 import heapq
@@ -33,7 +33,7 @@ SAME_HOST_UNCERTAINTY_NS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockLink:
-    """What one table says of its ranks' clocks relative to each other; NaN where nothing."""
+    """Clocks of the ranks of one table relative to each other; NaN if unknown."""
 
     name: str
     sharpness: int
@@ -44,14 +44,14 @@ class ClockLink:
 
     @property
     def order(self) -> tuple[int, float]:
-        """Smaller is better."""
+        """Sort key; smaller is better."""
         known = self.uncertainty[~np.isnan(self.uncertainty)]
         return self.sharpness, float(np.median(known)) if len(known) else np.inf
 
 
 @dataclass(slots=True, kw_only=True)
 class ReachedClocks:
-    """What each rank got, and by which link."""
+    """Clock value and uncertainty of each reached rank, and the link that reached it."""
 
     value: dict[int, float] = field(default_factory=dict)
     uncertainty: dict[int, float] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class ReachedClocks:
 def propagate_clocks(
     ranks: Sequence[int], links: Sequence[ClockLink], mates: Mapping[int, Sequence[int]]
 ) -> ReachedClocks:
-    """From the first rank, whose value is 0, to all that can be reached.
+    """Propagate clock values from the first rank, whose value is 0, to all ranks that can be reached.
 
     Args:
         ranks: All ranks.
-        links: Groups.
-        mates: Ranks of each rank's host, which share its clock: taken where no group leads on.
+        links: One link per source table.
+        mates: Ranks on the host of each rank, which share its clock; used if no group reaches a rank.
     """
     reach = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
     of_rank = _index_links(links)
@@ -121,7 +121,7 @@ def _follow_links(
 
 
 def _apply_link(link: ClockLink, index: int, reach: ReachedClocks) -> list[int]:
-    """Reach the other ranks of a link from the best known of them."""
+    """Set the ranks of a link that are not yet reached, from its most certain known rank; return them."""
     rows = {r: row for row, r in enumerate(link.ranks) if not np.isnan(link.value[row])}
     known = [rank for rank in rows if rank in reach.value]
     best = min(known, key=lambda rank: (reach.uncertainty[rank], rank))
@@ -136,15 +136,15 @@ def _apply_link(link: ClockLink, index: int, reach: ReachedClocks) -> list[int]:
 
 
 _ONE_HOST = "one host, one clock"
-#: Votes contradict a host's one clock where they miss it by more than this many uncertainties.
+#: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
 _CONTRADICTION_FACTOR = 5.0
-#: Up to here a miss is what the uncertainty explains.
+#: A difference of up to this many uncertainties is explained by them.
 _EXPLAINED_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSource:
-    """A table that clocks are read from.  Of two the one with the lower ``sharpness`` is asked first."""
+    """A table that clocks are estimated from. The source with the lower ``sharpness`` takes precedence."""
 
     name: str
     sharpness: int
@@ -153,7 +153,7 @@ class ClockSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
-    """What causality allows for an offset against the first rank."""
+    """Offsets against the first rank that causality allows."""
 
     low: float
     high: float
@@ -165,8 +165,8 @@ def align_clocks(
     """Align every rank that can be reached from the first.
 
     Args:
-        hosts: Host name by rank; ranks without one are not taken for one host.
-        base: What the times of each rank's rows in the tables are relative to.
+        hosts: Host name by rank; ranks without one do not share a host.
+        base: Reference time of each rank's rows in the tables.
         sources: Matched collectives and pings.
     """
     ranks = sorted(hosts)
@@ -184,7 +184,7 @@ def align_clocks(
 
 
 def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
-    """Without ranks whose stamps no clock explains."""
+    """Return the source without ranks whose timestamps no clock explains."""
     table = source.table
     drift = np.nan_to_num(estimate_drifts(table))
     still = drop_first_collectives(table.moved(np.zeros(len(drift)), drift))
@@ -205,7 +205,7 @@ def _estimate_drift(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dic
 def _unify_host_drift(
     drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
 ) -> dict[int, float]:
-    """Ranks of a host drift alike, unless that cannot be: pings that processors hold up look like drift."""
+    """Give ranks of a host equal drift if possible: pings delayed by busy CPUs look like drift."""
     alike = drift | {rank: drift.get(mine[0], 0.0) for rank, mine in mates.items() if rank in drift}
     if alike == drift or any(_is_contradictory(_remove_drift(source.table, alike)) for source in sources):
         return drift
@@ -238,7 +238,7 @@ def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: i
 
 
 def _group_by_host(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[int]]:
-    """Ranks of the same host; clocks that differ by hours are not one."""
+    """Return the ranks of the same host; clocks that differ by hours are not shared."""
     of_host: dict[tuple[str, int], list[int]] = {}
     for rank in sorted(hosts):
         if hosts[rank]:
@@ -247,7 +247,7 @@ def _group_by_host(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[in
 
 
 def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
-    """Offsets against the first rank that causality allows: of few ranks by way of all others too."""
+    """Return the offsets against the first rank that causality allows; for few ranks also through others."""
     position = {rank: row for row, rank in enumerate(ranks)}
     first = ranks[0]
     if len(ranks) > MAX_ALL_PAIRS:
@@ -279,7 +279,7 @@ def _find_direct_intervals(first: int, sources: Sequence[ClockSource]) -> dict[i
 
 
 def _clamp_to_intervals(reach: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
-    """Move votes into what is allowed: they are at least as unsure as they were wrong."""
+    """Move votes into their allowed interval, and raise the uncertainty to at least the distance moved."""
     for rank, interval in allowed.items():
         if rank in reach.value and interval.low <= interval.high:
             voted = reach.value[rank]
@@ -290,7 +290,7 @@ def _clamp_to_intervals(reach: ReachedClocks, allowed: Mapping[int, _Interval]) 
 def _unify_host_clocks(
     reach: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
 ) -> set[int]:
-    """Give the ranks of a host the clock of its first, unless they contradict; returns those that got it."""
+    """Give ranks of a host the clock of its first unless they contradict; return the changed ranks."""
     snapped: set[int] = set()
     for head in [rank for rank, mine in mates.items() if rank == mine[0]]:
         known = [rank for rank in mates[head] if rank in reach.value]
@@ -368,7 +368,7 @@ def _is_finite(interval: _Interval) -> bool:
 
 
 def _unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
-    """One gap a rank; of many ranks one for all."""
+    """Return one gap per rank, or a single one for many ranks."""
     remedy = "record with zprof.record on every rank: its clock pings align the clocks"
     reason = "it shares no usable collective with the other ranks, and runs on another host"
     if len(ranks) > 8:

@@ -1,9 +1,9 @@
-"""Starts and ends of matched collectives, and what causality alone says of clocks: o_i - o_j <= U_ij.
+"""Derive bounds on clock offsets from causality alone, from matched collectives: o_i - o_j <= U_ij.
 
-Nobody leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; if only one
+No rank leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; if only one
 side waits (broadcast, reduce, send), only that side is bounded. A cycle of negative length means that the
-match, or a stamp, is wrong. Times are floats relative to a base of each rank, so that nanoseconds since
-1970 lose no digits.
+match, or a timestamp, is wrong. Times are floats relative to a base of each rank, because nanoseconds since
+1970 would lose digits.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ NOBODY = -1
 class ClockTable:
     """Collectives of one group.
 
-    ``start`` and ``end`` are ranks x instances, NaN where a rank has no event.  ``sync``: nobody leaves
-    before all have entered.  ``first``: the first of the group on some rank, which carries the start of
-    the profiler.  ``source``: the row that all others wait for (the root of a broadcast, a sender);
-    ``sink``: the row that waits for all others (the root of a reduce); -1 where there is none.
+    ``start`` and ``end`` are ranks x instances, NaN if a rank has no event. ``sync``: no rank leaves before
+    all have entered. ``first``: the first of the group on some rank, which includes the start of the
+    profiler. ``source``: the row that all others wait for (the root of a broadcast, a sender). ``sink``: the
+    row that waits for all others (the root of a reduce). Both are -1 without such a row.
     """
 
     ranks: tuple[int, ...]
@@ -40,12 +40,12 @@ class ClockTable:
 
     @property
     def present(self) -> Bools:
-        """Where a rank has an event."""
+        """Mask of ranks x instances that have an event."""
         return ~np.isnan(self.start)
 
     @property
     def span_ns(self) -> float:
-        """From the first start to the last end, on the clock of the rank with most of it."""
+        """Time from the first start to the last end, on the rank for which it is longest."""
         if not self.start.size or not self.present.any():
             return 0.0
         first = np.where(self.present, self.start, np.inf).min(axis=1)
@@ -53,7 +53,7 @@ class ClockTable:
         return float((last - first).max())
 
     def of_ranks(self, keep: Bools) -> "ClockTable":
-        """The same with fewer ranks."""
+        """Return the table restricted to some ranks."""
         position = np.where(keep, np.cumsum(keep) - 1, NOBODY)
         moved = {
             name: np.where(getattr(self, name) >= 0, position[getattr(self, name)], NOBODY)
@@ -68,12 +68,12 @@ class ClockTable:
         )
 
     def of_instances(self, keep: Bools) -> "ClockTable":
-        """The same with fewer instances."""
+        """Return the table restricted to some instances."""
         columns = {name: getattr(self, name)[keep] for name in ("sync", "first", "source", "sink")}
         return replace(self, start=self.start[:, keep], end=self.end[:, keep], **columns)
 
     def moved(self, offset: Floats, drift: Floats) -> "ClockTable":
-        """The same on the clock that these offsets and drifts lead to."""
+        """Return the table on the clock given by these offsets and drifts."""
         return replace(
             self,
             start=self.start * (1 - drift[:, None]) - offset[:, None],
@@ -84,7 +84,7 @@ class ClockTable:
 def make_ping_table(
     pings: Mapping[int, Mapping[int, tuple[int, int]]], base: Mapping[int, int]
 ) -> ClockTable:
-    """Clock pings as a table: each is a collective of all ranks, and the profiler's start is not in it."""
+    """Return clock pings as a table: each is a collective of all ranks, without the start of the profiler."""
     ranks = tuple(sorted(rank for rank, mine in pings.items() if mine))
     names = sorted({name for mine in pings.values() for name in mine})
     times = np.full((2, len(ranks), len(names)), np.nan)
@@ -104,29 +104,29 @@ def make_ping_table(
     )
 
 
-#: Bounds may contradict by this much before they count as impossible: the jitter of a stamp.
+#: Bounds may contradict by this much before they count as impossible: the jitter of a timestamp.
 STAMP_JITTER_NS = 5_000
-#: Clocks may run apart by this share of a window in which drift is not measured.
+#: Clocks may drift apart by this share of a window in which drift is not measured.
 _UNSEEN_DRIFT = 50e-6
-#: From this length of a window on drift is measured.
+#: Minimum length of a window for measuring drift.
 DRIFT_SPAN_NS = 5e9
-#: More ranks than this are compared with one of them, not each with each.
+#: With more ranks than this, ranks are compared with one of them instead of pairwise.
 MAX_ALL_PAIRS = 64
 
 
 def compute_tolerance(table: ClockTable) -> float:
-    """By how much bounds of this table may contradict."""
+    """Return the tolerated contradiction between bounds of this table, in ns."""
     return STAMP_JITTER_NS + _UNSEEN_DRIFT * min(table.span_ns, DRIFT_SPAN_NS)
 
 
 def drop_first_collectives(table: ClockTable) -> ClockTable:
-    """Without what carries the profiler's start, as long as anything is left."""
+    """Return the table without collectives that include the profiler's start, unless none would be left."""
     rest = ~table.first
     return table.of_instances(rest) if rest.any() else table
 
 
 def compute_upper_bounds(table: ClockTable) -> Floats:
-    """U, ranks x ranks; infinite where nothing bounds.  Above ALL_PAIRS ranks only to and from row 0."""
+    """Return U, ranks x ranks, inf if unbounded; above MAX_ALL_PAIRS, full syncs bound only row 0's pairs."""
     count = len(table.ranks)
     found = np.full((count, count), np.inf)
     np.fill_diagonal(found, 0.0)
@@ -165,7 +165,7 @@ def _bound_one_sided(found: Floats, table: ClockTable, start: Floats, end: Float
 
 
 def close_bounds(bounds: Floats) -> Floats:
-    """Bounds by way of all other ranks too: the shortest paths."""
+    """Return the bounds tightened through all other ranks: the shortest paths."""
     found = bounds.copy()
     for middle in range(len(found)):
         np.minimum(found, found[:, middle, None] + found[None, middle, :], out=found)
@@ -173,7 +173,7 @@ def close_bounds(bounds: Floats) -> Floats:
 
 
 def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
-    """Pairs of ranks that contradict each other by more than ``slack_ns``, whatever their clocks."""
+    """Mark pairs of ranks that contradict each other by more than ``slack_ns``, whatever their clocks."""
     bounds = compute_upper_bounds(table)
     bad: Bools = bounds + bounds.T < -slack_ns
     np.fill_diagonal(bad, False)
@@ -181,7 +181,7 @@ def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
 
 
 def find_worst_ranks(bad: Bools) -> Bools:
-    """The fewest ranks, greedily, without which no pair is bad.  Of a pair that is alone both."""
+    """Mark, greedily, the fewest ranks without which no pair is bad; both ranks of an isolated pair."""
     out = np.zeros(len(bad), dtype=bool)
     left = bad.copy()
     while left.any():

@@ -1,4 +1,4 @@
-"""The clock of each rank relative to the common clock."""
+"""Convert the clock of each rank to the common clock."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from zprof.analysis.intervals import Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClock:
-    """common = local - offset - drift * (local - origin)."""
+    """Linear clock of one rank: common = local - offset - drift * (local - origin)."""
 
     offset_ns: int = 0
     drift_ppb: float = 0.0
     origin_ns: int = 0
 
     def common(self, times_ns: Int64s) -> Int64s:
-        """Times of the rank on the common clock; any shape."""
+        """Return times of the rank on the common clock; any shape."""
         if not self.drift_ppb:
             return times_ns - self.offset_ns
         drifted: Int64s = np.rint((times_ns - self.origin_ns) * (self.drift_ppb * 1e-9)).astype(np.int64)
@@ -27,10 +27,10 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Clocks of the ranks that could be aligned; the other ranks are not in ``of_rank``.
+    """Clocks of the ranks that could be aligned; other ranks are not in ``of_rank``.
 
-    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` of each; ``interval_ns`` what
-    causality alone allows for each offset.
+    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:
+    offsets that causality alone allows.
     """
 
     of_rank: Mapping[int, RankClock]
@@ -45,7 +45,7 @@ class Clocks:
         return {rank: clock.offset_ns for rank, clock in self.of_rank.items()}
 
     def of(self, rank: int) -> RankClock:
-        """The rank's clock; its own, unmoved, where it could not be aligned."""
+        """Return the clock of a rank; unchanged local time if it could not be aligned."""
         return self.of_rank.get(rank, _UNMOVED)
 
 

@@ -1,8 +1,8 @@
-"""Offsets and drift of clocks within one group: ranks leave a short collective at nearly the same instant.
+"""Estimate offsets and drift of clocks within one group: ranks leave a short collective almost together.
 
 Offset: for each rank the weighted median over collectives of ``e_i - median_j e_j``, with weight 1 / the
-shortest duration. Ends of a long collective lie apart (334 µs at the median in a 1.6 GB all-gather on
-MI300X, 3.6 µs in one of 1 element), so long ones do not vote if there are short ones. Drift: the Theil-Sen
+shortest duration. The ends of a long collective are spread out (334 µs at the median in a 1.6 GB all-gather
+on MI300X, 3.6 µs in one of 1 element), so long ones do not vote if there are short ones. Drift: the Theil-Sen
 slope, if a line explains more than a constant.
 """
 
@@ -15,7 +15,7 @@ from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, ClockTable, 
 MIN_UNCERTAINTY_NS = 1_000
 #: The ends of a collective coincide to about this share of its duration.
 END_SPREAD_SHARE = 0.05
-#: A collective votes where it is at most this many times longer than the third shortest.
+#: A collective votes if it takes at most this many times as long as the third shortest.
 _VOTING_RATIO = 8.0
 _REFERENCE_RANKING = 3
 _ROUNDS = 3
@@ -23,7 +23,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetEstimate:
-    """Clocks of a group's ranks relative to each other; NaN where a rank shares nothing."""
+    """Clocks of a group's ranks relative to each other; NaN if a rank shares no collective."""
 
     ranks: tuple[int, ...]
     offset: Floats
@@ -32,7 +32,7 @@ class OffsetEstimate:
 
 
 def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
-    """The part of a table that votes on clocks, and the weights, 0 where a rank has no vote."""
+    """Return the part of a table that votes on clocks, and its weights; 0 if a rank has no vote."""
     table = drop_first_collectives(table)
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
@@ -43,7 +43,7 @@ def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
 
 
 def estimate_offsets(table: ClockTable) -> OffsetEstimate:
-    """Offsets and uncertainties of the ranks of a table, whose drift is taken out."""
+    """Return offsets and uncertainties of the ranks of a table whose drift has been removed."""
     table, weights = select_votes(table)
     if not table.start.shape[1]:
         nothing = np.full(len(table.ranks), np.nan)
@@ -59,7 +59,7 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
 
 
 def _vote_weights(table: ClockTable) -> Floats:
-    """1 / shortest duration where a rank may vote, else 0."""
+    """Return 1 / shortest duration if a rank may vote, else 0."""
     present = table.present
     duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
     mine = np.where(present, duration, np.inf)
@@ -72,7 +72,7 @@ def _vote_weights(table: ClockTable) -> Floats:
 
 
 def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
-    """Relative to the rank with most votes; then each against the middle of all."""
+    """Return offsets relative to the rank with the most votes, refined against the median of all ranks."""
     votes = (weights > 0).sum(axis=1)
     centre = int(votes.argmax())
     offset = weighted_medians(table.end - table.end[centre], weights)
@@ -84,7 +84,7 @@ def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
 
 
 def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:
-    """The spread of the votes, and the share of the shortest transfer by which ends may lie apart."""
+    """Return the spread of the votes, at least the expected spread of ends of the shortest transfer."""
     residual = np.where(weights > 0, np.abs(moved.end - column_medians(moved.end)), np.nan)
     spread = column_medians(residual.T)
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
@@ -95,7 +95,7 @@ def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:
 
 
 def column_medians(values: Floats) -> Floats:
-    """The median of each column without its NaNs; NaN for a column of NaNs."""
+    """Return the median of each column without its NaNs; NaN for a column of NaNs."""
     ordered = np.sort(values, axis=0)
     known = (~np.isnan(values)).sum(axis=0)
     columns = np.arange(values.shape[1])
@@ -105,7 +105,7 @@ def column_medians(values: Floats) -> Floats:
 
 
 def weighted_medians(values: Floats, weights: Floats) -> Floats:
-    """The middle of the weight in each row; between two values where it falls exactly there."""
+    """Return the weighted median of each row, averaging two values at an exact half of the weight."""
     known: Bools = ~np.isnan(values) & (weights > 0)
     filled = np.where(known, values, np.inf)
     order = np.argsort(filled, axis=1, kind="stable")
@@ -119,19 +119,19 @@ def weighted_medians(values: Floats, weights: Floats) -> Floats:
     return np.where(known.any(axis=1), (low + high) / 2, np.nan)
 
 
-#: Points of each rank that a slope is drawn through: all pairs of them.
+#: Points per rank for fitting a slope over all their pairs.
 _MAX_POINTS = 96
 _MIN_POINTS = 4
-#: A slope is believed where it leaves less than this share of the spread.
+#: A slope is accepted if it leaves at most this share of the spread.
 _MAX_RESIDUAL_RATIO = 0.7
-#: No clock that keeps time drifts by more.
+#: No working clock drifts by more than this.
 _MAX_DRIFT = 500e-6
 
 
 def estimate_drifts(table: ClockTable) -> Floats:
-    """Of each rank against the rank with most votes; 0 where a line explains no more than a constant.
+    """Return the drift of each rank against the rank with the most votes.
 
-    NaN for all where the window is too short to tell.
+    0 if a line explains no more than a constant; NaN for all ranks if the window is too short.
     """
     table, weights = select_votes(table)
     if table.span_ns <= DRIFT_SPAN_NS:
@@ -146,7 +146,7 @@ def estimate_drifts(table: ClockTable) -> Floats:
 
 
 def fit_slope(apart: Floats, time: Floats) -> float:
-    """By how much ``apart`` grows with ``time``; 0 where a line explains no more than a constant."""
+    """Return the slope of ``apart`` over ``time``; 0 if a line explains no more than a constant."""
     order = np.argsort(time, kind="stable")
     order = order[np.unique(np.linspace(0, len(order) - 1, _MAX_POINTS).astype(np.int64))]
     y, x = apart[order], time[order]

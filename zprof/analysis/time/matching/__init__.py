@@ -1,1 +1,1 @@
-"""Which collectives of different ranks are one, and whether that can be."""
+"""Match collectives across ranks, and check that each match is possible."""

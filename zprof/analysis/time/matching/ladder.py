@@ -6,7 +6,7 @@
 4. The order on the stream, if the ranks of a group are unknown.
 
 Each match must be possible whatever the clocks; what makes it impossible is repaired or left out. A refused
-row stands alone, and no rank is blamed for it.
+row stays unmatched, and no rank is blamed for it.
 """
 
 from collections.abc import Sequence
@@ -47,18 +47,18 @@ from zprof.analysis.time.matching.slots import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Placed lanes, and rows that ranks disagree on."""
+    """Placed lanes, and the rows that ranks disagree on."""
 
     placements: tuple[Placement, ...]
     conflicts: Int64s
 
     def tables(self, rows: MatchRows) -> list[ClockTable]:
-        """What clocks are read from."""
+        """Return the tables from which clocks are estimated."""
         return [make_clock_table(placement, rows) for placement in self.placements]
 
     @property
     def shifts(self) -> dict[int, int]:
-        """The largest shift of each rank that was shifted."""
+        """Largest shift of each rank that was shifted."""
         found: dict[int, int] = {}
         for placement in self.placements:
             for rank, shift in placement.shifts.items():
@@ -72,7 +72,7 @@ class Matching:
 
 
 def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
-    """Lanes with a sequence that the program stated."""
+    """Match lanes with a sequence that the program stated."""
     placements, conflicts = [], []
     for lane in lanes:
         if lane.stated:
@@ -86,7 +86,7 @@ def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matchi
 
 
 def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
-    """Lanes whose sequence is only an order."""
+    """Match lanes whose sequence is only an order."""
     found = [
         repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated
     ]
@@ -94,7 +94,7 @@ def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Match
 
 
 def join_matchings(one: Matching, other: Matching) -> Matching:
-    """Both."""
+    """Return both matchings as one."""
     return Matching(
         placements=one.placements + other.placements, conflicts=_concatenate([one.conflicts, other.conflicts])
     )
@@ -105,7 +105,7 @@ def _concatenate(parts: Sequence[Int64s]) -> Int64s:
 
 
 def add_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
-    """Add ``instance`` (equal on all rows of a match, -1 where alone), ``matched`` and ``rung``."""
+    """Add ``instance`` (equal on all rows of a match, -1 if unmatched), ``matched`` and ``rung``."""
     instance = np.full(len(frame), ALONE, dtype=np.int64)
     rung = np.full(len(frame), str(Rung.ALONE), dtype=object)
     size = np.zeros(len(frame), dtype=np.int64)
@@ -123,7 +123,7 @@ def add_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
 
 
 def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
-    """The frame with these rows standing alone."""
+    """Return the frame with these rows unmatched."""
     return frame.assign(
         instance=frame["instance"].where(~rows, ALONE),
         matched=frame["matched"] & ~rows,
@@ -132,7 +132,10 @@ def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
 
 
 def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Placement:
-    """The placement without what cannot be: bad stamps, a rank that was shifted, a rank that fits nowhere."""
+    """Return the placement with impossible parts repaired or removed.
+
+    Bad timestamps are dropped, shifted ranks registered again, and ranks that fit nowhere excluded.
+    """
     worst = _find_worst_members(placement, rows)
     if not worst.any():
         return placement
@@ -148,7 +151,7 @@ def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Pla
 
 
 def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
-    """Members without whom no two ranks contradict each other."""
+    """Mark the members without which no two ranks contradict each other."""
     table = make_clock_table(placement, rows)
     if len(table.ranks) < 2 or not table.start.shape[1]:
         return np.zeros(len(table.ranks), dtype=bool)
@@ -158,12 +161,11 @@ def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
 
 
 def _remove_drift(table: ClockTable) -> ClockTable:
-    """Without drift."""
     return table.moved(np.zeros(len(table.ranks)), np.nan_to_num(estimate_drifts(table)))
 
 
 def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Placement | None:
-    """Leave single instances out, where that is enough."""
+    """Leave out single instances, if that is enough; else return None."""
     table = make_clock_table(placement, rows)
     bad = find_contradicting(_remove_drift(table), compute_tolerance(table))
     if not bad.any() or bad.sum() > MAX_CONFLICT_SHARE * len(bad):
@@ -174,7 +176,7 @@ def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Pla
 
 
 def find_contradicting(table: ClockTable, slack_ns: float) -> Bools:
-    """Instances that a rank leaves before another enters, by clocks that most of them agree on."""
+    """Mark instances that a rank leaves before another enters, by the clocks that most of them agree on."""
     offset = np.nan_to_num(estimate_offsets(table).offset)
     moved = table.moved(offset, np.zeros(len(offset)))
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
@@ -184,7 +186,7 @@ def find_contradicting(table: ClockTable, slack_ns: float) -> Bools:
 
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: Hints) -> Placement | None:
-    """Lay each bad rank anew on a good one (of two that contradict each other on the first)."""
+    """Register each bad rank again on a good one; if the first two contradict each other, on the first."""
     lines, ranks = split_by_rank(placement.lane, rows), rows.rank[placement.lane.rows]
     members = [rank for rank in placement.lane.members if rank in lines]
     bad = {rank for rank, is_bad in zip(placement.lane.members, worst, strict=True) if is_bad}

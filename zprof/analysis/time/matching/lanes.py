@@ -1,8 +1,8 @@
-"""Rows of collectives for matching, split into lanes, and the placement of a lane's rows in instances.
+"""Split rows of collectives into lanes for matching, and place a lane's rows in instances.
 
-A lane is a group in one way of counting (a stated sequence, or only an order); of point-to-point messages
-it is one direction between two ranks. A group "0,1,5" or "0,1#name" has known ranks; any other name has
-not.
+A lane is a group in one way of counting (a stated sequence, or only an order); for point-to-point messages it
+is one direction between two ranks. A group "0,1,5" or "0,1#name" has known ranks; groups with any other name
+do not.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from zprof.analysis.time.clocks.bounds import NOBODY, Bools, ClockTable, Floats
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
-#: Each rank sees its own bytes of these, and they may differ.
+#: For these kinds each rank records its own bytes, which may differ.
 _OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)]
 _MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
 #: A clock further than this from the first rank's counts from another origin.
 _MAX_SAME_ORIGIN_NS = 10**12
-#: Where no step is marked, the whole trace counts as one step, which says nothing of the order.
+#: If no step is marked, the whole trace counts as one step, which tells nothing about the order.
 _WHOLE_TRACE = "whole trace"
 NO_STEP = -1
 
 
 class Rung(StrEnum):
-    """How rows were matched, the best first."""
+    """How rows were matched, best first."""
 
     SEQUENCE = "sequence"
     ORDER = "order"
@@ -41,11 +41,11 @@ class Rung(StrEnum):
 class MatchRows:
     """Columns of all rows.
 
-    ``signature`` is equal where kind, dtype and bytes are.  ``step``: the marked step that launched the row,
-    -1 outside of steps and where its launch is not known.  ``source``: the rank whose start the others'
-    ends follow (root of a broadcast, sender); ``sink``: the rank whose end follows all starts; else -1.
-    ``peer``: the other side or root, -1 where it is not known.  ``group`` numbers the groups, ``counting``
-    each group in each way of counting.
+    ``signature`` is equal for rows with equal kind, dtype, bytes and group size. ``step``: the marked step
+    that launched the row, -1 outside of steps and if its launch is unknown. ``source``: the rank whose start
+    the others' ends follow (root of a broadcast, sender); ``sink``: the rank whose end follows all starts;
+    else -1. ``peer``: the other side or root, -1 if unknown. ``group`` numbers the groups, ``counting`` each
+    group in each way of counting.
     """
 
     rank: Int64s
@@ -63,12 +63,12 @@ class MatchRows:
 
 
 def is_full_sync(frame: pd.DataFrame) -> pd.Series:
-    """Rows of kinds that no rank can leave before all have entered."""
+    """Mark the rows of kinds that no rank can leave before all have entered."""
     return frame["kind"].isin([str(kind) for kind in FULL_SYNC])
 
 
 def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict[int, int]:
-    """What the times of each rank are taken from: one instant for all clocks of one origin."""
+    """Return the reference time of each rank: the same instant for all clocks of one origin."""
     first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
     for timeline in timelines:
         _take_earliest(first, timeline.rank, (begin for begin, _ in timeline.pings.values()))
@@ -81,7 +81,7 @@ def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict
 def make_match_rows(
     frame: pd.DataFrame, timelines: Sequence[RankTimeline], base: Mapping[int, int]
 ) -> MatchRows:
-    """The rows of a frame."""
+    """Return the rows of a frame as columns for matching."""
     rank = frame["rank"].to_numpy(dtype=np.int64)
     moved = frame["rank"].map(base).to_numpy(dtype=np.int64)
     peer = _read_peers(frame)
@@ -107,9 +107,10 @@ def make_match_rows(
 
 
 def number_values(values: pd.Series) -> Int64s:
-    """A small number for each value, by first appearance.
+    """Return a small number for each value, by first appearance.
 
-    A name of a thousand ranks is long: pandas would read each of them to the end, a dict only each object.
+    A group name of a thousand ranks is long: pandas would hash the text of each row, a dict hashes each
+    string object only once.
     """
     seen: dict[object, int] = {}
     return np.array([seen.setdefault(value, len(seen)) for value in values.tolist()], dtype=np.int64)
@@ -129,7 +130,7 @@ def _read_peers(frame: pd.DataFrame) -> Int64s:
 
 
 def _make_signatures(frame: pd.DataFrame) -> Int64s:
-    """Send and recv are one signature: they are the two sides of one message."""
+    """Return a number for each signature; send and recv share one, as the two sides of one message."""
     kind = frame["kind"].where(~frame["kind"].isin(_MESSAGES), "message")
     size = frame["bytes"].where(~frame["kind"].isin(_OWN_BYTES), 0)
     columns = {"kind": kind, "dtype": frame["dtype"], "bytes": size, "group_size": frame["group_size"]}
@@ -154,7 +155,7 @@ def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64
 
 
 _STREAM = "stream:"
-#: What a lane is called whose ranks nothing states.
+#: Name of a lane whose ranks are unknown.
 UNKNOWN_RANKS = "of unknown ranks"
 _SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
@@ -163,8 +164,8 @@ _SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 class Lane:
     """Rows (positions in the frame, by rank and sequence) of a group.
 
-    ``members`` are the loaded ranks, ``size`` all ranks of the group, 0 where that is not known.
-    ``stated``: the sequence is the program's own, not only an order.
+    ``members`` are the loaded ranks, ``size`` the number of ranks of the group, 0 if unknown. ``stated``: the
+    sequence is the program's own, not only an order.
     """
 
     group: str
@@ -178,7 +179,7 @@ class Lane:
 def split_lanes(
     frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[Lane]:
-    """All lanes of groups whose ranks are known, and of the streams that all ranks have."""
+    """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
     found = _group_lanes(frame, rows, np.flatnonzero(~message), ranks)
     found += _message_lanes(frame, rows, np.flatnonzero(message), ranks)
@@ -186,7 +187,7 @@ def split_lanes(
 
 
 def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Loaded ranks of a group "0,1" (or "0,1#name"); none where its ranks are not known."""
+    """Return the loaded ranks of a group "0,1" (or "0,1#name"); empty if its ranks are unknown."""
     words = group.split("#", 1)[0].split(",")
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         return ()
@@ -212,7 +213,7 @@ def _group_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Seq
 
 
 def _message_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
-    """One lane for each group, sender and receiver; rows that do not name the other side have none."""
+    """Return one lane per group, sender and receiver; rows that do not name the other side are left out."""
     where = where[rows.peer[where] >= 0]
     if not len(where):
         return []
@@ -242,9 +243,9 @@ def _stream_lanes(
 ) -> list[Lane]:
     """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
 
-    A rank with one such stream needs no name for it; of several, those with one name belong together.
-    Several mean several groups, and which ranks are in them is known only where all ranks are there: two
-    ranks of many may have no group in common.
+    A rank with one such stream needs no name for it; of several, those with one name belong together. Several
+    streams mean several groups, and their ranks are known only if all ranks are loaded: two ranks of many may
+    have no group in common.
     """
     first = np.unique(rows.group, return_index=True)[1]
     streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
@@ -288,9 +289,9 @@ ALONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A lane with the slot of each of its rows (-1: it stands alone).
+    """A lane with the slot of each of its rows (-1: unmatched).
 
-    ``shifts``: by how much a rank's own order was moved.  ``excluded``: ranks that fit nowhere.
+    ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that fit nowhere.
     """
 
     lane: Lane
@@ -302,7 +303,7 @@ class Placement:
 
 
 def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
-    """Start and end of the placed rows, ranks x slots; empty slots are left out."""
+    """Return start and end of the placed rows, ranks x slots; empty slots are left out."""
     lane = placement.lane
     placed = placement.slot >= 0
     mine = lane.rows[placed]
@@ -325,12 +326,12 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
 
 
 def list_slots(placement: Placement) -> Int64s:
-    """The slot of each column of the placement's table."""
+    """Return the slot of each column of the placement's table."""
     return np.unique(placement.slot[placement.slot >= 0])
 
 
 def _find_first_entered(start: Floats) -> Bools:
-    """Mark what each rank entered first: it carries the start of that rank's profiler."""
+    """Mark what each rank entered first: it includes the start of that rank's profiler."""
     found = np.zeros(start.shape[1], dtype=bool)
     if start.shape[1]:
         known = ~np.isnan(start)
@@ -339,7 +340,7 @@ def _find_first_entered(start: Floats) -> Bools:
 
 
 def _find_root_rows(roots: Int64s, mine: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
-    """The row of each instance's root; nobody where it is unknown, not loaded, or the ranks disagree."""
+    """Return the row of each instance's root; NOBODY if it is unknown, not loaded, or the ranks disagree."""
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NOBODY, dtype=np.int64)
     np.minimum.at(low, column, roots[mine])
     np.maximum.at(high, column, roots[mine])

@@ -1,9 +1,9 @@
-"""Pairs of two ranks' collectives at a given difference of their clocks.
+"""Pair the collectives of two ranks at a given difference of their clocks.
 
 Both ranks are inside a collective while it moves bytes, and a rank's collectives of one group follow one
-another.  So two rows of equal signature that share at least half of the shorter one are the same, and rows
-of different ones share next to nothing.  A row with two such partners is decided by the order between
-pairs that are certain, or not at all.
+another. So two rows of equal signature that share at least half of the shorter one are the same, and
+different collectives share almost nothing. A row with two such partners is decided by the order between
+certain pairs, or not at all.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from zprof.analysis.time.clocks.bounds import Bools, Floats
 from zprof.analysis.time.matching.lanes import ALONE
 
 _MIN_SHARE = 0.5
-#: Of doubt about the clocks at most this much is granted, as a share of the shorter row, and this length.
+#: Tolerance for the clock uncertainty: at most this share of the shorter row plus this length.
 _GRANTED_SHARE = 0.25
 _GRANTED_NS = 1_000.0
-#: Rows that overlap with more partners than this are not looked at.
+#: Maximum number of overlapping partners that are considered per row.
 _MAX_PARTNERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRows:
-    """One rank's rows of a lane, in its order."""
+    """Rows of one rank in a lane, in its order."""
 
     signature: Int64s
     start: Floats
@@ -36,7 +36,7 @@ class RankRows:
         return len(self.start)
 
     def moved(self, offset: float, drift: float = 0.0) -> "RankRows":
-        """The same on another clock."""
+        """Return the same rows on another clock."""
         return RankRows(
             signature=self.signature,
             start=self.start * (1 - drift) - offset,
@@ -49,7 +49,7 @@ class RankRows:
 def overlaps_enough(
     first: RankRows, second: RankRows, doubt_ns: float | Floats, share: float = _MIN_SHARE
 ) -> Bools:
-    """Whether rows at the same places (broadcast) share at least ``share`` of the shorter one."""
+    """Return whether rows at the same positions (broadcast) share at least ``share`` of the shorter one."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     granted = np.minimum(doubt_ns, _GRANTED_SHARE * shorter + _GRANTED_NS)
@@ -58,7 +58,7 @@ def overlaps_enough(
 
 
 def pair_rows(fixed: RankRows, moved: RankRows, doubt_ns: float) -> Int64s:
-    """For each row of ``moved`` its row of ``fixed``, -1 where there is none or it is not certain."""
+    """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is not certain."""
     left, right = _find_candidates(fixed, moved, doubt_ns)
     partner = _find_certain(left, right, len(fixed), len(moved))
     return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
@@ -90,7 +90,7 @@ def _take_rows(line: RankRows, where: Int64s) -> RankRows:
 
 
 def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
-    """Rows with one partner that has no other, as long as both orders agree."""
+    """Return the rows with one partner that has no other, as long as both orders agree."""
     alone = (np.bincount(left, minlength=fixed)[left] == 1) & (
         np.bincount(right, minlength=moved)[right] == 1
     )
@@ -109,7 +109,7 @@ def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s
 def _fill_between(
     partner: Int64s, fixed: RankRows, moved: RankRows, possible: set[tuple[int, int]]
 ) -> Int64s:
-    """Decide stretches between certain pairs by their order, where both sides have equally many rows."""
+    """Pair stretches between certain pairs by order, if both sides have equally many rows."""
     sure = np.flatnonzero(partner >= 0)
     rights = np.concatenate(([-1], sure, [len(moved)]))
     lefts = np.concatenate(([-1], partner[sure], [len(fixed)]))

@@ -17,7 +17,7 @@ _REMEDY = "record again; no rank is blamed from these collectives"
 def refuse_impossible(
     frame: pd.DataFrame, rows: MatchRows, uncertainty_ns: int
 ) -> tuple[pd.DataFrame, list[Gap]]:
-    """Refuse matches that a rank leaves before one that it waits for has entered, on the common clock."""
+    """Refuse matches that a rank leaves before a rank it waits for has entered, on the common clock."""
     grouped = frame.groupby("instance")
     slack = 2 * uncertainty_ns
     sync = is_full_sync(frame) & (
@@ -31,7 +31,7 @@ def refuse_impossible(
 
 
 def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Series[bool]":
-    """Rows of matches in which a receiver left before the source entered, or a sink before its givers."""
+    """Mark rows of matches in which a rank left before the rank that it waits for had entered."""
     ours = rows.rank
     root_start = frame["start_ns"].where(rows.source == ours).groupby(frame["instance"]).transform("max")
     root_end = frame["end_ns"].where(rows.sink == ours).groupby(frame["instance"]).transform("max")
@@ -43,7 +43,7 @@ def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Ser
 
 
 def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
-    """All rows of groups in which more is bad than chance explains."""
+    """Mark all rows of groups in which more matches are bad than chance explains."""
     share = bad.groupby(rows.counting).transform("mean")
     return (share > MAX_CONFLICT_SHARE) & (frame["instance"] >= 0)
 
@@ -51,7 +51,7 @@ def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]
 def list_matching_gaps(
     frame: pd.DataFrame, lanes: Sequence[Lane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
-    """What was not matched and why, one gap a reason."""
+    """Return what was not matched and why, one gap per reason."""
     conflict = np.zeros(len(frame), dtype=bool)
     conflict[matching.conflicts] = True
     excluded = _find_excluded(frame, matching)
@@ -97,7 +97,7 @@ def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
 
 
 def _gaps_by_group(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
-    """One gap with the collectives (not rows) of the groups; of many groups only how many."""
+    """Return one gap that counts the collectives (not rows) of the groups and names at most two groups."""
     bad = frame[rows]
     if not len(bad):
         return []
@@ -146,7 +146,7 @@ def _stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
 
 
 def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
-    """Rows that no lane could take, of several ranks."""
+    """Report rows of several ranks that no lane could take."""
     known = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         known[lane.rows] = True
@@ -159,7 +159,7 @@ def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Seque
 
 
 def _bound_gaps(lanes: Sequence[Lane]) -> list[Gap]:
-    """Groups of which only some ranks are loaded."""
+    """Report groups of which only some ranks are loaded."""
     part = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
     if not part:
         return []

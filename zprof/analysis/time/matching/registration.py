@@ -1,9 +1,9 @@
-"""Find where one rank's collectives lie on another's, by order and times, if the orders alone differ.
+"""Find the position of one rank's collectives on another's, by order and times, if the orders differ.
 
-The only unknown is the difference of the two clocks. It is measured (pings, other groups), or given by
-marked steps, or voted for: differences of ends of equal signatures cluster at the true offset. A periodic
-program has clusters at whole periods too; then the sharper cluster decides, one host's common clock, or
-clocks that are roughly right. Otherwise nothing is matched.
+The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
+steps, or voted for: differences of ends of equal signatures cluster at the true offset. A periodic program
+also has clusters at whole periods; then the sharper cluster decides, or a shared host clock, or clocks that
+are roughly right. Otherwise nothing is matched.
 """
 
 from collections.abc import Sequence
@@ -16,32 +16,32 @@ from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Floats
 from zprof.analysis.time.clocks.votes import fit_slope
 from zprof.analysis.time.matching.overlap import RankRows, pair_rows
 
-#: The least share of the rows in the common window that must find their partner.
+#: Minimum share of the rows in the common window that must find their partner.
 _MIN_SCORE = 0.8
 _MIN_RIVAL_SCORE = 0.5
-#: Fewer pairs than this prove nothing where nobody vouches for the clocks.
+#: Fewer pairs than this prove nothing without other evidence on the clocks.
 _MIN_PAIRS = 3
-#: Another place counts as equally good from this share of the best one's pairs on ...
+#: Another offset is a rival if it has at least this share of the best one's pairs ...
 _RIVAL_RATIO = 0.25
-#: ... unless its ends lie this many times further apart.
+#: ... unless its ends are spread this many times as far.
 _SHARPER_FACTOR = 4.0
-#: Clocks of different hosts are roughly right, those of one host almost: the smallest difference wins where
-#: it is at most this, and every other one this many times larger.
+#: Clocks of different hosts are roughly right, those of one host almost exactly: the smallest difference wins
+#: if it is at most this, and every other one is larger by the factor below.
 _ROUGHLY_NS = 10_000_000.0
 _ALMOST_NS = 100_000.0
 _FAR_FACTOR = 10.0
-#: A place that leaves this much more of the common window over is no rival by clocks alone.
+#: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
 _MAX_WORSE_SCORE = 0.1
-#: Without a sharper look than others a place may leave this share of its rows over.
+#: Maximum share of unpaired rows for an offset that is not clearly sharper than others.
 _MAX_LEFT_OVER_RATIO = 0.1
-#: Share of the pairs whose marked steps must have one number.
+#: Minimum share of the pairs whose marked steps have the same number.
 _MIN_SAME_STEPS = 0.98
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDifference:
-    """How far one clock is ahead of another, how fast that grows, and within what."""
+    """Difference of two clocks: offset, drift, and uncertainty."""
 
     offset: float
     drift: float
@@ -50,10 +50,10 @@ class ClockDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockHint:
-    """What is known of the difference of two clocks.
+    """Prior knowledge of the difference of two clocks.
 
-    ``one_host``: it is 0 by all experience.  ``one_origin``: both count from the same instant, so that a
-    small difference is likelier than a large one.
+    ``one_host``: it is 0 in practice. ``one_origin``: both count from the same instant, so a small difference
+    is more likely than a large one.
     """
 
     measured: ClockDifference | None = None
@@ -63,7 +63,7 @@ class ClockHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFit:
-    """A place that was tried: partners of each row, and how well they fit."""
+    """Result for one offset: partner of each row, and the quality of the fit."""
 
     partner: Int64s
     offset: float
@@ -73,7 +73,7 @@ class OffsetFit:
 
 
 def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s | None:
-    """For each row of ``moved`` its row of ``fixed``, -1 where there is none; None where nothing fits."""
+    """Return for each row of ``moved`` its row of ``fixed``, -1 if there is none; None if nothing fits."""
     if not len(fixed) or not len(moved):
         return None
     if hint.measured is not None:
@@ -91,7 +91,7 @@ def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s |
 
 
 def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[float]:
-    """Differences of the clocks that are worth trying."""
+    """Return the clock differences that are worth trying."""
     stepped = _offset_by_steps(fixed, moved)
     return [
         *([0.0] if hint.one_origin else []),
@@ -101,7 +101,7 @@ def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[flo
 
 
 def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
-    """Whether what was launched in marked steps lies in steps of one number on both ranks."""
+    """Return whether rows launched in marked steps have the same step number on both ranks."""
     right = np.flatnonzero(fit.partner >= 0)
     here, there = fixed.step[fit.partner[right]], moved.step[right]
     known = (here >= 0) & (there >= 0)
@@ -121,7 +121,7 @@ def _is_good(fit: OffsetFit, fewest: int) -> bool:
 
 
 def _is_plausible(fit: OffsetFit, fewest: int) -> bool:
-    """What lacks many rows may still be the place: its ends tell."""
+    """Return whether a fit is a candidate; one that lacks many rows may still be right, as its ends show."""
     return fit.count >= fewest and fit.score >= _MIN_RIVAL_SCORE
 
 
@@ -130,7 +130,7 @@ def _offset_only(offset: float) -> ClockDifference:
 
 
 def _fit_offset(fixed: RankRows, moved: RankRows, place: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
-    """Pair at an offset, and at what the pairs then say of it."""
+    """Pair the rows at an offset, then again at the offset that the pairs give."""
     offset, drift, doubt_ns = place.offset, place.drift, place.doubt_ns
     partner = pair_rows(fixed, moved.moved(offset, drift), doubt_ns)
     for _ in range(rounds):
@@ -148,7 +148,7 @@ def _fit_offset(fixed: RankRows, moved: RankRows, place: ClockDifference, rounds
 
 
 def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, mine: Int64s) -> tuple[float, float]:
-    """The short half of the pairs votes; a long window shows drift."""
+    """Return offset and drift from the shorter half of the pairs; only a long window shows drift."""
     theirs = partner[mine]
     shorter = np.minimum(moved.end[mine] - moved.start[mine], fixed.end[theirs] - fixed.start[theirs])
     mine = mine[shorter <= np.median(shorter)]
@@ -159,13 +159,13 @@ def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, mine: Int6
 
 
 def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
-    """Rows in the window that both ranks recorded, of the rank with more of them."""
+    """Count the rows in the window that both ranks recorded, for the rank with more of them."""
     low, high = max(fixed.start.min(), moved.start.min()), min(fixed.end.max(), moved.end.max())
     return max(int(((line.end > low) & (line.start < high)).sum()) for line in (fixed, moved))
 
 
 def _offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
-    """The difference of clocks if steps of one number are the same: from steps whose rows are alike."""
+    """Return the clock difference by marked steps, from steps with equal rows on both ranks."""
     found: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
         left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)
@@ -183,7 +183,7 @@ def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:
 
 
 def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
-    """The only place that times allow, the one whose ends agree best, or the one that clocks make likely."""
+    """Return the only fit, the one whose ends agree best, or the one that clocks make likely; else None."""
     if not fits:
         return None
     most = max(fit.count for fit in fits)
@@ -199,13 +199,13 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
 
 
 def _is_complete(fit: OffsetFit) -> bool:
-    """Whether at most one row of the common window, or a tenth, is left over."""
+    """Return whether at most one row of the common window, or a tenth, is left unpaired."""
     left_over = fit.count / fit.score - fit.count if fit.score else np.inf
     return left_over <= max(1.5, _MAX_LEFT_OVER_RATIO * fit.count)
 
 
 def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:
-    """The one fit near no difference at all, of those that leave about as few rows over as the best."""
+    """Return the one fit near a difference of 0, among those with about as few unpaired rows as the best."""
     best = max(fit.score for fit in fits)
     nearest, *others = sorted(
         (fit for fit in fits if fit.score >= best - _MAX_WORSE_SCORE), key=lambda fit: abs(fit.offset)
@@ -219,12 +219,12 @@ _MAX_CANDIDATES = 6
 _MIN_WIDTH_NS = 10_000.0
 _END_SHARE = 0.25
 _MIN_VOTES = 3
-#: A sharp pile of this share of the rows needs no wider ones beside it.
+#: A narrow cluster with this share of the rows needs no wider ones.
 _SHARP_SHARE = 0.8
 
 
 def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
-    """Where the differences of ends of equal signatures pile up, the highest piles first."""
+    """Return the centres of clusters of end differences between equal signatures, largest clusters first."""
     left, right = _pair_signatures(fixed, moved)
     votes = np.sort(moved.end[right] - fixed.end[left])
     if not len(votes):
@@ -238,7 +238,7 @@ def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
 
 
 def _find_highest(votes: Floats, width: float) -> list[tuple[float, int]]:
-    """Middle and height of the highest piles of a width: narrow ones are sharp, wide ones take scatter."""
+    """Return centre and size of the largest clusters of a width; wide ones tolerate scatter."""
     height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
     found: list[tuple[float, int]] = []
     for index in np.argsort(-height, kind="stable"):
@@ -251,7 +251,7 @@ def _find_highest(votes: Floats, width: float) -> list[tuple[float, int]]:
 
 
 def _pair_signatures(fixed: RankRows, moved: RankRows) -> tuple[Int64s, Int64s]:
-    """All pairs of equal signature, the rarest signatures first, up to a bound."""
+    """Return all pairs of equal signature, the rarest signatures first, up to ``_MAX_VOTES``."""
     names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
     counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
     mine, right_count = np.unique(moved.signature[moved.sync], return_counts=True)

@@ -1,8 +1,8 @@
-"""Give each row of a lane its slot: by the stated sequence, or by order and times.
+"""Assign each row of a lane its slot: by the stated sequence, or by order and times.
 
-Without a stated sequence the rank with the commonest order gives the slots. Ranks with the same signatures
-in the same steps take the same slots, if at the resulting clocks each row also overlaps its partner. Every
-other rank is registered by its times.
+Without a stated sequence, the rank with the most common order defines the slots. Ranks with the same
+signatures in the same steps take the same slots, if at the resulting clocks each row also overlaps its
+partner. Every other rank is registered by its times.
 """
 
 from collections import Counter
@@ -18,35 +18,38 @@ from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, Lane, MatchRows, 
 from zprof.analysis.time.matching.overlap import RankRows, overlaps_enough
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint, register_rows
 
-#: What is known of the clock of one rank against another's.
+#: Returns what is known about the clock of one rank against another's.
 Hints = Callable[[int, int], ClockHint]
-#: So many ranks are tried as the one that gives the slots.
+#: Maximum number of ranks tried as the one that defines the slots.
 _MAX_TRIES = 3
-#: Share of the rows that may have less than a tenth of the shorter one in common with their partner (seen on
-#: two processors with eight programs on them: up to a twentieth).
+#: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
+#: processors running eight programs: up to a twentieth of the rows).
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapLimits:
-    """``little_together``: share of the rows that may have less than half of the shorter one in common with
-    their partner.  ``touching``: a row that has less in common is not matched, for it may have as much in
-    common with the neighbour of its partner.
+    """Limits on rows that overlap their partner only a little.
+
+    ``little_together``: share of the rows that may overlap their partner by less than half of the shorter
+    one. ``touching``: a row that overlaps by less than this is not matched, because it may overlap the
+    neighbour of its partner as much.
     """
 
     little_together: float
     touching: float
 
 
-#: Seen: up to a third of the rows, and 0.026.
+#: Measured: up to a third of the rows, and 0.026.
 VOTE_LIMITS = OverlapLimits(little_together=0.4, touching=0.02)
-#: A host's clock does not follow what was paired wrongly: on two busy processors 0.57 of 790 short rows.
+#: A shared host clock is not affected by wrong pairs; on two busy processors 0.57 of 790 short rows
+#: overlapped little.
 HOST_LIMITS = OverlapLimits(little_together=0.7, touching=0.01)
 _STILL = ClockDifference(offset=0.0, drift=0.0, doubt_ns=0.0)
 
 
 def place_by_order(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
-    """The slot of each row of a lane."""
+    """Return the slot of each row of a lane, by order and times."""
     lines = split_by_rank(lane, rows)
     if len(lines) < 2:
         return Placement(lane=lane, slot=np.arange(len(lane.rows)), rung=Rung.ORDER)
@@ -64,7 +67,7 @@ def _count_placed(found: Mapping[int, Int64s]) -> int:
 
 
 def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
-    """Each rank's rows of a lane, in its order."""
+    """Return each rank's rows of a lane, in its order."""
     rank = rows.rank[lane.rows]
     cuts = np.flatnonzero(np.diff(rank)) + 1
     return {
@@ -81,7 +84,7 @@ def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
 
 
 def _choose_references(lines: Mapping[int, RankRows]) -> list[int]:
-    """Ranks that may give the slots: of the commonest orders, then of the longest."""
+    """Return ranks that may define the slots: those with the most common order first, then the longest."""
     key = {rank: (line.signature.tobytes(), line.step.tobytes()) for rank, line in lines.items()}
     count = Counter(key.values())
     by_worth = sorted(lines, key=lambda rank: (-count[key[rank]], -len(lines[rank]), rank))
@@ -89,7 +92,7 @@ def _choose_references(lines: Mapping[int, RankRows]) -> list[int]:
 
 
 def _place_on(fixed: int, lines: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
-    """Slots by rank for those that fit onto ``fixed``."""
+    """Return slots by rank, for the ranks that fit onto ``fixed``."""
     slots = np.arange(len(lines[fixed]), dtype=np.int64)
     found = {fixed: slots} | _place_alike(fixed, lines, hints)
     for rank, line in lines.items():
@@ -101,10 +104,10 @@ def _place_on(fixed: int, lines: Mapping[int, RankRows], hints: Hints) -> dict[i
 
 
 def _place_alike(fixed: int, lines: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
-    """Slots of the ranks with the same rows in the same steps, whose times agree too.
+    """Return slots of the ranks with the same rows in the same steps, if their times agree too.
 
-    By the clock of their host, where they share one: pings that processors hold up are 0.7 ms apart there.
-    Else by what was measured, or by the votes of the rows.
+    Ranks on one host use its clock: pings delayed by busy processors differ by 0.7 ms there. Other ranks use
+    the measured difference, or the votes of the rows.
     """
     first = lines[fixed]
     ranks = [rank for rank, line in lines.items() if rank != fixed and _are_equal(first, line)]
@@ -126,7 +129,7 @@ def _place_agreeing(
     clocks: Mapping[int, ClockDifference | None],
     limits: OverlapLimits,
 ) -> dict[int, Int64s]:
-    """Slots of those ranks of ``clocks`` whose times agree by them; None: as the rows vote."""
+    """Return slots of the ranks of ``clocks`` whose times agree; a None clock is estimated from the rows."""
     if not clocks:
         return {}
     moved = [lines[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
@@ -154,11 +157,11 @@ def check_overlaps(
 ) -> tuple[Bools, Bools]:
     """Return which ranks fit, one entry per rank, and which of their rows do not (ranks x rows).
 
-    Where processors are short, gloo's thread may leave a collective late on one rank, and enter the next one
-    late.  So some rows may share little, and few next to nothing.  A row that shares no more than it would
-    with the neighbour of its partner is not matched, and neither are the rows beside it that share little:
-    where each rank lost another event, the rows between the two are paired with neighbours.  It takes more
-    than a few such rows to refuse the rank.
+    On overloaded processors, gloo's thread may leave a collective late on one rank, and enter the next one
+    late. So some rows may share little, and few almost nothing. A row that shares no more than it would with
+    the neighbour of its partner is not matched, and neither are adjacent rows that share little: if each rank
+    lost another event, the rows between the two are paired with neighbours. It takes more than a few such
+    rows to refuse the rank.
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, more = (
@@ -172,7 +175,7 @@ def check_overlaps(
 
 
 def _find_stretches(rows: Bools, around: Bools) -> Bools:
-    """Return the unbroken stretches of ``rows`` that hold one of ``around`` (a subset of them)."""
+    """Return the unbroken stretches of ``rows`` that contain one of ``around`` (a subset of them)."""
     stretch = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
     found: Bools = rows & np.isin(stretch, stretch[around])
     return found
@@ -207,16 +210,16 @@ def _list_moves(slots: Int64s) -> Int64s:
 
 
 def find_largest_shift(moves: Int64s) -> int:
-    """The largest of the moves, 0 where there is none."""
+    """Return the move with the largest absolute value, with its sign; 0 if there are none."""
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
 
 
-#: A lane with a larger share of numbers that do not agree is not believed at all.
+#: A lane with a larger share of conflicting sequence numbers is not trusted at all.
 MAX_CONFLICT_SHARE = 0.1
 
 
 def place_by_sequence(lane: Lane, rows: MatchRows) -> tuple[Placement, Bools]:
-    """The slot of each row, and rows whose number the ranks disagree on or one rank has twice."""
+    """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
     names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
     bad = _find_conflicts(lane, rows, slot, len(names))
     if bad.mean() > MAX_CONFLICT_SHARE:

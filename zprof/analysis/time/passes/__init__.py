@@ -1,1 +1,1 @@
-"""Which pass of which unit each gather of parameters and each reduction of gradients serves."""
+"""Find the pass and unit that each gather of parameters and each reduction of gradients serves."""

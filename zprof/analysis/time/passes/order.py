@@ -1,8 +1,8 @@
-"""What the order of gathers alone tells: phases and micro-batches of named units, units of known phases.
+"""Infer passes from the order of gathers alone: phases and micro-batches of named units, or units by phase.
 
-A forward gathers units in the order of their first gather of the step, a backward in the reverse one, some
-of them not at all (they were kept) or twice (a recomputation gathers, too).  So a gather belongs to a
-forward where the next one is of a later unit, or where a forward has just climbed to it.
+A forward gathers units in the order of their first gather of the step, a backward in reverse; some units are
+not gathered (they were kept) or gathered twice (for recomputation). So a gather belongs to a forward if the
+next one is of a later unit, or if a forward has just reached it in ascending order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from zprof.model.training import Phase
 
 _MIN_UNITS = 2
-#: More gathers of a backward for each of the forward than that gather units twice.
+#: With more backward gathers per forward gather than this, units are gathered twice.
 _REPEATED_RATIO = 1.5
-#: A recomputation gathers a unit before the backward has come much further.
+#: Recomputation gathers a unit again before the backward has moved on by more units than this.
 _RECENT_UNITS = 2
 _NO_RUN = range(0)
 
 
 def infer_passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
-    """Phase and micro-batch of each gather of a step; None where the order says nothing (one unit)."""
+    """Return phase and micro-batch of each gather of a step; None if the order tells nothing (one unit)."""
     place = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
     if len(place) < _MIN_UNITS:
         return None
@@ -40,18 +40,18 @@ def infer_passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
 def infer_units_by_order(
     phases: Sequence[str], sizes_bytes: Sequence[int], computed: Sequence[bool]
 ) -> list[str | None]:
-    """Name the unit of each gather of a micro-batch, where nothing but its phase and size is known.
+    """Name the unit of each gather of a micro-batch, knowing only its phase and size.
 
     A backward goes through the units of the forward in reverse: each of its gathers is of the last unit of
-    that size which it has not come to yet.  Two things break that order.  Pieces of a unit follow each other
-    as in the forward, launched without compute between them.  And recomputation gathers a unit a second
-    time soon after the first: that one fits no unit further down, or there are too many gathers for one
-    each.  A gather that fits no unit stays without a name.
+    that size that it has not reached yet. Two things break that order. Pieces of a unit follow each other as
+    in the forward, launched without compute between them. And recomputation gathers a unit a second time soon
+    after the first: either the gather fits no unit further down, or there are too many gathers for one per
+    unit. A gather that fits no unit stays unnamed.
 
     Args:
-        phases: The phase of each gather, in the order of their launches.
+        phases: The phase of each gather, in launch order.
         sizes_bytes: Its bytes.
-        computed: If compute was launched since the gather before.
+        computed: Whether compute was launched since the previous gather.
     """
     mine = [at for at, phase in enumerate(phases) if phase == Phase.FORWARD.value]
     forward = [(sizes_bytes[at], computed[at]) for at in mine]
@@ -72,9 +72,9 @@ def infer_units_by_order(
 def _find_runs_in_reverse(
     forward: Sequence[tuple[int, bool]], backward: Sequence[tuple[int, bool]]
 ) -> list[Sequence[int]]:
-    """Return the places in the forward of the gathers of a backward, unit by unit; none if one fits nothing.
+    """Return the forward positions of a backward's gathers, unit by unit; an empty run if one fits nothing.
 
-    Both are bytes, and if compute was launched before.
+    Both inputs are pairs of bytes and whether compute was launched before.
     """
     found: list[Sequence[int]] = []
     at, limit = 0, len(forward)
@@ -102,7 +102,7 @@ def _find_runs_in_reverse(
 def _find_longest_run(
     forward: Sequence[tuple[int, bool]], firsts: Iterable[int], wanted: Sequence[tuple[int, bool]], limit: int
 ) -> range:
-    """Return from which of the places on most gathers agree, before ``limit`` and before any compute."""
+    """Return the longest agreeing run from one of ``firsts``, up to ``limit`` and without compute inside."""
     best = _NO_RUN
     for first in firsts:
         length = 0

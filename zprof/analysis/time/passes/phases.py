@@ -1,9 +1,9 @@
-"""Phase and micro-batch at an instant of a host, from the evidence in its events.
+"""Find phase and micro-batch at an instant of a host, from the evidence in its events.
 
 Ranges of the program are the best evidence: FSDP1's and FSDP2's hooks, DDP's forward, the recorder's marks.
-Below them, autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and
-whatever else runs on an autograd thread is backward too. A forward is recomputation if it runs on an
-autograd thread, or passes only some of the units of the forward before it.
+After them comes autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and
+whatever else runs on an autograd thread is backward too. A forward is recomputation if it runs on an autograd
+thread, or passes only some of the units of the forward before it.
 """
 
 import re
@@ -25,7 +25,7 @@ _FSDP1 = r"FullyShardedDataParallel\._?"
 _FORWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
 )
-#: FSDP2 says which unit it is; only the beginning of a forward tells a new one.
+#: FSDP2 names the unit; only the start of a forward indicates a new one.
 _UNIT_FORWARD = re.compile(r"FSDP::(root_)?pre_forward\b.*\(.+\).*")
 _BACKWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
@@ -36,7 +36,7 @@ _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 _STEP = re.compile(r"ProfilerStep#.*")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
 _NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
-#: Of the operators, the training loop runs more than that.
+#: The thread of the training loop runs at least this share of the operators.
 _PROGRAM_RATIO = 0.05
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
 _OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
@@ -50,11 +50,11 @@ def _empty_spans() -> Intervals:
 class PhaseEvidence:
     """Spans of one rank's host, on the common clock.
 
-    ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
-    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``recompute``: forwards that
-    a backward repeats, as far as threads and units tell them; ``forward`` is without them.  ``operators``:
-    what the program's thread runs outside of autograd and of the optimizer, gathers among it.
-    Disjoint sets, except the named ones.
+    ``forward`` and ``backward`` are ranges that the program itself names so, ``ahead_*`` prefetches for these
+    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps. ``recompute``: forwards that a
+    backward repeats, as far as threads and units show; ``forward`` excludes them. ``operators``: what the
+    program's thread runs outside of autograd and the optimizer, including gathers. All are disjoint sets,
+    except ``forward``, ``recompute`` and ``backward``, which may be nested.
     """
 
     forward: Intervals = field(default_factory=_empty_spans)
@@ -68,18 +68,18 @@ class PhaseEvidence:
 
     @property
     def in_backward(self) -> Intervals:
-        """When a backward certainly ran, by what the program or autograd says."""
+        """When a backward certainly ran, according to the program or autograd."""
         return union(self.backward, self.autograd)
 
 
 def read_phase_evidence(run: Run, rank: int, clock: RankClock) -> PhaseEvidence:
-    """From a rank's events and marks."""
+    """Read the phase evidence from a rank's events and marks."""
     events = run.table(rank, "events", _COLUMNS)
     return collect_phase_evidence(events, run.frame(rank, "mark"), clock)
 
 
 def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> PhaseEvidence:
-    """From the tables of one rank, each distinct name looked at once."""
+    """Collect the phase evidence from the tables of one rank; each distinct name is tested once."""
     view = EventView(events, ("user_annotation", "cpu_op"))
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
     marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
@@ -124,9 +124,9 @@ def _find_autograd_threads(view: EventView, forwards: Mask, backwards: Mask) -> 
 
 
 def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
-    """Find forwards behind a backward that pass a part of the units of the forward before.
+    """Mark forwards after a backward that pass only some of the units of the previous forward.
 
-    A run of forwards ends where a backward or an optimizer step begins.  Behind an optimizer step there is
+    A run of forwards ends where a backward or an optimizer step starts. After an optimizer step there is
     nothing to recompute.
     """
     found = np.zeros(len(forwards), dtype=np.bool_)
@@ -155,10 +155,11 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def find_program_thread(view: EventView) -> int:
-    """The thread of the training loop: it marks steps, else it runs the optimizer, else most operators.
+    """Return the thread of the training loop: it marks steps, else runs the optimizer, else most operators.
 
-    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes
-    of a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
+    If an autograd thread recomputes, it runs more operators than the program's thread. So the busiest thread
+    without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
+    everything).
     """
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
@@ -180,10 +181,10 @@ def _find_busiest(threads: Int64s) -> int:
 
 
 def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
-    """From each mark of a phase to the next; a recomputation is part of its backward.
+    """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
 
-    Only those since the first event: a recorder may mark phases in its window for memory alone, and they say
-    nothing of the steps that it timed.
+    Only marks since the first event count: a recorder may mark phases in its memory window alone, and those
+    tell nothing about the timed steps.
     """
     rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
     rows = rows.sort_values("time_ns", kind="stable")
@@ -194,18 +195,19 @@ def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Inter
 
 
 def _merge_rows(*sets: Intervals) -> Int64s:
-    """All rows by begin; nested ones stay as they are."""
+    """Return all rows sorted by start; nested ones are not merged."""
     rows = np.concatenate(sets)
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
 UNKNOWN_PHASE = "unknown"
 BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
-#: So many ranges that begin later and end sooner are looked through for one that holds an instant.
+#: Maximum number of ranges, starting later and ending earlier, that are skipped to find one that contains an
+#: instant.
 _MAX_NESTING = 64
-#: In place of the begin of a range where there is none.
+#: Placeholder for the start of a range that does not exist.
 _NO_RANGE = np.iinfo(np.int64).min
-#: Phase and method by the first question that is answered with yes, in the order in which they are asked.
+#: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
 _ANSWERS = (
     (Phase.OPTIMIZER.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_RANGES),
@@ -222,7 +224,7 @@ _ANSWERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedInstants:
-    """One entry an instant.  ``micro_batch`` is -1 where it is not known."""
+    """One entry per instant; ``micro_batch`` is -1 if unknown."""
 
     phase: Sequence[str]
     micro_batch: Int64s
@@ -230,7 +232,7 @@ class LocatedInstants:
 
 
 def locate_instants(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> LocatedInstants:
-    """Where the step is at each instant; ``steps`` has the step of each, by the host's marks."""
+    """Return phase and micro-batch at each instant; ``steps`` has the step of each, by the host's marks."""
     phase, method = _find_phases(evidence, times_ns, steps[:, 0])
     return LocatedInstants(
         phase=phase, micro_batch=_count_micro_batches(evidence, times_ns, steps), method=method
@@ -238,7 +240,7 @@ def locate_instants(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals)
 
 
 def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
-    """The innermost range that says it; else autograd; else what ran last in the step."""
+    """Return the phase by the innermost range, else by autograd, else by what ran last in the step."""
     backward = _find_innermost(evidence.backward, times)
     recomputing = _find_innermost(evidence.recompute, times)
     forward = np.maximum(_find_innermost(evidence.forward, times), recomputing)
@@ -265,25 +267,25 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
 
 
 def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
-    """When the last of these spans began, at each instant; -1 before all of them."""
+    """Return the latest start among these spans, at each instant; -1 before all of them."""
     last = np.searchsorted(spans[:, 0], times, side="right")
     return np.concatenate(([-1], spans[:, 0]))[last]
 
 
 def _is_held(spans: Intervals, times: Int64s) -> Mask:
-    """Whether one of these spans (by begin) holds each instant."""
+    """Mark the instants that lie in one of these spans (sorted by start)."""
     held: Mask = _find_innermost(spans, times) != _NO_RANGE
     return held
 
 
 def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
-    """For each instant the begin of the innermost of these spans (by begin) that holds it, else ``_NONE``."""
+    """Return the start of the innermost span that holds each instant, else ``_NO_RANGE``."""
     found = np.full(len(times), _NO_RANGE, dtype=np.int64)
     reach = np.maximum.accumulate(spans[:, 1])
     row = np.searchsorted(spans[:, 0], times, side="right") - 1
     open_ = np.flatnonzero(row >= 0)
     for _ in range(_MAX_NESTING):
-        # what neither this span nor any before it reaches, none holds
+        # an instant beyond the reach of this span and all before it lies in none of them
         open_ = open_[(row[open_] >= 0) & (times[open_] < reach[row[open_]])]
         if not len(open_):
             break
@@ -295,9 +297,9 @@ def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
 
 
 def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> Int64s:
-    """How many forwards began after the first backward of the step, up to each instant.
+    """Return the micro-batch at each instant: forwards since the first backward of the step.
 
-    What runs after the last backward of a step is no further micro-batch: it has no backward.
+    Work after the last backward of a step is not another micro-batch, because it has no backward.
     """
     forwards, backwards = _find_turns(evidence)
     first = np.searchsorted(backwards, steps[:, 0], side="left")
@@ -311,7 +313,7 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
 
 
 def _find_turns(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
-    """When forwards began after a backward, and backwards after a forward."""
+    """Return when forwards started after a backward, and backwards after a forward."""
     backward = evidence.in_backward
     forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
     times = np.concatenate((forward[:, 0], backward[:, 0]))
@@ -323,7 +325,7 @@ def _find_turns(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
 
 
 def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
-    """Those that do not begin within any of the others."""
+    """Return the spans that do not start within any of the others."""
     merged = union(others)
     if not len(merged):
         return spans

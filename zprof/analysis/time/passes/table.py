@@ -1,4 +1,4 @@
-"""The table of passes: which pass of which unit each gather and each reduction serves.
+"""Make the table of passes: the pass and unit that each gather and each reduction serves.
 
 Columns: ``row`` (label in the table of collectives), rank, step, kind, unit (None if unknown), bytes,
 ``micro_batch`` (of the step, from 0; null if unknown), ``phase`` (forward, recompute, backward, optimizer,
@@ -6,7 +6,7 @@ unknown), ``number`` (count of this kind for that unit in the step, from 1), ``i
 within the micro-batch), ``compute_between_ns`` (compute from the end of the previous gather of that unit to
 the start of this one; null for the first), and ``method`` (ranges, autograd, order, unknown).
 
-The pieces of one gather have one number. Gathers of a forward without a backward (an evaluation) have
+The pieces of one gather share one number. Gathers of a forward without a backward (an evaluation) have
 neither micro-batch nor number.
 """
 
@@ -30,14 +30,15 @@ Mask = npt.NDArray[np.bool_]
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
-#: Tensor parallelism reduces in a forward as often as in a backward.  Gradients never do, but the last of a
-#: backward, launched behind its end, look as if they were of the next forward: one of at least three.
+#: Tensor parallelism reduces in a forward as often as in a backward. Gradients never do, but the last
+#: reduction of a backward, launched after its end, looks as if it belonged to the next forward: one of at
+#: least three.
 _FORWARD_RATIO = 0.4
 _MICRO_BATCH = ["rank", "step", "micro_batch"]
 
 
 def find_candidates(frame: pd.DataFrame) -> Mask:
-    """Rows that may be either, by kind and size."""
+    """Mark rows that may be a gather or a reduction of a pass, by kind and size."""
     kind = frame["kind"].astype(str)
     wanted = kind.isin([GATHER, *REDUCTIONS]) & (frame["group_size"] != 1)
     sizes = frame["bytes"].where(wanted, 0)
@@ -47,7 +48,7 @@ def find_candidates(frame: pd.DataFrame) -> Mask:
 
 
 def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Rows launched before the first reduction in the backward of their micro-batch."""
+    """Mark rows launched before the first reduction in the backward of their micro-batch."""
     reduces = frame["kind"].isin(REDUCTIONS)
     begun = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
     begun = begun.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform("min")
@@ -55,9 +56,9 @@ def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of candidates with their ``phase``: without the groups that carry activations.
+    """Return candidates, with their ``phase``, without the groups that carry activations.
 
-    What is left of the reductions belongs to a backward, also where an engine launches it behind that.
+    The remaining reductions belong to a backward, even if an engine launches them after its end.
     """
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
     forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
@@ -75,9 +76,9 @@ BY_ORDER = "order"
 #: A rank, and its rows of the table.
 RankPart = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
-#: What FSDP1 and DDP call a pass, not a unit.
+#: Names of passes, not of units, in FSDP1 and DDP.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
-#: Kernels and operators that allocate, view, fill or copy: what stands between two pieces of a gather.
+#: Kernels and operators that allocate, view, fill or copy, which may occur between two pieces of a gather.
 _MOVE_NAMES = re.compile(
     r".*(?:copy|fill|CatArray|chunk_cat).*|aten::(?:empty|zeros|as_strided|view|_unsafe_view|reshape|narrow|slice|"
     r"select|split|chunk|detach|alias|to|_to_copy|cat|set_|resize_|flatten|t|transpose|expand|zero_)\w*",
@@ -92,7 +93,7 @@ def make_pass_table(
     timelines: Sequence[RankTimeline],
     evidence_of: Callable[[int], PhaseEvidence],
 ) -> pd.DataFrame:
-    """The table; ``collectives`` and ``timelines`` are on the common clock, and so must be the evidence."""
+    """Return the table of passes; all inputs, including the evidence, must be on the common clock."""
     table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], timelines)
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
@@ -105,9 +106,9 @@ def make_pass_table(
 def _sort_by_launch(
     rows: pd.DataFrame, timelines: Sequence[RankTimeline]
 ) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
-    """The rows rank by rank in the order of their launches, and where each rank's begin and end.
+    """Return the rows by rank and launch, and the start and end row of each rank.
 
-    All ranks stand in one table, for of a thousand small ones each costs as much as this.
+    All ranks share one table, because each of a thousand small tables would cost as much as this one.
     """
     launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
     place = rows["rank"].map({t.rank: place for place, t in enumerate(timelines)}).to_numpy(np.float64)
@@ -127,7 +128,7 @@ def _sort_by_launch(
 def _add_phases(
     table: pd.DataFrame, parts: Sequence[RankPart], evidence_of: Callable[[int], PhaseEvidence]
 ) -> pd.DataFrame:
-    """Add phase, micro-batch and method, as the evidence has them."""
+    """Add phase, micro-batch and method from the evidence."""
     launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
     seen = [
         locate_instants(evidence_of(t.rank), launched[mine], _step_spans(t, step[mine])) for t, mine in parts
@@ -142,7 +143,7 @@ def _add_phases(
 
 
 def _name_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
-    """Name the units of gathers by their place in the forward, if no gather of the job names its own."""
+    """Name the units of gathers by their position in the forward, if no gather of the job names its own."""
     gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
     if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
         return table
@@ -165,7 +166,7 @@ def _name_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
 
 
 def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mask:
-    """Return if the rank launched compute between each row and the one before it."""
+    """Mark the rows for which the rank launched compute since the previous row."""
     launched = table["launched_ns"].to_numpy(np.int64)
     computed = np.ones(len(table), dtype=np.bool_)
     for timeline, mine in parts:
@@ -179,13 +180,13 @@ def _clean_unit(unit: object) -> str | None:
 
 
 def _step_spans(timeline: RankTimeline, steps: Int64s) -> Intervals:
-    """The span of each step by the host's marks."""
+    """Return the span of each step by the host's marks."""
     order = np.argsort(timeline.host_steps.number, kind="stable")
     return timeline.host_steps.spans[order[np.searchsorted(timeline.host_steps.number[order], steps)]]
 
 
 def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Fill in by the order of the units what nothing else says, step by step."""
+    """Infer phases that nothing else shows from the order of the units, step by step."""
     gathers = table[(table["kind"] == GATHER) & table["unit"].notna()]
     step = [gathers["rank"], gathers["step"]]
     said = (gathers["phase"] != UNKNOWN_PHASE).groupby(step).transform("any")
@@ -200,8 +201,8 @@ def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
-    """Add ``piece``: the gather goes on with the one before it of the same unit and micro-batch."""
-    launched_ns = table["launched_ns"].astype("Int64")  # a float of these counts in steps of 256 ns
+    """Add ``piece``: the gather continues the previous one of the same unit and micro-batch."""
+    launched_ns = table["launched_ns"].astype("Int64")  # a float64 of these has a resolution of 256 ns
     before = launched_ns.groupby([table[name] for name in (*_UNIT_OF_STEP, "micro_batch")]).shift()
     likely = (before.notna() & (table["kind"] == GATHER) & table["known"]).to_numpy(bool)
     since, until = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
@@ -215,7 +216,7 @@ def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame
 
 
 def _list_compute_launches(timeline: RankTimeline) -> Int64s:
-    """When a rank launched what computes, in order."""
+    """Return when a rank launched kernels that compute, in order."""
     work = timeline.activity.named
     moves = np.array(
         [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
@@ -225,9 +226,9 @@ def _list_compute_launches(timeline: RankTimeline) -> Int64s:
 
 
 def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the micro-batch from gathers of forwards that no backward follows.
+    """Clear the micro-batch of gathers of forwards that no backward follows.
 
-    Such a forward ends the step, or stands before the forward of a micro-batch and gathers the same units.
+    Such a forward ends the step, or precedes the forward of a micro-batch and gathers the same units.
     """
     step = [table["rank"], table["step"]]
     forward = (
@@ -254,7 +255,7 @@ def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
-    """Number the gathers and reductions of each unit; how much was computed between two gathers of a unit."""
+    """Number the gathers and reductions of each unit, and add the compute between two gathers of a unit."""
     rows = table[table["unit"].notna() & table["trains"]]
     begins = (~rows["piece"]).astype("int64")
     numbers = pd.DataFrame(

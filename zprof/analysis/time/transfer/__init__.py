@@ -1,1 +1,1 @@
-"""What the collectives moved: wait and transfer, bandwidth, message sizes, volume."""
+"""Measure what the collectives moved: wait and transfer, bandwidth, message sizes, volume."""

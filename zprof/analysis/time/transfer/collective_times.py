@@ -1,8 +1,8 @@
-"""Sums of collectives and their bandwidth: by kind, group and dtype, by message size, by unit.
+"""Sum collectives and compute their bandwidth: by kind, group and dtype, by message size, by unit.
 
 Bandwidth comes from the intrinsic time T of a matched collective, last start to first end, so that waiting
-for a rank does not count as a slow link: algbw = bytes / T, busbw = algbw times the bus factor. Medians
-over the window without its first collectives; None if T lies below the resolution of the clocks.
+for a rank does not count as a slow link: algbw = bytes / T, busbw = algbw times the bus factor. It is a
+median over the window without its first collectives; None if T is below the resolution of the clocks.
 """
 
 import math
@@ -15,7 +15,7 @@ from zprof.analysis.time.collective_rows import RankSteps, group_by_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
-#: What a bandwidth comes from.
+#: Columns needed for a bandwidth.
 BANDWIDTH_COLUMNS = ("bytes", "intrinsic_ns", "doubt_ns", "first_of_window", "group_size")
 _EXPOSED_COLUMNS = ("exposed_wait_ns", "exposed_transfer_ns")
 _SUM_COLUMNS = (
@@ -25,7 +25,7 @@ _SUM_COLUMNS = (
 
 
 def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[CollectiveTime, ...]:
-    """One entry a kind, group and dtype, the one with most exposed time first.
+    """Return one entry per kind, group and dtype, sorted by exposed time, largest first.
 
     Args:
         frame: Collectives of the window's steps.
@@ -39,13 +39,13 @@ def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[Collect
 
 
 def select_resolved(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose intrinsic time says something: the clocks resolve it, and no profiler start is in it."""
+    """Return rows with an intrinsic time that the clocks resolve and that excludes the profiler's start."""
     good = (rows["intrinsic_ns"] > rows["doubt_ns"]) & ~rows["first_of_window"]
     return rows[good]
 
 
 def compute_algorithm_bandwidth(rows: pd.DataFrame) -> float | None:
-    """Bytes a second, the median of the resolved rows; None without one."""
+    """Return the median bandwidth of the resolved rows in bytes per second; None if there are none."""
     good = select_resolved(rows)
     good = good[good["bytes"] > 0]
     if not len(good):
@@ -55,7 +55,7 @@ def compute_algorithm_bandwidth(rows: pd.DataFrame) -> float | None:
 
 
 def compute_bus_bandwidth(rows: pd.DataFrame, kind: str, algorithm: float | None) -> float | None:
-    """The bus bandwidth of rows of one kind and group."""
+    """Return the bus bandwidth of rows of one kind and group."""
     factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
     return algorithm * factor if algorithm is not None and factor > 0 else None
 
@@ -90,7 +90,7 @@ def _make_collective_time(
 
 
 def sum_exposed(rows: pd.DataFrame) -> int:
-    """All exposed time of the rows."""
+    """Return the total exposed time of the rows."""
     return int(sum(rows[name].sum() for name in _EXPOSED_COLUMNS))
 
 
@@ -100,7 +100,7 @@ def _median_or_none(values: "pd.Series[float]") -> int | None:
 
 
 def _describe_method(kind: str, rows: pd.DataFrame) -> str:
-    """How the rows were found, and what their waits and bandwidth are worth."""
+    """Describe how the rows were found, and what their waits and bandwidth are worth."""
     found = ", ".join(sorted(set(rows["method"])))
     if kind == CollectiveKind.REDUCE_SCATTER and rows["method"].str.startswith("gloo").any():
         found += " (gloo reduce-scatters by an all-reduce: the wire carries twice the bus bandwidth)"
@@ -113,12 +113,12 @@ def _describe_method(kind: str, rows: pd.DataFrame) -> str:
 
 
 _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
-#: 0, 1 KiB, 4 KiB, ... 4 EiB: every int64 falls below the last.
+#: 0, 1 KiB, 4 KiB, ... 4 EiB; sizes from 4 EiB on belong to the last bin.
 _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
 
 
 def sum_message_sizes(frame: pd.DataFrame, steps: RankSteps) -> tuple[MessageSizes, ...]:
-    """One entry a kind, group and size that occurs, by kind, group and size."""
+    """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = [
         _make_message_sizes(kind, group, bar, rows, steps.over(group, rows))
         for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
@@ -151,7 +151,7 @@ _UNIT_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
 
 
 def sum_unit_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[UnitTime, ...]:
-    """One entry a unit, kind and group, the one with most exposed time first; rows without a unit are out."""
+    """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
     named = frame[frame["unit"].notna()]
     entries = [
         _make_unit_time(unit, kind, group, rows, steps.over(group, rows))
@@ -179,7 +179,7 @@ def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_s
 
 
 def sum_exposed_in_collectives(frame: pd.DataFrame, steps: RankSteps) -> ExposedInCollectives | None:
-    """Means of a step over the loaded ranks; None where no collective was seen.
+    """Return means per step over the loaded ranks; None if no collective was seen.
 
     Args:
         frame: Collectives of the window's steps.

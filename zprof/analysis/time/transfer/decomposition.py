@@ -5,11 +5,11 @@ With S the latest start of the ranks that rank i waits for, on the common clock:
     wait_i = max(0, min(S, e_i) - s_i)      transfer_i = e_i - max(S, s_i), at least 0
     tail_i = max_j e_j - e_i                T = min_i (e_i - max(S, s_i)) over the ranks that wait
 
-and wait + transfer = duration. Who waits for whom:
+and wait + transfer = duration. Which ranks wait for which:
 
-    all_reduce, all_gather, reduce_scatter, all_to_all, barrier: everybody for the last of all
-    broadcast, scatter: everybody for the root          reduce, gather: the root for the last of all
-    recv: for its send                                  anything else, or without a peer: for nobody
+    all_reduce, all_gather, reduce_scatter, all_to_all, barrier: all ranks for the last one
+    broadcast, scatter: all ranks for the root          reduce, gather: the root for the last rank
+    recv: for its send                                  anything else, or without a peer: for none
 
 A rank b arrived last if for every other rank j  s_b - s_j > 2 max(u_b, u_j), with u the uncertainty of a
 rank's clock; else the last two are tied. If ranks are missing, a wait is a lower and a transfer an upper
@@ -28,11 +28,11 @@ from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 
 def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
-    """Add what the ranks of a collective tell of one another.
+    """Add the columns that relate the ranks of a collective to each other.
 
-    arrival_ns (S), wait_ns, transfer_ns, bound, lateness_ns (to the first rank), last_rank (-1 where ranks
-    are missing, and where the last two are tied), doubt_ns (twice the clocks' uncertainty), and, NaN where
-    unknown, tail_ns and intrinsic_ns.
+    arrival_ns (S), wait_ns, transfer_ns, bound, lateness_ns (relative to the first rank), last_rank (-1 if
+    ranks are missing or the last two are tied), doubt_ns (twice the clock uncertainty), and, NaN if unknown,
+    tail_ns and intrinsic_ns.
     """
     instances = Instances(frame["instance"].to_numpy(np.int64))
     seen = find_arrivals(frame, clocks, instances)
@@ -57,7 +57,7 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
 
 
 def _min_per_instance(instances: Instances, values: Floats) -> Floats:
-    """The least known value of each instance, on all of its rows."""
+    """Return the minimum known value of each instance, on all of its rows."""
     return instances.spread(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
 
 
@@ -68,10 +68,11 @@ _TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """One entry a row.  ``arrival_ns``: the start of the last rank waited for, else the row's own.
+    """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
 
-    ``waits``: the row can wait for others, and all of these are known.  ``bound``: it can, and they are
-    not.  ``last_rank``: who surely came last of them, else -1.  ``doubt_ns``: 2 max(u) over the instance.
+    ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can, and they are
+    not. ``last_rank``: the rank that certainly came last of them, else -1. ``doubt_ns``: 2 max(u) over the
+    instance.
     """
 
     arrival_ns: Int64s
@@ -82,7 +83,7 @@ class Arrivals:
 
 
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
-    """Arrivals of the rows of all ranks, on the common clock."""
+    """Return the arrivals of the rows of all ranks, on the common clock."""
     start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
     doubt = _clock_uncertainty(rank, clocks)
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
@@ -106,7 +107,7 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
 
 
 def _clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
-    """Uncertainty of each row's clock; the worst where a rank's own is not known."""
+    """Return the uncertainty of each row's clock; that of the worst rank if the rank's own is unknown."""
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
     each = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
@@ -114,7 +115,7 @@ def _clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
 
 
 def _find_clearly_last(start: Int64s, doubt: Int64s, instances: Instances) -> Mask:
-    """Rows of instances in which the last rank's lead is beyond doubt to every other rank."""
+    """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
     last = instances.spread(instances.largest(start), np.arange(len(start)))
     lead = start[last] - start - 2 * np.maximum(doubt, doubt[last])
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)

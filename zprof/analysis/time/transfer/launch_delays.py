@@ -1,10 +1,10 @@
-"""What delays a collective between its launch and its start, and what an earlier start could have used.
+"""Measure what delays a collective between launch and start, and what an earlier start could have used.
 
     s_i - L_i = dependency + pure          dependency = max(0, max(d_i, p_i) - L_i)
 
-L_i: begin of the host's call. p_i: end of the collective before it in the same queue. d_i: the latest end,
-not after s_i, of a compute kernel launched before L_i. Of gathers also: time blocked behind kernels of the
-unit that was computing, free compute that a prefetch could have used, and holds by a rate limiter.
+L_i: start of the host's call. p_i: end of the previous collective in the same queue. d_i: the latest end, not
+after s_i, of a compute kernel launched before L_i. For gathers also: time blocked behind kernels of the unit
+that was computing, free compute that a prefetch could have used, and holds by a rate limiter.
 """
 
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from zprof.analysis.time.collective_rows import encode_texts
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 
-#: In place of the end of something that was not there: before everything.
+#: Placeholder for the end of something that does not exist: before everything.
 NEVER_NS = -(1 << 62)
-#: Kernels of one stream may overlap by the jitter of their stamps.
+#: Kernels of one stream may overlap by the jitter of their timestamps.
 _OVERLAP_NS = 5_000
-#: Numbers of groups stand far below those of streams.
+#: Offset that separates numbers of groups from those of streams.
 _NO_STREAM = -(1 << 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveLaunches:
-    """One entry a row.  ``launch_ns`` is the start, and ``known`` false, where no call was recorded.
+    """Launches of collectives, one entry per row; without a recorded call ``launch_ns`` is the start.
 
-    ``computed_ns`` (d) and ``previous_ns`` (p) are NEVER where there is none; ``previous`` is the position
-    of that collective among the rows, -1 without one.
+    ``known`` is false for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there
+    is none; ``previous`` is the position of the previous collective among the rows, -1 without one.
     """
 
     launch_ns: Int64s
@@ -41,7 +41,7 @@ class CollectiveLaunches:
     previous: Int64s
 
     def columns(self, frame: pd.DataFrame) -> "dict[str, pd.Series[int] | Int64s]":
-        """Columns for the rows: these ends, and dependency_ns, null where no launch was recorded."""
+        """Return these ends as columns for the rows, with dependency_ns, null if no launch was recorded."""
         ready = np.maximum(self.computed_ns, self.previous_ns)
         waited = pd.arrays.IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known)
         previous = frame["instance"].to_numpy(np.int64)[self.previous] if len(frame) else self.previous
@@ -57,7 +57,7 @@ class CollectiveLaunches:
 def find_collective_launches(
     frame: pd.DataFrame, kernels: Int64s, kernel_stream: Int64s
 ) -> CollectiveLaunches:
-    """Launches of the collectives of one rank.
+    """Return the launches of the collectives of one rank.
 
     Args:
         frame: Rows of the rank.
@@ -80,7 +80,7 @@ def find_collective_launches(
 
 
 def _number_queues(frame: pd.DataFrame) -> Int64s:
-    """A number for the stream of each row; for the group where there is no stream."""
+    """Return a number for the stream of each row, or for its group if it has no stream."""
     stream = frame["stream"].fillna(NEVER_NS).to_numpy(np.int64)
     if not (stream == NEVER_NS).any():
         return stream
@@ -88,12 +88,12 @@ def _number_queues(frame: pd.DataFrame) -> Int64s:
 
 
 def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """For each row the one of its queue with the latest end not after its start; -1 without one."""
+    """Return for each row the row of its queue with the latest end not after its start; -1 without one."""
     found = np.full(len(start), -1, dtype=np.int64)
     for number in np.unique(queue):
         mine = np.flatnonzero(queue == number)
         by_end = mine[np.argsort(end[mine], kind="stable")]
-        # what ends before me began before me: the slack must not reach my own end
+        # what ends before this row also started before it: the slack must not reach the row's own end
         latest = np.minimum(start[mine] + _OVERLAP_NS, np.maximum(start[mine], end[mine] - 1))
         place = np.searchsorted(end[by_end], latest, side="right") - 1
         place -= (place >= 0) & (by_end[np.maximum(place, 0)] == mine)
@@ -102,9 +102,9 @@ def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
-    """For each row the latest kernel end not after ``start`` of those launched before ``launch``, else NEVER.
+    """Return for each row the latest end up to ``start`` of kernels launched before ``launch``, or NEVER_NS.
 
-    A stream runs its kernels in the order of their launches, so both limits are places in that order.
+    A stream runs its kernels in launch order, so both limits are positions in that order.
     """
     found = np.full(len(start), NEVER_NS, dtype=np.int64)
     for number in np.unique(kernel_stream):
@@ -118,12 +118,15 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
     return found
 
 
-#: A kernel that waits for an event, or for room on the device, starts within this after it has it.
+#: A kernel that waits for an event, or for space on the device, starts within this time once it has it.
 _MAX_START_NS = 50_000
 
 
 def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: NamedWork) -> "pd.Series[int]":
-    """For each row of a rank; 0 where nothing blocked it, null where that cannot be known."""
+    """Return how long the computing unit's own kernels held back each all-gather of a rank.
+
+    0 if nothing blocked the gather, null if that is unknown and for other kinds.
+    """
     start = frame["start_ns"].to_numpy(np.int64)
     known = launch.known & (frame["kind"] == CollectiveKind.ALL_GATHER.value).to_numpy(bool)
     place = np.searchsorted(named.passes, launch.launch_ns, side="right")
@@ -138,12 +141,12 @@ def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: Name
     return pd.Series(blocked, index=frame.index)
 
 
-#: Columns that :func:`prefetch_columns` gives; 0 on rows that are no all_gather.
+#: Columns that :func:`measure_prefetch` returns; 0 on rows that are not an all_gather.
 PREFETCH_COLUMNS = ("free_compute_ns", "queued_exposed_ns")
 
 
 def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals) -> dict[str, Int64s]:
-    """free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
+    """Return free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
 
     Args:
         frame: Rows with step, kind, group, start_ns and end_ns.
@@ -160,7 +163,7 @@ def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals)
 
 
 def _previous_gather_end(frame: pd.DataFrame) -> Int64s:
-    """The end of the all_gather before each, in its group and step; its own start where there is none."""
+    """Return the end of the previous all_gather in the same group and step; the row's own start if none."""
     found = frame["start_ns"].to_numpy(np.int64, copy=True)
     end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
     gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
@@ -172,7 +175,7 @@ def _previous_gather_end(frame: pd.DataFrame) -> Int64s:
 
 
 def _last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
-    """The end of the last compute that began before each start, or that start where compute goes on."""
+    """Return the end of the last compute that started before each start, at most that start."""
     if not len(compute):
         return np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
     place = np.searchsorted(compute[:, 0], start, side="left") - 1
@@ -180,9 +183,9 @@ def _last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
     return np.minimum(ends, start)
 
 
-#: A row a hold.
+#: One row per hold.
 LIMITER_COLUMNS = ("rank", "step", "start_ns", "end_ns", "idle_ns")
-#: A limiter that finds its event done returns within microseconds: it held nothing back.
+#: A limiter that finds its event done returns within microseconds, and holds nothing back.
 _MIN_HOLD_NS = 50_000
 _NO_TIME_NS = np.iinfo(np.int64).min
 
@@ -190,12 +193,12 @@ _NO_TIME_NS = np.iinfo(np.int64).min
 def make_limiter_rows(
     rank: int, limiter: Intervals, activity: Activity, steps: StepWindows, frame: pd.DataFrame
 ) -> pd.DataFrame:
-    """A row for each hold of a rank in a step, all on the common clock; columns are ``LIMITER_COLUMNS``.
+    """Return one row per hold of a rank in a step, on the common clock; columns are ``LIMITER_COLUMNS``.
 
     Args:
         rank: The rank.
         limiter: When its host was in the limiter, disjoint.
-        activity: What it did; a rank without a device gives no row, for there the host computes itself.
+        activity: Its activity; a rank without a device gets no rows, because there the host itself computes.
         steps: Its steps by the host's marks.
         frame: Its collectives.
     """
@@ -216,7 +219,7 @@ def make_limiter_rows(
 
 
 def _measure_idle_after(holds: Intervals, compute: Intervals, gathered: Int64s) -> Int64s:
-    """What the device does not compute because of each hold; an instant counts once."""
+    """Return the idle time of the device because of each hold; each instant counts once."""
     if not len(holds) or not len(compute):
         return np.zeros(len(holds), dtype=np.int64)
     begin, end = holds.T

@@ -1,8 +1,8 @@
 """Fit a link's latency and bandwidth to intrinsic times:  T = latency + bytes / bandwidth.
 
-Robust: the median T of each message size stands for its messages; the slope is the median of the slopes
-between sizes (Theil-Sen), weighted by their distance; the latency is the median of the rest with weight 1 /
-T. Neither is negative. One size gives no fit, nor do sizes within a factor of two.
+The fit is robust: the median T of each message size represents its messages; the slope is the median of the
+slopes between sizes (Theil-Sen), weighted by their distance; the latency is the median of the residuals with
+weight 1 / T. Neither is negative. One size gives no fit, nor do sizes within a factor of two.
 """
 
 from collections.abc import Iterator
@@ -17,24 +17,24 @@ from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import LinkFit
 
 _MIN_SPREAD = 2.0
-#: More sizes are thinned out, for the slopes are of all pairs.
+#: More sizes are thinned out, because slopes are computed over all pairs.
 _MAX_SIZES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLine:
-    """T in ns over bytes.  ``ns_per_byte`` is 0 where T does not grow with the size."""
+    """T in ns over bytes; ``ns_per_byte`` is 0 if T does not grow with the size."""
 
     latency_ns: float
     ns_per_byte: float
 
     def at(self, sizes: Floats) -> Floats:
-        """T of messages of these sizes."""
+        """Return T for messages of these sizes."""
         return self.latency_ns + self.ns_per_byte * sizes
 
 
 def fit_links(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
-    """One entry a kind and group of which enough is known, by kind and group."""
+    """Return one entry per kind and group with enough data, sorted by kind and group."""
     return tuple(sorted(_iterate_fits(frame), key=lambda fit: (fit.kind, fit.group)))
 
 
@@ -67,9 +67,9 @@ def _make_link_fit(
 
 
 def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) -> LinkLine | None:
-    """The line through positive sizes and times; None where the sizes do not say enough.
+    """Return the line through positive sizes and times; None if the sizes are too few or too similar.
 
-    ``least_spread``: how many times the smallest size the largest must be.
+    ``least_spread``: minimum ratio of the largest to the smallest size.
     """
     each, codes = np.unique(sizes, return_inverse=True)
     if len(each) < 2 or each[-1] < least_spread * each[0]:

@@ -1,9 +1,9 @@
-"""Bytes that a rank moves per step, against the ZeRO formula of its stage.
+"""Measure the bytes that a rank moves per step, against the ZeRO formula of its stage.
 
 An all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out on both sides. The
 formula is that of data parallelism over the ranks that share the states: collectives of a tensor-parallel
 group, messages between two ranks, and those of a replicating group (HSDP) are not counted; the last are
-stated.
+reported as a gap.
 """
 
 import numpy as np
@@ -18,14 +18,14 @@ from zprof.model.report import Volume
 from zprof.model.training import TrainingFacts
 
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: Of the law: below it other groups (a norm, a flag) are not worth a word.
+#: Relative to the formula: other groups (a norm, a flag) below this are not reported.
 _MIN_REPORTED_RATIO = 0.01
 
 
 def measure_volume(
     frame: pd.DataFrame, training: TrainingFacts, steps: RankSteps
 ) -> tuple[Volume | None, list[Gap]]:
-    """The mean over the steps of the ranks that moved something, or None and why."""
+    """Return the mean over the steps of the ranks that moved something, or None with a gap that says why."""
     expected = compute_expected_volume(training)
     if expected is None:
         return None, [
@@ -54,7 +54,7 @@ def measure_volume(
 
 
 def _find_without_size(frame: pd.DataFrame) -> Mask:
-    """Rows that move something, and the trace does not say how much."""
+    """Mark rows that move something whose size is not in the trace."""
     moves = (frame["kind"] != str(CollectiveKind.BARRIER)).to_numpy(bool)
     return moves & (frame["bytes"] == 0).to_numpy(bool)
 
@@ -68,7 +68,7 @@ def _no_sizes_gap(silent: int, counted: int) -> Gap:
 
 
 def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: RankSteps) -> int:
-    """Bytes a step of the rows, as the mean over the ranks that have any."""
+    """Return bytes per step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((frame["bytes"].to_numpy() * times)[rows].sum())
     ranks = frame["rank"].to_numpy()[rows]
@@ -76,7 +76,7 @@ def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: RankSteps) -> int:
 
 
 def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
-    """Rows of groups whose ranks hold the same part of the model; without tensor parallelism all."""
+    """Mark rows of groups whose ranks hold the same part of the model; all without tensor parallelism."""
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
@@ -90,7 +90,7 @@ def _holds_same_part(group: str, stride: int) -> bool:
 
 
 def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
-    """Rows of all-reduces in groups of another size than those over which the states are sharded."""
+    """Mark rows of all-reduces in groups of another size than the one that shards the states."""
     sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
     if not training.stage or not (sharing & counted).any():
         return np.zeros(len(frame), dtype=bool)
@@ -111,7 +111,7 @@ def _replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
 
 
 def _list_missing_facts(training: TrainingFacts) -> list[str]:
-    """What the law needs and nobody said, in words."""
+    """Return the facts that the formula needs and that are unknown, in words."""
     facts = {
         "the sharding stage": training.stage,
         "the number of parameters": training.parameters,

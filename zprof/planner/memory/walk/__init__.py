@@ -1,1 +1,1 @@
-"""The live bytes of a step, phase by phase, and their peak."""
+"""Walk through a step phase by phase and find its memory peak."""

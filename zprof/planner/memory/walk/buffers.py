@@ -1,27 +1,26 @@
-"""Communication buffers of a walk: gathered units, gradients, and the pools that reduce them.
+"""Track the communication buffers of a walk: gathered units, gradients, and the pools that reduce them.
 
-Gathered units (stage 3; arXiv 1910.02054, section 7.2.2).  A unit is gathered when it is needed, and so many
-ahead of it in the order of the pass; it is given back when its pass is over.  The paper counts the states
-alone; what is gathered at a time is the working set beside them.
+Gathered units (stage 3; arXiv 1910.02054, section 7.2.2). When a unit is needed, it and the next ``prefetch``
+units of the pass are gathered. A unit is released when its pass is over. The paper counts the states alone;
+gathered units are the working set on top.
 
-gloo copies a tensor when a gather is launched, and while it runs; those behind it wait in a queue.
+gloo copies a tensor from the launch of its gather until the gather ends; further gathers wait in a queue.
 
 Gradients and their reductions, as in the reference engine:
 
-    stage   whole gradients until the reduction              reduction
-    0, 1    flat, stay; one operator's are in hand           in place
-    2, 3    as autograd made them, until the unit is over    copied into a buffer, this rank's part comes out
-    CB      the same                                         piece by piece through buffers that stay
-    MD      stages 2, 3: into a kept buffer one by one       from there
+    stage   whole gradients until the reduction               reduction
+    0, 1    flat, persistent; plus those of one operator      in place
+    2, 3    as autograd makes them, until the unit is done    copied into a buffer; this rank's part is kept
+    CB      the same                                          piece by piece through persistent buffers
+    MD      stages 2, 3: one by one into a kept buffer        from there
 
-Where gradients are reduced in another type than they stay in, stages 0 and 1 go through buffers too.  This
-rank's part is allocated with the first reduction of a step, and dropped when the next begins.
+If gradients are reduced in a different type than they are stored in, stages 0 and 1 go through buffers too.
+This rank's part is allocated with the first reduction of a step and dropped when the next step starts.
 
-Frozen parameters have no gradient: elements are those that are trained.
+Frozen parameters have no gradient: element counts cover trained elements only.
 
-Reduction buffers (the engine's BucketPool).  At most ``limit`` are in flight: whoever needs one more waits
-for the oldest.  A buffer that is back is used again where the size is the same, else it goes before another
-is allocated.
+Reduction buffers (the engine's BucketPool). At most ``limit`` are in flight; taking another waits for the
+oldest. A returned buffer is reused if the size matches; otherwise it is freed before a new one is allocated.
 """
 
 from collections import deque
@@ -48,7 +47,7 @@ from zprof.planner.unit_moments import Moment
 
 
 class Gathers:
-    """Gathered units; below stage 3 all parameters are here at all times, and nothing happens."""
+    """Gathered units of a walk; below stage 3 all parameters are resident and nothing happens."""
 
     def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
         self._job = job
@@ -58,7 +57,7 @@ class Gathers:
         self._running: deque[tuple[str, int]] = deque()
 
     def need(self, order: Sequence[Unit], index: int) -> None:
-        """A unit is needed now: it is fetched, and those ahead of it; then it is waited for."""
+        """Gather the unit at ``index`` and prefetch those after it, then wait for the unit's own gather."""
         if not self._shards:
             return
         for unit in order[index : index + 1 + self._job.overlap.prefetch]:
@@ -66,12 +65,12 @@ class Gathers:
         self._wait(order[index])
 
     def release(self, unit: Unit) -> None:
-        """Give a unit's memory back."""
+        """Free a gathered unit."""
         self._wait(unit)
         self._ledger.add(GATHERED, -self._here.pop(unit.name, 0))
 
     def release_all(self) -> None:
-        """Give all back."""
+        """Free all gathered units."""
         while self._running:
             self._settle()
         self._ledger.add(GATHERED, -sum(self._here.values()))
@@ -91,7 +90,7 @@ class Gathers:
                 self._settle()
 
     def _wait(self, unit: Unit) -> None:
-        """Collectives run in the order of their launch."""
+        """Wait for a unit's gather, and for those launched before it: collectives run in launch order."""
         while any(name == unit.name for name, _ in self._running):
             self._settle()
 
@@ -101,7 +100,7 @@ class Gathers:
 
 
 class Gradients:
-    """The gradients of a step, and the memory that their reductions share."""
+    """Gradients of a step, and the memory that their reductions share."""
 
     def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
         self._job = job
@@ -125,14 +124,15 @@ class Gradients:
             ledger.add(GRADIENTS, sizes.reduced * (sum_padded_trained_elements(job) // job.degrees.dp))
 
     def unreduced_bytes(self, moment: Moment) -> int:
-        """Of a unit's whole gradients beside those that stay."""
+        """Return the bytes of a unit's whole gradients apart from persistent ones."""
         elements = moment.fresh_elements if self._in_hand else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
     def reduce(self, unit: Unit, unreduced_bytes: int, *, last: bool) -> None:
-        """A unit's gradients are complete: their reduction is launched.
+        """Launch the reduction of a unit whose gradients are complete.
 
-        ``unreduced_bytes``: of them, whole, where they do not stay.  ``last``: of the step's micro-batches.
+        ``unreduced_bytes``: the unit's whole gradients if they are not persistent. ``last``: this is the last
+        micro-batch of the step.
         """
         if (self._flat and not last) or not shard_elements(unit, self._job):
             return
@@ -144,14 +144,14 @@ class Gradients:
             self._reduce_bucket(unit, unreduced_bytes)
 
     def skip(self, unit: Unit, count: int, *, last: bool) -> None:
-        """So many units more like the one before have been reduced."""
+        """Account for ``count`` further units equal to ``unit``, which the walk skips."""
         if self._flat and self._in_place and last:
             self._add_copies(self._copy_of_flat(unit) * count)
         elif not self._flat:
             self._add_part(unit, count)
 
     def end_backward(self) -> None:
-        """All reductions are over."""
+        """Complete all reductions."""
         self._pool.drain()
         self._add_copies(-self._copies)
         self._has_parts = True
@@ -160,7 +160,7 @@ class Gradients:
         self._add_copies(self._copy_of_flat(unit))
 
     def _copy_of_flat(self, unit: Unit) -> int:
-        """gloo copies what a reduce-scatter reads; an all-reduce works in place."""
+        """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
         whole = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
         return backend_copy_bytes(self._job, whole) if self._stage else 0
 
@@ -185,7 +185,7 @@ class Gradients:
             self._ledger.add(UNREDUCED, -unreduced_bytes)
 
     def _pieces(self, unit: Unit) -> tuple[int, ...]:
-        """Elements of the pieces of a unit; of more full ones than are ever in flight those only."""
+        """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are left out."""
         whole = padded_trained_elements(unit, self._job)
         if self._constant is None or whole <= self._constant:
             return (whole,)
@@ -200,7 +200,7 @@ class Gradients:
             )
 
     def _kept_bytes(self) -> int:
-        """Buffers that are allocated once: those of constant size (CB), and whole units' (MD)."""
+        """Return the bytes of buffers allocated once: constant-size (CB) and whole units' (MD)."""
         sizes, job = self._job.element_bytes, self._job
         limit, kept = job.overlap.reductions_in_flight, 0
         if self._constant is not None and not self._in_place:
@@ -217,13 +217,13 @@ class Gradients:
 
 
 def _constant_elements(job: Job) -> int | None:
-    """Of a buffer of constant size: whole aligned parts for every rank."""
+    """Return the elements of a constant-size buffer, rounded down to an aligned part for every rank."""
     asked, block = job.residual.constant_buffer_elements, storage_block_elements(job)
     return None if asked is None else max(asked // block, 1) * block
 
 
 class TransientPool:
-    """Buffers for the length of a backward pass."""
+    """Buffers that live for one backward pass."""
 
     def __init__(self, ledger: Ledger, limit: int) -> None:
         self._ledger = ledger
@@ -232,7 +232,7 @@ class TransientPool:
         self._spare: list[int] = []
 
     def take(self, size_bytes: int) -> None:
-        """A buffer of that size."""
+        """Take a buffer of that size."""
         while len(self._in_flight) >= self._limit:
             self._settle()
         if size_bytes in self._spare:
@@ -243,12 +243,12 @@ class TransientPool:
         self._ledger.add(REDUCED, size_bytes)
 
     def lend(self, size_bytes: int, copy_bytes: int) -> None:
-        """It is reduced; the backend copies it for as long."""
+        """Start the reduction of a buffer; the backend's copy lives as long as it runs."""
         self._ledger.add(SCRATCH, copy_bytes)
         self._in_flight.append((size_bytes, copy_bytes))
 
     def drain(self) -> None:
-        """All reductions are over, and the buffers freed."""
+        """Complete all reductions and free the buffers."""
         while self._in_flight:
             self._settle()
         self._ledger.add(REDUCED, -sum(self._spare))
@@ -261,7 +261,7 @@ class TransientPool:
 
 
 class PersistentPool:
-    """Buffers that were allocated once, as many as may be in flight."""
+    """Buffers allocated once, as many as may be in flight."""
 
     def __init__(self, ledger: Ledger, limit: int) -> None:
         self._ledger = ledger
@@ -269,17 +269,17 @@ class PersistentPool:
         self._in_flight: deque[int] = deque()
 
     def take(self, size_bytes: int) -> None:
-        """One of them."""
+        """Take one of the buffers."""
         while len(self._in_flight) >= self._limit:
             self._ledger.add(SCRATCH, -self._in_flight.popleft())
 
     def lend(self, size_bytes: int, copy_bytes: int) -> None:
-        """It is reduced; the backend copies it for as long."""
+        """Start the reduction of a buffer; the backend's copy lives as long as it runs."""
         self._ledger.add(SCRATCH, copy_bytes)
         self._in_flight.append(copy_bytes)
 
     def drain(self) -> None:
-        """All reductions are over."""
+        """Complete all reductions."""
         while self._in_flight:
             self._ledger.add(SCRATCH, -self._in_flight.popleft())
 
@@ -287,12 +287,12 @@ class PersistentPool:
 Pool = TransientPool | PersistentPool
 
 
-#: Collectives that gloo carries at a time: the threads of a process group.
+#: Collectives that gloo runs at the same time: the threads of a process group.
 MAX_CONCURRENT = 2
-#: Of them gathers within a pass: the backward's reductions take the other thread.
+#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
 MAX_CONCURRENT_GATHERS = 1
 
 
 def backend_copy_bytes(job: Job, size_bytes: int) -> int:
-    """Of a copy that the backend makes of a whole tensor."""
+    """Return the bytes of the backend's copy of a whole tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0

@@ -1,15 +1,15 @@
-"""Elements of a unit as they are stored, and the model states of a device to the byte.
+"""Compute the stored (padded) elements of a unit, and the model states of a device to the byte.
 
-padded = ceil(elements / (ranks x alignment)) x ranks x alignment;  a rank owns 1/ranks of it (reference
-engine, one flat tensor a unit; the paper's formulas leave padding out).  Frozen parameters of a unit are a
-flat tensor of their own.  Where units do not say what of them is frozen, each has its share.
+padded = ceil(elements / (ranks x alignment)) x ranks x alignment; a rank owns 1/ranks of it (reference
+engine, one flat tensor per unit; the paper's formulas leave padding out). The frozen parameters of a unit
+form a separate flat tensor. If units do not state their frozen elements, each has a proportional share.
 
     parameters        stage 0 - 2: p x padded          stage 3: p x padded / N
     gradients         stage 0, 1:  g x padded          stage 2, 3: r x padded / N
-    optimizer state   stage 0:     k x padded          stage 1 - 3: k x padded / N;  4 a unit: its step count
+    optimizer state   stage 0:     k x padded          stage 1 - 3: k x padded / N;  4 per unit (step count)
 
-p, g, k: bytes an element; r: of a reduced gradient; sums over the units of one model-parallel rank.  Of
-gradients and optimizer state padded is that of what is trained.
+p, g, k: bytes per element; r: bytes per element of a reduced gradient. All are sums over the units of one
+model-parallel rank. For gradients and optimizer state, padded counts trained elements only.
 """
 
 from collections import Counter
@@ -21,17 +21,17 @@ from zprof.model.job import Job, Unit
 from zprof.model.tenants import Tenant
 from zprof.planner.rounding import ceil_div
 
-#: All of a unit but its name.
+#: All fields of a unit except its name.
 _KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
 _ELEMENTS = attrgetter("elements", "frozen_elements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Units that follow each other in the forward, ``skipped`` of them like those beside it left out.
+    """A unit of the forward, or ``skipped`` units equal to its neighbours that are not walked.
 
-    A step changes by the same amount with each of a row of equal units, so that its extremes lie at their
-    ends: only these are walked through, and what the rest keep is added at once.
+    Within a run of equal units, each unit changes the ledger by the same amount, so the extremes are at the
+    ends of the run. Only the ends are walked; the bytes that the others keep are added at once.
     """
 
     unit: Unit
@@ -39,12 +39,12 @@ class Run:
 
 
 def storage_block_elements(job: Job) -> int:
-    """A stored unit is a multiple of it."""
+    """Return the number of elements that a stored unit is a multiple of."""
     return job.degrees.dp * job.overlap.alignment_elements
 
 
 def trained_elements(unit: Unit, job: Job) -> int:
-    """Of a unit, those that have a gradient; a share that is no whole element is rounded up."""
+    """Return the elements of a unit that have a gradient; a fractional share rounds up."""
     if unit.frozen_elements or not job.frozen_parameters:
         return unit.elements - unit.frozen_elements
     if any(other.frozen_elements for other in job.units):
@@ -53,43 +53,43 @@ def trained_elements(unit: Unit, job: Job) -> int:
 
 
 def has_backward(unit: Unit, job: Job) -> bool:
-    """A frozen unit that keeps nothing has none: no gradient goes through it."""
+    """Return False for a frozen unit that saves nothing: no gradient passes through it."""
     return bool(unit.saved_bytes or trained_elements(unit, job))
 
 
 def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
-    """Elements of a unit as they are stored: those that are trained, those that are frozen, if any."""
+    """Return the padded elements of a unit's flat tensors: trained, then frozen, each if it has any."""
     trained = trained_elements(unit, job)
     return tuple(_pad_elements(elements, job) for elements in (trained, unit.elements - trained) if elements)
 
 
 def padded_elements(unit: Unit, job: Job) -> int:
-    """Elements of the whole unit as it is stored."""
+    """Return the padded elements of a whole unit."""
     return sum(flat_tensors(unit, job))
 
 
 def padded_trained_elements(unit: Unit, job: Job) -> int:
-    """Of them those that have a gradient."""
+    """Return the padded elements of a unit that have a gradient."""
     return _pad_elements(trained_elements(unit, job), job)
 
 
 def sum_padded_elements(job: Job) -> int:
-    """Elements of all units as they are stored."""
+    """Return the padded elements of all units."""
     return _sum_over_units(job, padded_elements)
 
 
 def sum_padded_trained_elements(job: Job) -> int:
-    """Of them those that have a gradient."""
+    """Return the padded elements of all units that have a gradient."""
     return _sum_over_units(job, padded_trained_elements)
 
 
 def shard_elements(unit: Unit, job: Job) -> int:
-    """Elements with a gradient that a rank owns."""
+    """Return the elements with a gradient that one rank owns."""
     return padded_trained_elements(unit, job) // job.degrees.dp
 
 
 def _sum_over_units(job: Job, size_of: Callable[[Unit, Job], int]) -> int:
-    """Over all units; those of the same elements are looked at once."""
+    """Sum over all units; units with equal element counts are evaluated once."""
     kinds = {_ELEMENTS(unit): unit for unit in job.units}
     counts = Counter(map(_ELEMENTS, job.units))
     return sum(size_of(unit, job) * counts[kind] for kind, unit in kinds.items())
@@ -101,7 +101,7 @@ def _pad_elements(elements: int, job: Job) -> int:
 
 
 def group_units(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
-    """The units, all but ``ends`` at each end of a row of equal ones left out."""
+    """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
     found: list[Run] = []
     begin = 0
     for stop in _find_run_ends(units):
@@ -116,7 +116,7 @@ def group_units(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
 
 
 def _find_run_ends(units: Sequence[Unit]) -> list[int]:
-    """Where rows of equal units end."""
+    """Return the indices at which runs of equal units end."""
     kinds = list(map(_KIND, units))
     last = len(kinds)
     return [index for index in range(1, last + 1) if index == last or kinds[index] != kinds[index - 1]]
@@ -126,7 +126,7 @@ COUNTER_BYTES = 4
 
 
 def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
-    """Bytes of each model state where it is complete: gradients when the optimizer begins."""
+    """Return the bytes of each model state while it is complete: gradients at the start of the optimizer."""
     sizes = job.element_bytes
     stored, trained, ranks = sum_padded_elements(job), sum_padded_trained_elements(job), job.degrees.dp
     return {
@@ -138,5 +138,5 @@ def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
 
 
 def _count_trained_units(job: Job) -> int:
-    """How many have a step count."""
+    """Count the units that have a step count."""
     return sum(trained_elements(unit, job) > 0 for unit in job.units)

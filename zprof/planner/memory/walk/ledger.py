@@ -1,4 +1,4 @@
-"""Live bytes of a device by slot, their highest moment, and the assumption behind each slot."""
+"""Track live bytes of a device by slot, their highest moment, and the assumption behind each slot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zprof.model.whatif import Assumption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One kind of bytes: its tenant, what it is called there, and the assumption behind it."""
+    """A kind of bytes: its tenant, its name within the tenant, and the assumption behind it."""
 
     tenant: Tenant
     sub: str
@@ -18,7 +18,7 @@ class Slot:
 
 
 class Ledger:
-    """Bytes by slot.  What it held when most was live stays known, with the name of the moment."""
+    """Live bytes by slot; remembers the slots and the name of the highest moment."""
 
     def __init__(self) -> None:
         self._held: dict[Slot, int] = {}
@@ -30,20 +30,20 @@ class Ledger:
 
     @property
     def where(self) -> str:
-        """The name of the highest moment."""
+        """Name of the highest moment."""
         return self._where
 
     @property
     def peak_bytes(self) -> int:
-        """All that was live then."""
+        """Live bytes at the highest moment."""
         return max(self._highest_total, 0)
 
     def add(self, slot: Slot, size_bytes: int) -> None:
-        """More of a slot, or less; that is a moment."""
+        """Add bytes to a slot, or remove them, and record the moment."""
         self.put({slot: self._held.get(slot, 0) + size_bytes})
 
     def put(self, sizes: Mapping[Slot, int]) -> None:
-        """Slots have these bytes from now on, all of them at once; that is a moment."""
+        """Set the bytes of several slots at once and record the moment."""
         for slot, size in sizes.items():
             self._total += size - self._held.get(slot, 0)
             self._held[slot] = size
@@ -52,7 +52,7 @@ class Ledger:
             self._where = self.now
 
     def terms(self) -> tuple[Term, ...]:
-        """What was live at the highest moment, in the order in which tenants are shown."""
+        """Return the live bytes at the highest moment as terms, in display order of tenants."""
         return tuple(
             Term(tenant=slot.tenant, sub=slot.sub, bytes=size, assumption=slot.assumption)
             for slot, size in sorted(

@@ -1,13 +1,13 @@
-"""State of a walk: units with their moments, checkpoints, and the bytes that finished units keep.
+"""Hold the state of a walk: units with their moments, checkpoints, and the bytes that finished units keep.
 
-What is kept of a unit between its forward and its backward where it is computed again:
+Bytes kept of a recomputed unit between its forward and its backward:
 
     whole                    its input
-    Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered again before its backward
+    Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered before its backward
     Pa+cpu (offload)         nothing: it is in host memory
-    MD   (defragment)        the same, in one chunk that stays; places of a multiple of 256 bytes
+    MD   (defragment)        the same, in one persistent chunk; slots are multiples of 256 bytes
 
-arXiv 1910.02054, section 6.1 and 6.3; the reference engine keeps them in this way.
+Source: arXiv 1910.02054, sections 6.1 and 6.3, as implemented by the reference engine.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ _PLACE_BYTES = 256
 class StoredCheckpoint:
     """Bytes of one checkpoint.
 
-    ``stays_bytes``: from forward to backward, beside a chunk; ``copied_bytes``: of what comes back from the
-    host to be gathered; ``input_is_new``: whether what the recomputation reads is not what stayed;
-    ``is_gathered``: whether ranks put it together, from parts that are communication buffers from then on.
+    ``stays_bytes``: kept from forward to backward, outside a chunk. ``copied_bytes``: copied back from the
+    host to be gathered. ``input_is_new``: the recomputation reads a new tensor instead of the kept one.
+    ``is_gathered``: ranks assemble it from parts, which count as communication buffers from then on.
     """
 
     stays_bytes: int
@@ -47,7 +47,7 @@ class StoredCheckpoint:
 
 
 def stored_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
-    """What is kept of a unit's checkpoint."""
+    """Return the bytes kept of a unit's checkpoint."""
     residual, whole = job.residual, unit.checkpoint_bytes or 0
     part = ceil_div(whole, job.degrees.mp) if residual.partition else whole
     if residual.offload:
@@ -64,7 +64,7 @@ def stored_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
 
 
 def chunk_bytes(job: Job) -> int:
-    """Of the chunk of all checkpoints; 0 where each has memory of its own."""
+    """Return the bytes of the chunk that holds all checkpoints; 0 if each has its own memory."""
     residual = job.residual
     if not (residual.checkpointing and residual.defragment) or residual.offload:
         return 0
@@ -79,7 +79,7 @@ NO_MOMENT = Moment(operator="", saved_bytes=0, work_bytes=0)
 
 @dataclass(slots=True, kw_only=True)
 class WalkState:
-    """``saved_bytes``: what units whose pass is over keep; ``outer``: what the enclosing one does."""
+    """State of a walk; ``saved_bytes`` covers units whose pass is over, ``outer`` the enclosing unit."""
 
     job: Job
     ledger: Ledger
@@ -92,23 +92,23 @@ class WalkState:
     outer: Moment = field(default=NO_MOMENT)
 
     def moments(self, unit: Unit) -> Moments:
-        """Of a unit, operator by operator where that is known."""
+        """Return the moments of a unit, operator by operator if known, else estimated from its sums."""
         known, trained = self.known(unit), trained_elements(unit, self.job)
         if known is None:
             return estimate_moments(unit, trained)
         return known if trained == unit.elements else with_gradients(known, trained, unit.elements)
 
     def now(self, what: str, operator: str) -> None:
-        """Name the moments that come."""
+        """Set the name of the following moments."""
         self.ledger.now = f"{what} ({operator})"
 
     def drop(self, size_bytes: int) -> None:
-        """Units whose backward is over have given that back."""
+        """Release the saved bytes of units whose backward is over."""
         self.saved_bytes -= size_bytes
         self.ledger.put({SAVED: self.outer.saved_bytes + self.saved_bytes})
 
     def see(self, moment: Moment, what: str) -> None:
-        """A moment of a unit, beside what others keep."""
+        """Record a moment of a unit on top of the bytes that other units keep."""
         self._put(
             moment,
             what,
@@ -118,7 +118,7 @@ class WalkState:
         )
 
     def see_again(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
-        """A moment of a unit that was computed again; its checkpoint is its input, or stays beside it."""
+        """Record a moment of a recomputed unit, whose checkpoint is its input or stays beside it."""
         whole = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= whole
         in_chunk = not kept.input_is_new and not kept.stays_bytes
@@ -132,7 +132,7 @@ class WalkState:
         )
 
     def see_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
-        """The moment in which a checkpoint comes back, if ranks put it together."""
+        """Record the moment in which ranks assemble a checkpoint; do nothing if it is not gathered."""
         size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
         gradient = Moment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
         if kept.is_gathered:
@@ -155,7 +155,7 @@ class WalkState:
         )
 
     def see_outer(self, moments: tuple[Moment, ...], what: str) -> None:
-        """Moments of the enclosing unit; its last one stays."""
+        """Record the moments of the enclosing unit; the last one stays."""
         self.outer = NO_MOMENT
         for moment in moments:
             self.see(moment, what)
@@ -164,7 +164,7 @@ class WalkState:
 
 
 def estimate_moments(unit: Unit, trained: int) -> Moments:
-    """Moments of a unit that is known by its sums only: an upper bound.
+    """Return moments of a unit of which only sums are known; they are an upper bound.
 
     ``trained``: elements that have a gradient.
     """

@@ -1,15 +1,17 @@
 """Walk through one steady step of the reference engine, moment by moment, and return its peak by tenant.
 
-From zero_grad() to the end of the optimizer: what is live after each operator, gather, reduction and copy.
-Micro-batches after the second are like it: this rank's gradients are there from the first reduction on.
+The walk goes from zero_grad() to the end of the optimizer and records the live bytes after each operator,
+gather, reduction and copy. It covers at most two micro-batches: later ones are like the second, because this
+rank's gradients exist from the first reduction on.
 
-Stage 3 as the reference engine schedules it: the root is gathered first and given back last in both passes;
-a unit behind its forward, and behind its backward just before its gradients are reduced.
+Stage 3 follows the schedule of the reference engine: in both passes the root is gathered first and released
+last. Other units are released after their forward, and after their backward just before their gradients are
+reduced.
 
-Optimizer, unit after unit.  A fused AdamW reads gradients of the type of its weights: 16-bit ones are copied
-first, this rank's part of a unit at a time, or a piece of it (CB).  Stages 1 and 2 then gather the unit's
-parameters in place. The paper leaves the copy out (16 bytes a parameter); a kernel that reads 16-bit
-gradients needs none.
+The optimizer runs unit by unit. A fused AdamW reads gradients in the type of its weights, so 16-bit gradients
+are copied first: this rank's part of one unit at a time, or a piece of it (CB). Stages 1 and 2 then gather
+the unit's parameters in place. The paper leaves the copy out (16 bytes per parameter); a kernel that reads
+16-bit gradients needs none.
 """
 
 from collections import deque
@@ -55,9 +57,9 @@ _BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "ba
 
 
 def peak_of(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
-    """Terms of a device at the highest moment of a step under a ZeRO stage, and that moment.
+    """Return the terms at the highest moment of a step under a ZeRO stage, and that moment's name.
 
-    ``job.units`` must be there, with all their bytes.
+    ``job.units`` must be known, with all their bytes.
 
     Raises:
         ValueError: a unit does not know its bytes.
@@ -69,14 +71,14 @@ def peak_of(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
     return ledger.terms(), ledger.where
 
 
-#: Units at each end of a row that is cut short, beside those that prefetch and reductions reach over.
+#: Units walked at each end of a shortened run, besides those within reach of prefetch and reductions.
 _WALKED_ENDS = 3
 
 
 def walk_step(job: Job, stage: int, *, ends: int | None = None) -> Ledger:
-    """All moments of a steady step.
+    """Walk all moments of a steady step and return the ledger.
 
-    ``ends``: units at each end of a row of equal ones that are walked through; None: as many as it takes.
+    ``ends``: units walked at each end of a run of equal ones; None chooses as many as are needed.
     """
     reach = _WALKED_ENDS + job.overlap.prefetch + job.overlap.reductions_in_flight if ends is None else ends
     live = _start_walk(job, stage, reach)
@@ -89,7 +91,7 @@ def walk_step(job: Job, stage: int, *, ends: int | None = None) -> Ledger:
 
 
 def _start_walk(job: Job, stage: int, ends: int) -> WalkState:
-    """What is live when a step begins."""
+    """Return the state at the start of a step."""
     ledger = Ledger()
     ledger.now = "between steps"
     states = model_state_bytes(job, stage)
@@ -107,13 +109,13 @@ def _start_walk(job: Job, stage: int, ends: int) -> WalkState:
 
 
 def _walked_units(live: WalkState) -> Sequence[Unit]:
-    """Each kind of unit at least once, the enclosing one first."""
+    """Return each kind of unit at least once, the enclosing one first."""
     inner = tuple(run.unit for run in live.inner if not run.skipped)
     return inner if live.around is None else (live.around, *inner)
 
 
 def walk_forward(live: WalkState) -> None:
-    """From the tokens to the loss: what each unit keeps is left behind."""
+    """Walk from the tokens to the loss; the bytes that units keep stay in the ledger."""
     order = _pass_order(live, live.inner)
     around, last = live.around, None
     if around is not None:
@@ -138,7 +140,7 @@ def walk_forward(live: WalkState) -> None:
 
 
 def walk_backward(live: WalkState, *, last: bool) -> None:
-    """From the loss to the tokens; ``last``: of the step's micro-batches."""
+    """Walk from the loss to the tokens; ``last``: this is the last micro-batch of the step."""
     inner = tuple(reversed(live.inner))
     order, around = _pass_order(live, inner), live.around
     if around is not None:
@@ -147,7 +149,7 @@ def walk_backward(live: WalkState, *, last: bool) -> None:
         live.see_outer(live.moments(around).backward, f"backward of {around.name}")
     for run, place in _with_positions(inner, len(order)):
         if not has_backward(run.unit, live.job):
-            continue  # it is fetched ahead all the same: the order is that of the forward, reversed
+            continue  # it is still prefetched: the order is that of the forward, reversed
         if run.skipped:
             live.now(f"backward of {run.unit.name}", "end")
             live.drop(run.skipped * _kept_bytes(live, run.unit))
@@ -192,7 +194,7 @@ def _walk_unit_backward(live: WalkState, unit: Unit) -> None:
 
 
 def _beside_gradient(moments: Iterable[Moment], live: WalkState, unit: Unit) -> Iterator[Moment]:
-    """A recomputation runs when the gradient of the unit's output is there already."""
+    """Add the gradient of the unit's output, which is already live during the recomputation."""
     gradient = unit.checkpoint_bytes or 0
     for moment in moments:
         yield Moment(
@@ -210,7 +212,7 @@ def _reduce_unit(live: WalkState, unit: Unit, *, last: bool) -> None:
 
 
 def _kept_bytes(live: WalkState, unit: Unit) -> int:
-    """What a unit keeps from its forward to its backward."""
+    """Return the bytes that a unit keeps from its forward to its backward."""
     if not has_backward(unit, live.job):
         return 0
     if live.job.residual.checkpointing:
@@ -220,7 +222,7 @@ def _kept_bytes(live: WalkState, unit: Unit) -> int:
 
 
 def _with_positions(runs: Iterable[Run], length: int) -> Iterator[tuple[Run, int]]:
-    """Runs with their place in the order of the pass, in which those of skipped units do not stand."""
+    """Yield runs with their position in the order of the pass, which does not contain skipped units."""
     runs = tuple(runs)
     place = length - sum(not run.skipped for run in runs)
     for run in runs:
@@ -234,7 +236,7 @@ def _pass_order(live: WalkState, runs: Iterable[Run]) -> tuple[Unit, ...]:
 
 
 def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) -> None:
-    """Update each unit that is trained; what is copied for gathers that still run stays until the end."""
+    """Update each trained unit; backend copies of gathers still in flight stay until the end."""
     running: deque[int] = deque()
     for unit in (each for each in units if shard_elements(each, job)):
         ledger.now = f"optimizer of {unit.name} (copy)"
