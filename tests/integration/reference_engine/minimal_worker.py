@@ -1,0 +1,110 @@
+"""One rank: trains a small GPT with the full engine in stage 3, and again with zero3_minimal.
+
+python minimal_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rank_program import run_cases
+
+from zprof.reference_engine import ZeroConfig, zero
+from zprof.reference_engine.program.data import Batches, iter_micro_batches
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.zero3_minimal import Zero3
+
+#: Odd sizes: units end in padding, and parameters cross the border of two shards.
+MODEL = GPTConfig(layers=4, hidden=20, heads=2, vocabulary=33, context=9)
+LEARNING_RATE = 1e-2
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    steps: int = case["steps"]
+    return {"full": train_full(steps), "minimal": train_minimal(steps)}
+
+
+def train_full(steps: int) -> dict[str, Any]:
+    model, optimizer = zero(make_model(), ZeroConfig(stage=3, learning_rate=LEARNING_RATE))
+    losses = []
+    for tokens in iter_tokens(steps):
+        optimizer.zero_grad()
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return {"losses": losses, "weights": to_lists(model.state_dict())}
+
+
+def train_minimal(steps: int) -> dict[str, Any]:
+    model = make_model()
+    trainer = Zero3(model, model.blocks, LEARNING_RATE)
+    in_memory = watch_units(model, trainer)
+    losses = []
+    for tokens in iter_tokens(steps):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        in_memory.append(("after forward", list_units(trainer)))
+        loss.backward()
+        in_memory.append(("after backward", list_units(trainer)))
+        trainer.step()
+        losses.append(loss.item())
+    at_rest = list_units(trainer)
+    for unit in trainer.units:
+        unit.gather()
+        unit.wait()
+    return {
+        "losses": losses,
+        "weights": to_lists(model.state_dict()),
+        "in_memory": in_memory,
+        "at_rest": at_rest,
+        "unit_elements": [unit.full.numel() for unit in trainer.units],
+        "shard_elements": [unit.shard.numel() for unit in trainer.units],
+    }
+
+
+def watch_units(model: GPT, trainer: Zero3) -> list[tuple[str, list[int]]]:
+    """Note which units are in memory while single layers compute: the root is 0, blocks count from 1."""
+    noted: list[tuple[str, list[int]]] = []
+
+    def note(where: str) -> None:
+        noted.append((where, list_units(trainer)))
+
+    def note_backward(name: str, layer: object, inputs: object, output: torch.Tensor) -> None:
+        output.register_hook(lambda gradient: note(f"backward of {name}"))
+
+    layers = [("embedding", model.token_embedding), ("head", model.head)]
+    layers += [(f"block {number}", block.attention) for number, block in enumerate(model.blocks, start=1)]
+    for name, layer in layers:
+        layer.register_forward_pre_hook(lambda *_, name=name: note(f"forward of {name}"))
+        layer.register_forward_hook(partial(note_backward, name))
+    return noted
+
+
+def list_units(trainer: Zero3) -> list[int]:
+    return [number for number, unit in enumerate(trainer.units) if unit.full.untyped_storage().nbytes()]
+
+
+def make_model() -> GPT:
+    torch.manual_seed(dist.get_rank())  # only rank 0's weights count
+    return GPT(MODEL)
+
+
+def iter_tokens(steps: int) -> Any:
+    batches = Batches(
+        seed=0,
+        batch=4 * dist.get_world_size(),
+        time=MODEL.context,
+        vocabulary=MODEL.vocabulary,
+        rank=dist.get_rank(),
+        ranks=dist.get_world_size(),
+    )
+    return iter_micro_batches(batches, range(steps))
+
+
+def to_lists(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in weights.items()}
+
+
+if __name__ == "__main__":
+    run_cases(run)
