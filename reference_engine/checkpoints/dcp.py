@@ -11,6 +11,7 @@ import io
 import pickle
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -180,9 +181,18 @@ class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _get_enum_member
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
         return super().find_class(module, name)
+
+
+def _get_enum_member(kind: object, name: str) -> Enum:
+    """Stand in for getattr, by which Python before 3.11.4 pickles a member of an enumeration."""
+    if isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__:
+        return kind[name]
+    raise pickle.UnpicklingError("it asks for an attribute, which is no part of an index")
 
 
 T = TypeVar("T")

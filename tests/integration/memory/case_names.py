@@ -1,9 +1,13 @@
 """The programs that the memory tests train, by the number of ranks; see ``memory_worker.py``."""
 
+from importlib.util import find_spec
+
+#: torch's C++ compiler is given the path of torch's libraries without quotes.
+INDUCTOR = [] if " " in str(getattr(find_spec("torch"), "origin", "")) else ["compiled_inductor"]
 OPTIMIZERS = ["adam_foreach", "adam_single", "adam_fused", "sgd_momentum"]
 ALONE = ["zero0_alone", "zero3_alone"]
 ONE_RANK = [
-    "single_mlp", "single", "single_checkpointing", "compiled", "compiled_inductor", "other_checkpointing",
+    "single_mlp", "single", "single_checkpointing", "compiled", *INDUCTOR, "other_checkpointing",
     "reentrant_checkpointing", "retaining", *OPTIMIZERS, "autocast", "save_on_cpu", "step_in_backward",
     "accumulation", "convolution", "low_rank", *ALONE,
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from checkpoint_models import everything, odd_engine, odd_losses, same
 from engine_helpers import TINY, tiny_gpt
 from fake_comm import FakeComm
 from torch import nn
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from zprof.reference_engine import ZeroConfig, zero
@@ -125,6 +126,20 @@ def test_code_in_the_index_is_not_run(saved, tmp_path):
 def test_an_index_that_is_none(saved, content):
     plant(saved, ".metadata", content)
     assert "its index .metadata cannot be used" in refused(saved)
+
+
+def test_an_index_of_an_older_python_is_read(saved, monkeypatch):
+    """Before 3.11.4 a member of an enumeration was pickled as a call of getattr; only members come of it."""
+    index = pickle.loads((saved / ".metadata").read_bytes())
+    kind = metadata._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda member, protocol: (getattr, (kind, member.name)))
+    content = pickle.dumps(index)
+    assert b"getattr" in content
+    plant(saved, ".metadata", content)
+    load_checkpoint(saved, *odd_engine(stage=1))
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda member, protocol: (getattr, (kind, "__module__")))
+    plant(saved, ".metadata", pickle.dumps(index))
+    assert "it asks for an attribute" in refused(saved)
 
 
 def test_an_index_that_points_elsewhere(saved):

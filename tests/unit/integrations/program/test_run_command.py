@@ -121,7 +121,10 @@ def test_who_has_the_terminal_is_told_of_the_end(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w+b") as output:
         assert (
             run_command(
-                ["sh", "-c", "cat; echo out; echo err >&2; exit 3"], os.environ, output=output, beside=beside
+                ["sh", "-c", "cat; sleep 1; echo out; echo err >&2; exit 3"],
+                os.environ,
+                output=output,
+                beside=beside,
             )
             == 3
         )
