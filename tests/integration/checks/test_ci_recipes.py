@@ -94,7 +94,7 @@ def test_the_github_workflow(repository: Path, tmp_path: Path) -> None:
     for command in github_commands():
         if not command.startswith(_INSTALLS):
             run(command, repository, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
-    assert "| peak_memory |" in summary.read_text(encoding="utf-8").replace("`", "")
+    assert "| ✓ peak_memory |" in summary.read_text(encoding="utf-8").replace("`", "")
     assert (repository / "zprof.sarif").is_file()
 
 
