@@ -158,7 +158,8 @@ def save(number, frame):
     sys.exit(5)
 signal.signal(signal.SIGINT, save)
 print("ready", flush=True)
-time.sleep(60)
+while True:  # a signal that comes just before the sleep does not end it
+    time.sleep(0.05)
 """
 
 
