@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from zprof.model.gaps import DISK_FULL, Gap
+from zprof.model.gaps import Gap, GapKind
 
 #: Columns of one table of ``zprof.run.schema``.
 Columns = Mapping[str, Sequence[Any]]
@@ -62,11 +62,17 @@ class FaultGuard:
 def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
     if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
         return Gap(
-            what=DISK_FULL,
+            kind=GapKind.DISK_FULL,
+            what="disk full",
             reason=f"{what} could not be written: {os.strerror(error.errno or 0)}",
             remedy="free space where the run is written, or raise the quota; then record again",
         )
-    return Gap(what=what, reason=reason, remedy="please report this; training was not touched")
+    return Gap(
+        kind=GapKind.RECORDING,
+        what=what,
+        reason=reason,
+        remedy="please report this; training was not touched",
+    )
 
 
 def first_line(error: BaseException) -> str:

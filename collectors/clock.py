@@ -17,7 +17,7 @@ import torch.distributed as dist
 from zprof.collectors.base import first_line
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.torch_private import default_store
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 PINGS = 3
 _TIMEOUT = timedelta(seconds=5)
@@ -105,6 +105,7 @@ class ClockPings:
     def _fail(self, reason: str) -> None:
         self._group = None
         self._gap = Gap(
+            kind=GapKind.CLOCKS,
             what="clock pings",
             reason=reason,
             remedy="call zprof.record on every rank with the same steps; until then clocks are aligned"

@@ -35,7 +35,7 @@ from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.collectors.schedule import MemoryMode, Schedule, Window
 from zprof.collectors.training import detect_training
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest
 from zprof.run.step_log import StepLine
@@ -349,6 +349,7 @@ def _make_planned_steps(schedule: Schedule) -> PlannedSteps:
 
 def _make_cut_short_gap(steps: int, scheduled: int) -> Gap:
     return Gap(
+        kind=GapKind.RECORDING_CUT_SHORT,
         what="recording cut short",
         reason=f"the program ended after {steps} of {scheduled} scheduled steps",
         remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "

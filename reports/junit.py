@@ -7,7 +7,7 @@ found would be green.
 
 from collections.abc import Iterator
 
-from zprof.model.findings import FINDING_IDS, Cause, Finding
+from zprof.model.findings import FINDING_IDS, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
@@ -16,7 +16,6 @@ from zprof.reports.presenters.findings import (
     finding_lines,
     grouped_gaps,
     is_significant,
-    untested_causes,
 )
 from zprof.reports.presenters.memory_figures import largest_peak
 from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
@@ -27,7 +26,6 @@ _VERDICTS = {
     VerdictStatus.RISK: State.FAILED,
     VerdictStatus.INCONCLUSIVE: State.ERROR,
 }
-_IDS = {cause.value: identifier for cause, identifier in FINDING_IDS.items()}
 
 
 def render(report: Report) -> str:
@@ -69,10 +67,7 @@ def _finding(finding: Finding) -> Case:
 
 def _gap(group: GapGroup) -> list[Case]:
     said = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
-    names = [
-        f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name
-        for name in untested_causes(group.what)
-    ]
+    names = [f"{FINDING_IDS[cause]} {cause.value}" for cause in group.causes]
     if names:
         return [_skipped("zprof.findings", name, said) for name in names]
     return [_skipped("zprof.measured", f"{group.what}{group.where}", said)]

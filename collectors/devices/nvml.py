@@ -13,7 +13,7 @@ from typing import Any
 
 from zprof.collectors.base import first_line
 from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 DEVICE_COUNTERS = "device counters"
 #: Device files of NVIDIA's driver on Linux and on WSL.
@@ -58,7 +58,7 @@ def make_no_driver_gap() -> Gap:
 
 
 def _make_counters_gap(reason: str, remedy: str) -> Gap:
-    return Gap(what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
 
 
 _REMEDY = "see nvidia-smi -L: it lists the UUIDs that the driver shows to this process"

@@ -14,7 +14,7 @@ from typing import Any
 
 from zprof.collectors.devices.cuda import Cuda
 from zprof.collectors.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 Answer = Mapping[str, int | float | None]
 #: All links of a device together (nvml.h: UINT_MAX as scope of an NVLink counter).
@@ -190,7 +190,12 @@ class DeviceProbe:
             if record.refused is not None and record.is_gap:
                 by_reason.setdefault((record.refused.reason, record.refused.remedy), []).append(what)
         return [
-            Gap(what=f"counters of {self.device}: {', '.join(whats)}", reason=reason, remedy=remedy)
+            Gap(
+                kind=GapKind.DEVICE,
+                what=f"counters of {self.device}: {', '.join(whats)}",
+                reason=reason,
+                remedy=remedy,
+            )
             for (reason, remedy), whats in by_reason.items()
         ]
 

@@ -18,7 +18,7 @@ from zprof.collectors.base import Columns, first_line
 from zprof.collectors.devices.cuda import Cuda
 from zprof.collectors.devices.nvml import DEVICE_COUNTERS, LoadLibrary, open_nvml
 from zprof.collectors.devices.probe import DeviceProbe
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 PERIOD_NS = 200_000_000
 MAX_SHARE = 0.01
@@ -217,7 +217,12 @@ class DeviceSampler:
         seen = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
         if self._pace.had_to_slow:
             seen.append(
-                Gap(what="device samples are sparse", reason=self._pace.account(), remedy=_SPARSE_REMEDY)
+                Gap(
+                    kind=GapKind.DEVICE,
+                    what="device samples are sparse",
+                    reason=self._pace.account(),
+                    remedy=_SPARSE_REMEDY,
+                )
             )
         return [*self._gaps, *seen]
 
@@ -256,4 +261,4 @@ _SPARSE_REMEDY = "the driver answers slowly: see whether another monitor asks it
 
 
 def _make_fault_gap(reason: str, remedy: str) -> Gap:
-    return Gap(what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)

@@ -21,7 +21,7 @@ from zprof.collectors.devices.probe import make_memory_queries
 from zprof.collectors.devices.sampler import DeviceSampler, SampleReason, SamplingPace
 from zprof.collectors.kineto.process_groups import format_ranks
 from zprof.collectors.torch_private import COLLECTIVE_METHODS
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 
 class Devices(Protocol):
@@ -196,6 +196,7 @@ class GroupWatch:
         self._active = False
         self._gaps.append(
             Gap(
+                kind=GapKind.DEVICE_MEMORY,
                 what="device memory of process groups",
                 reason=f"first collectives were no longer watched: {first_line(error)}",
                 remedy="please report this; training was not touched",

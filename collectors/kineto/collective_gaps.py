@@ -9,7 +9,7 @@ from zprof.collectors.kineto.gloo.launches import GlooKey
 from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import CollectiveKind
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 _RECORD_AGAIN = "record with ProfilerActivity.CPU too, on torch 2.4 or newer"
 
@@ -41,6 +41,7 @@ def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> lis
     where = "none of its kernels or copies belongs to one" if device else "no work of a GPU"
     return [
         Gap(
+            kind=GapKind.COLLECTIVES,
             what="collectives on the device",
             reason=f"the host launched {calls} collectives of NCCL, and the trace holds {where}",
             remedy="record with ProfilerActivity.CUDA, and let the last step finish before the window closes",
@@ -62,6 +63,7 @@ def _make_no_metadata_gap(count: int, rows: int) -> Gap | None:
     if not count:
         return None
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="metadata of collectives",
         reason=f"{count} of {rows} collectives on the device carry no metadata, nor does their launch: "
         "their kind is that of the kernel's name; group, size and type are unknown",
@@ -73,6 +75,7 @@ def _make_no_group_gap(count: int, rows: int) -> Gap | None:
     if not count:
         return None
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="process group of collectives",
         reason=f"the ranks of the process group of {count} of {rows} collectives are not in the trace",
         remedy=_RECORD_AGAIN,
@@ -83,6 +86,7 @@ def _make_no_bytes_gap(count: int, rows: int) -> Gap | None:
     if not count:
         return None
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="bytes of collectives",
         reason=f"the size of {count} of {rows} collectives is not in the trace",
         remedy="record with record_shapes=True, on torch 2.4 or newer",
@@ -93,6 +97,7 @@ def _make_no_launch_gap(count: int, rows: int) -> Gap | None:
     if not count:
         return None
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="launches of collectives",
         reason=f"the calls that launched {count} of {rows} collectives are not in the trace: "
         "they came before the window, or the host's calls were not recorded",
@@ -117,6 +122,7 @@ def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
     operator, count = key
     of = "" if count is None else f" of {count} elements"
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="collectives of gloo",
         reason=f"{launched} launches and {executed} executions of {operator}{of} do not pair up; "
         "none of them is counted",
@@ -127,6 +133,7 @@ def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
 def make_no_launches_gap(executions: int) -> Gap:
     """Return the gap for executions whose launches the trace lacks."""
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="launches of collectives",
         reason=f"the trace has {executions} executions of gloo and none of the operators that launched them: "
         "their order is that of their starts, and a reduce-scatter is not told from an all-reduce",
@@ -137,6 +144,7 @@ def make_no_launches_gap(executions: int) -> Gap:
 def make_unwaited_gap(posts: int) -> Gap:
     """Return the gap for messages that were posted and not waited for within the window."""
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
         reason=f"{posts} sends or receives were posted and not waited for within the window: "
         "when they ended is unknown, and they are not counted",
@@ -147,6 +155,7 @@ def make_unwaited_gap(posts: int) -> Gap:
 def make_unposted_gap(messages: int, rows: int) -> Gap:
     """Return the gap for messages whose operators the trace lacks."""
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
         reason=f"the operators that posted {messages} of {rows} messages are not in the trace: their other "
         "side is unknown, and they are not compared with it",
@@ -157,6 +166,7 @@ def make_unposted_gap(messages: int, rows: int) -> Gap:
 def make_unknown_peers_gap(messages: int, rows: int) -> Gap:
     """Return the gap for messages whose other rank is missing or ambiguous."""
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
         reason=f"the other side of {messages} of {rows} messages is unknown (any source, shapes not "
         "recorded, or several process groups that it can be of): they are not compared with it",
@@ -167,6 +177,7 @@ def make_unknown_peers_gap(messages: int, rows: int) -> Gap:
 
 def _make_unknown_bytes_gap(unknown: int, rows: int) -> Gap:
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="bytes of collectives",
         reason=f"{unknown} of {rows} collectives of gloo show no tensor: shapes were not recorded",
         remedy="profile with record_shapes=True",
@@ -175,6 +186,7 @@ def _make_unknown_bytes_gap(unknown: int, rows: int) -> Gap:
 
 def _make_unknown_group_gap(unknown: int, rows: int) -> Gap:
     return Gap(
+        kind=GapKind.COLLECTIVES,
         what="process group of collectives",
         reason="this program has several process groups over different ranks, and gloo's events name none: "
         f"that of {unknown} of {rows} collectives is unknown",

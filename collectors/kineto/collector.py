@@ -17,7 +17,7 @@ import torch
 from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 
 class KinetoCollector:
@@ -55,7 +55,9 @@ class KinetoCollector:
         self._session.stop()
         if self._session.taken:
             self._profile = None
-            self._gaps.append(Gap(what="time window", reason=TAKEN, remedy=TAKEN_REMEDY))
+            self._gaps.append(
+                Gap(kind=GapKind.RECORDING, what="time window", reason=TAKEN, remedy=TAKEN_REMEDY)
+            )
         self._session = None
 
     def tables(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
@@ -99,6 +101,7 @@ def _export_tables(
 
 def _make_no_waits_gap(error: Exception) -> Gap:
     return Gap(
+        kind=GapKind.EXPOSED_TIME,
         what="waits for collectives",
         reason=str(error),
         remedy="write ::wait ranges (docs/recording.md), or use a newer torch",
@@ -107,6 +110,7 @@ def _make_no_waits_gap(error: Exception) -> Gap:
 
 def _make_main_thread_gap() -> Gap:
     return Gap(
+        kind=GapKind.RECORDING,
         what="threads other than the main one",
         reason="this torch cannot profile all threads",
         remedy="use torch 2.8 or newer",

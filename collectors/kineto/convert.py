@@ -23,7 +23,7 @@ from zprof.collectors.kineto.device.rows import find_device_collectives, make_de
 from zprof.collectors.kineto.gloo.matching import make_gloo_rows
 from zprof.collectors.kineto.process_groups import GroupNames
 from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.run.ranges import RangeVerb
 
 COPY_AGAIN = "copy the file again, or export the trace again"
@@ -77,7 +77,7 @@ def list_read_gaps(report: ReadReport) -> list[Gap]:
     if report.resolution_ns > 1:
         remedy = "record with torch 2.4 or newer, which writes nanoseconds"
         met.append((f"its times are {report.resolution_ns} ns apart at best", remedy))
-    return [Gap(what="trace file", reason=reason, remedy=remedy) for reason, remedy in met]
+    return [Gap(kind=GapKind.FILE, what="trace file", reason=reason, remedy=remedy) for reason, remedy in met]
 
 
 def _add_range_times(
@@ -201,6 +201,7 @@ def _list_unclear_range_gaps(unclear: int) -> list[Gap]:
         return []
     return [
         Gap(
+            kind=GapKind.COLLECTIVES,
             what="ranges of collectives",
             reason=f"{unclear} ::comm ranges do not say kind, pg, seq and bytes",
             remedy="write them as docs/recording.md says",

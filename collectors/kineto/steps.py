@@ -12,7 +12,7 @@ import numpy as np
 
 from zprof.collectors.kineto.trace import ABSENT, Int64s, Trace
 from zprof.model.formatting import shorten
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
 #: torch's name of a step, and a common name in loops that mark their own; the first that is present is used.
@@ -125,7 +125,9 @@ def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
     if len(steps) < 2 or _has_work(trace, steps[-1]) or not _has_work(trace, steps[-2]):
         return steps, ()
     reason = f"step {steps[-1].number} ended as soon as it had begun, with nothing in it: left out"
-    return steps[:-1], (Gap(what="steps", reason=reason, remedy="stop the profiler within prof.step()"),)
+    return steps[:-1], (
+        Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="stop the profiler within prof.step()"),
+    )
 
 
 def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
@@ -145,6 +147,7 @@ def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
         return steps, ()
     left_out = ", ".join(str(step.number) for step, good in zip(steps, whole, strict=True) if not good)
     gap = Gap(
+        kind=GapKind.STEPS,
         what="steps",
         reason=f"the file ends early, and not all of step {shorten(left_out, _MAX_TEXT)} is in it: what the "
         "device did then is not known, and the step is left out",
@@ -177,10 +180,12 @@ def _list_step_gaps(left_out: int, of_device: bool) -> tuple[Gap, ...]:
     gaps = []
     if left_out:
         reason = f"{left_out} marked steps overlap others, come twice, or are on another thread: left out"
-        gaps.append(Gap(what="steps", reason=reason, remedy=_REMEDY))
+        gaps.append(Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy=_REMEDY))
     if of_device:
         reason = "only the device's copies of the steps are there: they begin and end with its work"
-        gaps.append(Gap(what="steps", reason=reason, remedy="profile ProfilerActivity.CPU too"))
+        gaps.append(
+            Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="profile ProfilerActivity.CPU too")
+        )
     return tuple(gaps)
 
 
@@ -205,7 +210,9 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
         f"{len(ends) - 1}, and the rest is left out"
     )
     return _make_marks(
-        BY_OPTIMIZER, steps, (Gap(what="steps", reason=reason, remedy=_PROF_STEP_REMEDY), *cut)
+        BY_OPTIMIZER,
+        steps,
+        (Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy=_PROF_STEP_REMEDY), *cut),
     )
 
 
@@ -257,6 +264,7 @@ def _mark_whole_trace(trace: Trace) -> StepMarks:
     """Mark the whole trace as one step; an empty trace has none."""
     begin_ns, end_ns = _find_extent(trace)
     gap = Gap(
+        kind=GapKind.STEPS,
         what="steps",
         reason="the trace marks no step: all of it counts as one",
         remedy=_PROF_STEP_REMEDY,

@@ -30,7 +30,7 @@ from zprof.collectors.memory.tables import (
 )
 from zprof.collectors.schedule import MemoryMode
 from zprof.collectors.torch_private import enter_mode_below, leave_mode_anywhere
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 #: Allocations from this size on get a stack, which costs 0.3 us; smaller ones never rank among the largest.
 STACK_FROM_BYTES = 4096
@@ -38,6 +38,7 @@ STACK_FROM_BYTES = 4096
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 WITHOUT_MODEL = Gap(
+    kind=GapKind.MEMORY_PART,
     what="memory: parameters and an optimizer's master weights cannot be told apart",
     reason="the model was not given: all that an optimizer optimizes counts as parameters",
     remedy="pass model=",
@@ -210,6 +211,7 @@ def _as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
 
 def _make_fault_gap(what: str, error: BaseException) -> Gap:
     return Gap(
+        kind=GapKind.MEMORY_PART,
         what=f"memory: {what}",
         reason=first_line(error),
         remedy="see the reason; the rest of the recording and training are not touched",

@@ -16,15 +16,13 @@ import torch
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 #: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
 MAX_ENTRIES = 200_000
 #: First stack number of the history; stacks of storages have lower numbers.
 FIRST_STACK = 1 << 40
 _HISTORY = "memory: allocator history"
-#: ``Gap.what`` of ``list_snapshot_gaps`` for blocks from before the history.
-BEFORE_HISTORY = "allocator history"
 
 
 class CudaMemory(Protocol):
@@ -130,10 +128,11 @@ class CudaHistory:
         try:
             self._tables = convert_snapshot(snapshot)
             # Every window has memory from before it: that is no gap.
-            self._gaps += [gap for gap in self._tables.gaps if gap.what != BEFORE_HISTORY]
+            self._gaps += [gap for gap in self._tables.gaps if gap.kind is not GapKind.BEFORE_HISTORY]
         except Exception as error:
             self._gaps.append(
                 Gap(
+                    kind=GapKind.ALLOCATOR_HISTORY,
                     what=_HISTORY,
                     reason=first_line(error),
                     remedy="please report this; training was not touched",
@@ -159,4 +158,4 @@ def _offset_stacks(numbers: Any) -> Any:
 
 def _make_taken_gap(reason: str) -> Gap:
     remedy = "let zprof record it: leave out torch.cuda.memory._record_memory_history in the window"
-    return Gap(what=_HISTORY, reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.ALLOCATOR_HISTORY, what=_HISTORY, reason=reason, remedy=remedy)

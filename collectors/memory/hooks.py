@@ -18,7 +18,7 @@ from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saved_tensors import AnyPack, PackedTensor, PackWatch, SavedTensors
 from zprof.collectors.memory.storages import PLAIN, StorageTracker, find_nested_tensors, find_plain_tensors
 from zprof.collectors.torch_private import skip_in_compiler
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import Phase
 
 
@@ -90,6 +90,7 @@ class Hooks:
         if saving is not None and not saving.remove():
             self._log.gaps.append(
                 Gap(
+                    kind=GapKind.MEMORY_PART,
                     what="saved-tensor hooks left in place",
                     reason="the window ended on another thread than its own, or where torch forbids hooks",
                     remedy="make the model on the thread that trains it",

@@ -16,18 +16,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from zprof.collectors.memory.log import MemoryLog
 from zprof.collectors.memory.owners import GRADIENT, WEIGHT, OwnerScanner
 from zprof.collectors.memory.storages import StorageTracker, find_plain_tensors
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import Phase
 
 #: Operator of storages that a hook saw first: some operator of the window allocated them.
 SEEN_BY_HOOK = "(seen by a hook)"
 
 OPERATORS_UNSEEN = Gap(
+    kind=GapKind.MEMORY_PART,
     what="memory that operators use for themselves, and communication buffers but gathered parameters",
     reason="light mode watches hooks, not operators",
     remedy="record memory in full mode",
 )
 FIRST_STEP_ONLY = Gap(
+    kind=GapKind.MEMORY_PART,
     what="activations after the first step of the memory window",
     reason="light mode watches what autograd saves in the first step only",
     remedy="read the peak of the window, which holds the first step; or record memory in full mode",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zprof.collectors.base import first_line
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
@@ -101,7 +101,9 @@ class MemoryLog:
         what = f"memory: {what}"
         if all(gap.what != what for gap in self.gaps):
             remedy = "see the reason; the rest of the recording and training are not touched"
-            self.gaps.append(Gap(what=what, reason=first_line(error), remedy=remedy))
+            self.gaps.append(
+                Gap(kind=GapKind.MEMORY_PART, what=what, reason=first_line(error), remedy=remedy)
+            )
 
     def fail(self, what: str, error: BaseException) -> None:
         """Stop recording after a fault of zprof: training goes on, the rest of the window is unknown."""
@@ -110,6 +112,7 @@ class MemoryLog:
         self.active = False
         self.gaps.append(
             Gap(
+                kind=GapKind.MEMORY_PART,
                 what=f"memory of this window ({what})",
                 reason=first_line(error),
                 remedy="please report this; training was not touched",

@@ -19,7 +19,7 @@ from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.program.discovery import Trained
 from zprof.collectors.schedule import Window
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 MAX_ROWS = 1_000_000
 MAX_SECONDS = 600.0
@@ -155,6 +155,7 @@ def _is_outside_modes() -> bool:
 
 def _make_cut_short_gap(how_far: str) -> Gap:
     return Gap(
+        kind=GapKind.MEMORY_PART,
         what="memory before the first step",
         reason=f"the first step did not come soon enough: watching ended after {how_far}",
         remedy="what is shown is true until then; --no-init leaves this window out",
@@ -163,6 +164,7 @@ def _make_cut_short_gap(how_far: str) -> Gap:
 
 def _make_never_started_gap() -> Gap:
     return Gap(
+        kind=GapKind.MEMORY_PART,
         what="memory before the first step",
         reason="no module registered a parameter where it could be watched",
         remedy="none for programs that train plain tensors",

@@ -21,7 +21,7 @@ from zprof.collectors.program.discovery import Optimizer, Trained, find_idle_opt
 from zprof.collectors.program.init_window import InitWindow
 from zprof.collectors.program.steps import OptimizerSteps, StepCycle
 from zprof.collectors.schedule import MemoryMode, Schedule, Window
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class ProgramRecording(OutsideRecording):
 
 
 _FORKED_GAP = Gap(
+    kind=GapKind.MEMORY_PART,
     what="memory before the first step",
     reason="this process was forked from one that had begun to make the model: what came before is not seen",
     remedy="start the ranks with torchrun or by spawn to see it",
@@ -227,6 +228,7 @@ _FORKED_GAP = Gap(
 def _make_model_by_size_gap(trained: Trained) -> Gap:
     names = ", ".join(type(model).__name__ for model in trained.models)
     return Gap(
+        kind=GapKind.RECORDING,
         what="which model is trained",
         reason=f"no module holds what is optimized; the largest one was taken: {names}",
         remedy="call zprof.record(model=…) in the program",

@@ -8,7 +8,7 @@ import numpy as np
 
 from zprof.collectors.snapshot.columns import format_name
 from zprof.collectors.snapshot.device import DeviceTables
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 _NS_PER_S = 1_000_000_000
 _MAX_BACKWARDS_NS = 1_000_000
@@ -32,13 +32,14 @@ def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
 def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
     if not len(device.trace.rows):
         reason = f"{device.name}: the snapshot has no trace of it, only what was held when it was taken"
-        yield Gap(what="allocator history", reason=reason, remedy=_EARLIER)
+        yield Gap(kind=GapKind.BEFORE_HISTORY, what="allocator history", reason=reason, remedy=_EARLIER)
         return
     before = np.asarray(device.block["before_history"])
     if before.any():
         there = int(np.asarray(device.block["requested_bytes"])[before].sum())
         when = _format_time(device.begin_ns) if device.trace.timed else "its first entry"
         yield Gap(
+            kind=GapKind.BEFORE_HISTORY,
             what="allocator history",
             reason=f"{device.name}: it begins at {when}; blocks that were there already: "
             f"{int(before.sum())} ({there} bytes); where they came from, and any peak before, is not in it",
@@ -61,7 +62,9 @@ def _iter_unknown_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
         names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
         count = sum(unknown.values())
         reason = f"{device.name}: entries of kinds that this version does not know: {count} ({names})"
-        yield Gap(what="allocator history", reason=reason, remedy="upgrade zprof")
+        yield Gap(
+            kind=GapKind.ALLOCATOR_HISTORY, what="allocator history", reason=reason, remedy="upgrade zprof"
+        )
 
 
 def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:
@@ -76,21 +79,33 @@ def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:
         counts.append(f"entries about segments that do not fit them: {device.odd_segments}")
     if counts:
         reason = f"{device.name}: the trace and the segments disagree: {'; '.join(counts)}"
-        yield Gap(what="allocator history disagrees", reason=reason, remedy=_AGAIN)
+        yield Gap(
+            kind=GapKind.ALLOCATOR_HISTORY, what="allocator history disagrees", reason=reason, remedy=_AGAIN
+        )
     if not len(device.held.address) and len(device.trace.rows):
         reason = (
             f"{device.name}: the snapshot has no segments, so its trace could not be checked against them"
         )
-        yield Gap(what="allocator state", reason=reason, remedy=_AGAIN)
+        yield Gap(kind=GapKind.ALLOCATOR_HISTORY, what="allocator state", reason=reason, remedy=_AGAIN)
 
 
 def _iter_clock_gaps(device: DeviceTables) -> Iterator[Gap]:
     if not device.trace.timed:
         reason = f"{device.name}: entries without a time; their order stands in for it"
-        yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
+        yield Gap(
+            kind=GapKind.ALLOCATOR_HISTORY,
+            what="times of the allocator history",
+            reason=reason,
+            remedy=_AGAIN,
+        )
     if device.trace.backwards_ns > _MAX_BACKWARDS_NS:
         reason = f"{device.name}: the clock of the trace runs back by {device.trace.backwards_ns} ns"
-        yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
+        yield Gap(
+            kind=GapKind.ALLOCATOR_HISTORY,
+            what="times of the allocator history",
+            reason=reason,
+            remedy=_AGAIN,
+        )
 
 
 def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
@@ -101,7 +116,12 @@ def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
     for name, (means, is_lost) in lost.items():
         if is_lost:
             reason = f"{device.name}: the trace has no {name} entries, which say when a block was {means}"
-            yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")
+            yield Gap(
+                kind=GapKind.ALLOCATOR_HISTORY,
+                what="blocks awaiting free",
+                reason=reason,
+                remedy="leave skip_actions out",
+            )
 
 
 def _iter_size_gaps(device: DeviceTables) -> Iterator[Gap]:
@@ -111,5 +131,8 @@ def _iter_size_gaps(device: DeviceTables) -> Iterator[Gap]:
             "so what freed blocks took of their segments is an estimate"
         )
         yield Gap(
-            what="sizes of freed blocks", reason=reason, remedy="compare the peak with the allocator's own"
+            kind=GapKind.ALLOCATOR_HISTORY,
+            what="sizes of freed blocks",
+            reason=reason,
+            remedy="compare the peak with the allocator's own",
         )

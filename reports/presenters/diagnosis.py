@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zprof.model.findings import Confidence, Finding
-from zprof.model.report import Comparison, Report
+from zprof.model.report import WORK_SIZES, Comparison, Report
 from zprof.reports.page import (
     Block,
     Card,
@@ -24,7 +24,6 @@ from zprof.reports.presenters.findings import (
     evidence_value,
     grouped_gaps,
     savings_note,
-    untested_causes,
     worth,
 )
 from zprof.reports.presenters.head import head_blocks
@@ -45,7 +44,6 @@ _MAX_DIFFERENCES = 6
 #: A term that is 0.0 in milliseconds with one decimal.
 _MIN_TERM_NS = 50_000
 #: Differences that the table of equal work has.
-_WORK = frozenset({"tokens a step", "samples a step"})
 
 
 def diagnosis_page(report: Report) -> Page:
@@ -91,7 +89,9 @@ def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
 def _job_notes(comparison: Comparison) -> Iterator[Block]:
     """Yield a warning if the two are different jobs."""
     shown = [
-        entry for entry in comparison.differences if comparison.equal_work is None or entry.what not in _WORK
+        entry
+        for entry in comparison.differences
+        if comparison.equal_work is None or entry.key not in WORK_SIZES
     ]
     if shown:
         said = "; ".join(f"{entry.what} {entry.b}, was {entry.a}" for entry in shown[:_MAX_DIFFERENCES])
@@ -151,7 +151,7 @@ def _gap_section(report: Report) -> tuple[Section, ...]:
     groups = grouped_gaps(report.gaps)
     items = []
     for group in groups[:_MAX_GAPS]:
-        what = ", ".join(untested_causes(group.what)) or group.what
+        what = ", ".join(group.causes) or group.what
         reason = group.reason
         if len(what) + len(reason) > _MAX_GAP_CHARACTERS:
             reason = f"{reason[: max(20, _MAX_GAP_CHARACTERS - len(what))].rpartition(' ')[0]} …"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
@@ -22,8 +22,6 @@ _UNITS: dict[str, Callable[[float], str]] = {
 }
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
-#: How gaps name rules that could not be tested.
-_NOT_TESTED = " not tested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +32,12 @@ class GapGroup:
     reason: str
     remedy: str
     ranks: tuple[int, ...]
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """Return what is unknown: the causes that were not tested, or what was not measured."""
+        return ", ".join(self.causes) or self.what
 
     @property
     def where(self) -> str:
@@ -127,26 +131,19 @@ def finding_card(number: int, finding: Finding) -> Card:
 
 def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     """Return gaps that differ only in their rank as one, in the order of the first of each."""
-    groups: dict[tuple[str, str, str], list[int | None]] = {}
+    groups: dict[tuple[str, str, str, tuple[Cause, ...]], list[int | None]] = {}
     for gap in gaps:
-        groups.setdefault((gap.what, gap.reason, gap.remedy), []).append(gap.rank)
+        groups.setdefault((gap.what, gap.reason, gap.remedy, gap.causes), []).append(gap.rank)
     return tuple(
         GapGroup(
             what=what,
             reason=reason,
             remedy=remedy,
+            causes=causes,
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
         )
-        for (what, reason, remedy), ranks in groups.items()
+        for (what, reason, remedy, causes), ranks in groups.items()
     )
-
-
-def untested_causes(what: str) -> tuple[str, ...]:
-    """Return the causes that a gap says were not tested; none if it is about something else."""
-    if not (what.startswith("rule") and what.endswith(_NOT_TESTED)):
-        return ()
-    names = what.removesuffix(_NOT_TESTED).partition(" ")[2]
-    return tuple(name.strip() for name in names.split(","))
 
 
 def gap_items(gaps: Sequence[Gap]) -> ItemList | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
 from zprof.model.tenants import Tenant
@@ -23,9 +23,7 @@ from zprof.model.time import LEDGER_TERMS, RankTime
 
 #: Fewer steps than this cannot show how much steps vary.
 MIN_STEPS = 3
-#: Values of ``Gap.what`` for gaps that prevent a verdict.
-TIMES_NOT_COMPARABLE = "times beside the baseline"
-NO_INTERVAL = "step time interval"
+_NOT_COMPARABLE = "times beside the baseline"
 _RESAMPLES = 10_000
 _SEED = 0
 
@@ -56,20 +54,33 @@ def find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     if silent:
         remedy = "record the time window of both, or compare what they hold: --only memory"
         return Gap(
-            what=TIMES_NOT_COMPARABLE, reason=f"no step of {' or '.join(silent)} was timed", remedy=remedy
+            kind=GapKind.TIMES_NOT_COMPARABLE,
+            what=_NOT_COMPARABLE,
+            reason=f"no step of {' or '.join(silent)} was timed",
+            remedy=remedy,
         )
     whole = [run for run in (a, b) if _is_one_stretch(run)]
     if len(whole) == 1:
         other = b if whole[0] is a else a
         reason = f"all of {whole[0].run.name} was measured as one stretch, and {other.run.name} by its steps"
-        return Gap(what=TIMES_NOT_COMPARABLE, reason=reason, remedy="mark the steps of both: profiler.step()")
+        return Gap(
+            kind=GapKind.TIMES_NOT_COMPARABLE,
+            what=_NOT_COMPARABLE,
+            reason=reason,
+            remedy="mark the steps of both: profiler.step()",
+        )
     counts = [len(run.run.steps) for run in whole]
     if whole and all(counts) and len(set(counts)) > 1:
         reason = (
             f"{a.run.name} is one stretch of {_count_steps(counts[0])}, {b.run.name} of "
             f"{_count_steps(counts[1])}"
         )
-        return Gap(what=TIMES_NOT_COMPARABLE, reason=reason, remedy="compare their steps: --window step")
+        return Gap(
+            kind=GapKind.TIMES_NOT_COMPARABLE,
+            what=_NOT_COMPARABLE,
+            reason=reason,
+            remedy="compare their steps: --window step",
+        )
     return None
 
 
@@ -98,7 +109,13 @@ def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """Return the gaps of the baseline, except those that this run has too."""
     return tuple(
-        Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
+        Gap(
+            kind=GapKind.BASELINE,
+            what=f"baseline: {gap.what}",
+            reason=gap.reason,
+            remedy=gap.remedy,
+            rank=gap.rank,
+        )
         for gap in a.gaps
         if gap not in b.gaps
     )
@@ -174,7 +191,12 @@ def _few_steps_gap(run: RunAnalysis) -> Gap:
     else:
         timed = len(mean_step_times(run.steps))
         reason, remedy = f"{run.run.name} has {_count_steps(timed, 'timed ')}", "record more steps"
-    return Gap(what=NO_INTERVAL, reason=f"{reason}, an interval needs {MIN_STEPS}", remedy=remedy)
+    return Gap(
+        kind=GapKind.NO_INTERVAL,
+        what="step time interval",
+        reason=f"{reason}, an interval needs {MIN_STEPS}",
+        remedy=remedy,
+    )
 
 
 def _count_steps(count: int, kind: str = "") -> str:
@@ -216,6 +238,7 @@ def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     silent = [run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _FIELDS)]
     who = " and ".join(silent) or "one of the runs"
     return Gap(
+        kind=GapKind.UNEQUAL_WORK,
         what="time at equal work",
         reason=f"how many tokens a step of {who} has is not known: a larger batch would look slower",
         remedy="say it: --tokens-per-step, --baseline-tokens-per-step, "
@@ -227,29 +250,34 @@ def list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ..
     """Return the settings that both runs state, with different values."""
     pairs = zip(_describe_job(a), _describe_job(b), strict=True)
     return tuple(
-        Difference(what=what, a=before, b=after)
-        for (what, before), (_, after) in pairs
+        Difference(key=key, what=what, a=before, b=after)
+        for (key, what, before), (_, _, after) in pairs
         if before != after and not {before, after} & _UNSTATED
     )
 
 
-def _describe_job(run: RunAnalysis) -> list[tuple[str, str]]:
+def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
+    """Return key, name and value of each setting."""
     facts, training = run.run, run.training
     tokens, samples = training.tokens_per_step, training.samples_per_step
     sequence = f"{tokens / samples:g}" if tokens and samples else None
     spoken = training.engine not in _UNSTATED  # 1 is also the default if nothing was stated
     return [
-        ("ranks", str(facts.world_size)),
-        ("ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
-        ("device", facts.device),
-        ("backend", facts.backend),
-        ("parameters", str(training.parameters)),
-        ("model-parallel ranks", str(training.model_parallel_ranks if spoken else None)),
-        ("micro-batches", str(training.micro_batches if spoken else None)),
-        ("samples a step", str(samples)),
-        ("tokens a step", str(tokens)),
-        ("tokens a sample", str(sequence)),
-        ("modelled", "; ".join(facts.modelled) or "nothing"),
+        ("world_size", "ranks", str(facts.world_size)),
+        ("ranks_loaded", "ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
+        ("device", "device", facts.device),
+        ("backend", "backend", facts.backend),
+        ("parameters", "parameters", str(training.parameters)),
+        (
+            "model_parallel_ranks",
+            "model-parallel ranks",
+            str(training.model_parallel_ranks if spoken else None),
+        ),
+        ("micro_batches", "micro-batches", str(training.micro_batches if spoken else None)),
+        ("samples_per_step", "samples a step", str(samples)),
+        ("tokens_per_step", "tokens a step", str(tokens)),
+        ("tokens_per_sample", "tokens a sample", str(sequence)),
+        ("modelled", "modelled", "; ".join(facts.modelled) or "nothing"),
     ]
 
 

@@ -250,7 +250,7 @@ def build_finding_section(a: Report, b: Report) -> Section:
 
 def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> str | None:
     if finding is None:
-        return None if cause.value in set(_list_untested(report)) else "not found"
+        return None if cause in _find_untested(report) else "not found"
     if finding.saving_ns[1] > 0:
         saving = f"{format_ns(finding.saving_ns[0])} to {format_ns(finding.saving_ns[1])}, "
     elif finding.saving_bytes is not None:
@@ -260,10 +260,8 @@ def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> 
     return f"{saving}{finding.confidence.value}"
 
 
-def _list_untested(report: Report) -> Iterable[str]:
-    for gap in report.gaps:
-        if gap.what.startswith("rule"):
-            yield from gap.what.replace(",", " ").split()
+def _find_untested(report: Report) -> set[Cause]:
+    return {cause for gap in report.gaps for cause in gap.causes}
 
 
 _RUN = ("zprof_version", "source", "world_size", "device", "backend")

@@ -107,10 +107,19 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
+#: Keys of evidence that other code reads.
+START_COST_PER_STEP = "start_cost_per_step"
+STEPS_LATEST_RATIO = "steps_latest_ratio"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor)."""
+    """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).
 
+    ``key`` names it for programs, ``what`` for readers.
+    """
+
+    key: str
     what: str
     value: float
     unit: str

@@ -1,19 +1,62 @@
 """Gaps: something that could not be measured, why, and what would make it measurable."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-#: Values of ``Gap.what`` that other code compares with.
-MEMORY = "memory"
-RANK_MISSING = "rank missing"
-RANK_CUT_SHORT = "rank cut short"
-DISK_FULL = "disk full"
+from zprof.model.findings import Cause
+
+
+class GapKind(StrEnum):
+    """What a gap is about, for code that has to tell gaps apart; sentences are for readers alone."""
+
+    RANK_MISSING = "rank_missing"
+    RANK_CUT_SHORT = "rank_cut_short"
+    DISK_FULL = "disk_full"
+    RECORDING = "recording"
+    RECORDING_CUT_SHORT = "recording_cut_short"
+    FILE = "file"
+    DEVICE = "device"
+    STEPS = "steps"
+    TIME = "time"
+    CLOCKS = "clocks"
+    NO_COLLECTIVES = "no_collectives"
+    COLLECTIVES = "collectives"
+    MATCHING = "matching"
+    EXPOSED_TIME = "exposed_time"
+    VOLUME = "volume"
+    MEMORY = "memory"
+    MEMORY_PART = "memory_part"
+    ALLOCATOR_EVENTS = "allocator_events"
+    ALLOCATOR_HISTORY = "allocator_history"
+    BEFORE_HISTORY = "before_history"
+    DEVICE_MEMORY = "device_memory"
+    MODEL_STATES = "model_states"
+    TIMES_NOT_COMPARABLE = "times_not_comparable"
+    NO_INTERVAL = "no_interval"
+    UNEQUAL_WORK = "unequal_work"
+    BASELINE = "baseline"
+    UNTESTED_RULE = "untested_rule"
+    REPLAY = "replay"
+    PREDICTION = "prediction"
+    PLAN = "plan"
+    SECOND_OPINION = "second_opinion"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "GapKind":
+        return cls.OTHER  # a kind of a newer version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """One thing that is unknown. Unknown is never 0 and never "OK"."""
+    """One thing that is unknown. Unknown is never 0 and never "OK".
+
+    ``causes``: the causes that could not be tested for this reason.
+    """
 
     what: str
     reason: str
     remedy: str
     rank: int | None = None
+    kind: GapKind = GapKind.OTHER
+    causes: tuple[Cause, ...] = ()

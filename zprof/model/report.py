@@ -40,6 +40,11 @@ class EqualWork:
     ci95: tuple[int, int]
 
 
+#: Keys of settings that change how much work a step is, and of those that say how much it is.
+WORK_SETTINGS = frozenset({"world_size", "parameters", "model_parallel_ranks", "micro_batches"})
+WORK_SIZES = frozenset({"tokens_per_step", "samples_per_step"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A setting that differs between the two jobs and may therefore explain why a figure differs.
@@ -47,6 +52,7 @@ class Difference:
     ``a`` and ``b`` are texts; a setting that only one run states is left out.
     """
 
+    key: str
     what: str
     a: str
     b: str

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Job
 from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -143,6 +143,7 @@ def is_one_unit(job: Job) -> bool:
 def _one_unit_gap(job: Job) -> Iterator[Gap]:
     if is_one_unit(job):
         yield Gap(
+            kind=GapKind.PLAN,
             what="units of the model: it is one, its root",
             reason="it has no nn.ModuleList with blocks: ZeRO-3 gathers all of it at once, and GPipe and "
             "PipeDream have no layers to divide, so that they are left out",
@@ -168,6 +169,7 @@ def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
     lacking = [row for row in rows if row.step is None]
     if lacking and reached_flops_per_s(job, job.hardware) is not None:
         yield Gap(
+            kind=GapKind.PLAN,
             what=f"times of {_join_scheme_names(lacking)}",
             reason="how wide the tensors are that pass between their ranks is not known of a counted model",
             remedy=_SHAPE_INSTEAD,

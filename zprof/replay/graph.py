@@ -18,7 +18,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.replay.structure import (
     COPIES_GRADIENTS,
     REDUCING_KINDS,
@@ -136,6 +136,7 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
 
 def _replay_gap(reason: str) -> Gap:
     return Gap(
+        kind=GapKind.REPLAY,
         what="replay of the step",
         reason=reason,
         remedy="record steps of all ranks with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns
-from zprof.model.gaps import Gap
-from zprof.model.report import Comparison, EqualWork, StepTimeChange, VerdictStatus
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.report import WORK_SETTINGS, Comparison, EqualWork, StepTimeChange, VerdictStatus
 from zprof.rules.rule import Rule
 
 _SLOWER_RATIO = 0.02
@@ -24,7 +23,6 @@ _SAME_RATIO = 0.05
 #: Minimum share of the change that the terms of a finding hold before it is called the cause.
 _CAUSE_RATIO = 0.1
 #: Differences that change the work of a step by an amount that is unknown unless the runs state it.
-_OTHER_WORK = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
 _TERMS = {
     "compute_ns": "compute",
     "exposed_wait_ns": "exposed wait",
@@ -61,12 +59,12 @@ def judge_against_baseline(
     assert times is not None
     scaled = work is not None and work.b_ns != times.b_ns
     change = _equal_work_change(times, work) if scaled and work else _measured_change(times)
-    few = any(gap.what == NO_INTERVAL for gap in gaps)
+    few = any(gap.kind is GapKind.NO_INTERVAL for gap in gaps)
     said = _describe_change(times, work, _format_change(change, with_interval=not few))
     head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {of}, {said}{loaded}"
     if few:
         return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise"
-    other = [entry for entry in comparison.differences if entry.what in _OTHER_WORK]
+    other = [entry for entry in comparison.differences if entry.key in WORK_SETTINGS]
     if other and work is None:
         jobs = ", ".join(f"{entry.b} vs {entry.a} {entry.what}" for entry in other)
         return VerdictStatus.INCONCLUSIVE, f"{head}: other jobs ({jobs}), their work a step is not known"

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.findings import START_COST_PER_STEP, Cause, Confidence, Finding, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
-from zprof.rules.measurement_artifact import START_COST_PER_STEP
 from zprof.rules.rule import Rule
 
 #: Terms that count as lost. Compute counts only as far as a rule claims it.
@@ -34,7 +33,7 @@ def distorts_times(finding: Finding) -> bool:
 
 def _recording_cost_ns(finding: Finding) -> float:
     """Return twice the recording's start-up cost per step, comparable to the sum of a range; else 0."""
-    return 2 * sum(entry.value for entry in finding.evidence if entry.what == START_COST_PER_STEP)
+    return 2 * sum(entry.value for entry in finding.evidence if entry.key == START_COST_PER_STEP)
 
 
 def order_findings(findings: Iterable[Finding]) -> list[Finding]:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.ledger import RankTracks
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import START_COST_PER_STEP, Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.rule import (
@@ -45,7 +45,6 @@ _LEADS_RATIO = 0.10
 #: A straggler costs a twentieth of a step and must exceed the clock uncertainty tenfold.
 _BLIND_RATIO = 0.05 / 10
 #: The cost of a start, by which the finding is ranked among causes.
-START_COST_PER_STEP = "lost a step by the rank that waits longest for the others' start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +88,10 @@ def _windows_differ(analysis: RunAnalysis) -> _Sign | None:
     return _Sign(
         sentence=f"the ranks' windows differ: {len(common)} of {len(every)} steps were timed on all of them",
         evidence=(
-            Evidence(what="steps timed on all ranks", value=len(common), unit="count"),
-            Evidence(what="steps timed on any rank", value=len(every), unit="count"),
+            Evidence(
+                key="steps_on_all_ranks", what="steps timed on all ranks", value=len(common), unit="count"
+            ),
+            Evidence(key="steps_on_any_rank", what="steps timed on any rank", value=len(every), unit="count"),
         ),
         severity=Severity.LOW if common else Severity.HIGH,
         confidence=Confidence.LOW,
@@ -110,8 +111,8 @@ def _clocks_blind(analysis: RunAnalysis) -> _Sign | None:
         sentence=f"the ranks' clocks are known to {format_ns(uncertainty)}, more than all waiting of a step "
         f"({format_ns(wait)}): wait and transfer cannot be told apart",
         evidence=(
-            Evidence(what="clock uncertainty", value=uncertainty, unit="ns"),
-            Evidence(what="waiting in collectives, a step", value=wait, unit="ns"),
+            Evidence(key="clock_uncertainty", what="clock uncertainty", value=uncertainty, unit="ns"),
+            Evidence(key="wait_per_step", what="waiting in collectives, a step", value=wait, unit="ns"),
         ),
         severity=Severity.HIGH if uncertainty > _MATTERS_RATIO * wall else Severity.LOW,
         confidence=Confidence.HIGH if uncertainty > _MATTERS_RATIO * wall else Confidence.LOW,
@@ -139,14 +140,23 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
         f"{format_ns(a_step)} a step)",
         evidence=(
             Evidence(
+                key="first_wait_summed",
                 what="exposed wait for the others' start, summed over ranks",
                 value=first,
                 unit="ns",
             ),
             Evidence(
-                what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
+                key="exposed_wait_summed",
+                what="exposed wait in all collectives, summed over ranks and steps",
+                value=total,
+                unit="ns",
             ),
-            Evidence(what=START_COST_PER_STEP, value=a_step, unit="ns"),
+            Evidence(
+                key=START_COST_PER_STEP,
+                what="lost a step by the rank that waits longest for the others' start",
+                value=a_step,
+                unit="ns",
+            ),
         ),
         severity=Severity.MEDIUM if a_step > _MATTERS_RATIO * wall else Severity.LOW,
         confidence=confidence,
@@ -206,9 +216,17 @@ def _start_left_out(analysis: RunAnalysis) -> _Sign | None:
         "others' start, which no figure here holds, and any mean over the whole recording does",
         evidence=(
             Evidence(
-                what="wait for the others' start before the first step, longest rank", value=lost, unit="ns"
+                key="wait_before_first_step",
+                what="wait for the others' start before the first step, longest rank",
+                value=lost,
+                unit="ns",
             ),
-            Evidence(what="recorded before the first step", value=max(before.values()), unit="ns"),
+            Evidence(
+                key="recorded_before_first_step",
+                what="recorded before the first step",
+                value=max(before.values()),
+                unit="ns",
+            ),
         ),
         severity=Severity.LOW,
         confidence=Confidence.MEDIUM,
@@ -254,8 +272,18 @@ def _unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
         sentence=f"the ranks' recordings do not fit together: {format_percent(matched)} of their collectives "
         "were matched, and without that wait and transfer cannot be told apart",
         evidence=(
-            Evidence(what="collectives matched across ranks", value=matched, unit="ratio"),
-            Evidence(what="collectives of all ranks", value=len(analysis.collectives), unit="count"),
+            Evidence(
+                key="collectives_matched",
+                what="collectives matched across ranks",
+                value=matched,
+                unit="ratio",
+            ),
+            Evidence(
+                key="collectives_total",
+                what="collectives of all ranks",
+                value=len(analysis.collectives),
+                unit="count",
+            ),
         ),
         severity=Severity.HIGH,
         confidence=Confidence.LOW,

@@ -13,7 +13,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 #: A cause is present if the gain exceeds this share of the step.
 SURE_RATIO = 0.015
@@ -44,33 +44,38 @@ class Rule:
 
 def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
     """Return the gap of a rule that lacks its inputs."""
-    return Gap(what=f"rule {cause.value} not tested", reason=reason, remedy=remedy)
+    return Gap(
+        kind=GapKind.UNTESTED_RULE,
+        causes=(cause,),
+        what=f"rule {cause.value} not tested",
+        reason=reason,
+        remedy=remedy,
+    )
 
 
 def list_untested(
     causes: Sequence[Cause], gaps: Sequence[Gap], asked: Sequence[Rule] | None = None
 ) -> list[Cause]:
     """Return the causes that a gap names as untested, or that none of the ``asked`` rules tests."""
-    words = {
-        word for gap in gaps if gap.what.startswith("rule") for word in gap.what.replace(",", " ").split()
-    }
+    untested = {cause for gap in gaps for cause in gap.causes}
     known = {rule.cause for rule in asked} if asked is not None else set(causes)
-    return [cause for cause in causes if cause.value in words or cause not in known]
+    return [cause for cause in causes if cause in untested or cause not in known]
 
 
 def group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
     """Merge the gaps of rules that the same missing input keeps from being tested."""
-    rules: dict[tuple[str, str], list[str]] = {}
+    causes: dict[tuple[str, str], list[Cause]] = {}
     for gap in gaps:
-        name = gap.what.removeprefix("rule ").removesuffix(" not tested")
-        rules.setdefault((gap.reason, gap.remedy), []).append(name)
+        causes.setdefault((gap.reason, gap.remedy), []).extend(gap.causes)
     return [
         Gap(
-            what=f"rule{'s' if len(names) > 1 else ''} {', '.join(names)} not tested",
+            kind=GapKind.UNTESTED_RULE,
+            causes=tuple(untested),
+            what=f"rule{'s' if len(untested) > 1 else ''} {', '.join(untested)} not tested",
             reason=reason,
             remedy=remedy,
         )
-        for (reason, remedy), names in rules.items()
+        for (reason, remedy), untested in causes.items()
     ]
 
 

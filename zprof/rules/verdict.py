@@ -9,10 +9,9 @@ it has no known owner. For the verdict against a baseline see :mod:`zprof.rules.
 
 from collections.abc import Sequence
 
-from zprof.analysis.comparison import TIMES_NOT_COMPARABLE
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
-from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
@@ -47,9 +46,9 @@ _MAX_NAMED_RANKS = 4
 
 #: Gaps that keep a verdict from covering the whole run, and their wording.
 _LOST_RANKS = {
-    RANK_MISSING: "recorded nothing",
-    RANK_CUT_SHORT: "ended before the recording did",
-    DISK_FULL: "ran out of disk space",
+    GapKind.RANK_MISSING: "recorded nothing",
+    GapKind.RANK_CUT_SHORT: "ended before the recording did",
+    GapKind.DISK_FULL: "ran out of disk space",
 }
 
 
@@ -87,8 +86,8 @@ def judge(
 def _describe_lost_ranks(gaps: Sequence[Gap]) -> str:
     """Return which ranks the verdict does not cover: "rank 1 ended before the recording did"."""
     said = []
-    for what, verb in _LOST_RANKS.items():
-        ranks = sorted({gap.rank for gap in gaps if gap.what == what and gap.rank is not None})
+    for kind, verb in _LOST_RANKS.items():
+        ranks = sorted({gap.rank for gap in gaps if gap.kind is kind and gap.rank is not None})
         if ranks:
             shown = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED_RANKS])
             more = f" and {len(ranks) - _MAX_NAMED_RANKS} more" if len(ranks) > _MAX_NAMED_RANKS else ""
@@ -121,7 +120,7 @@ def _judge(
     if spoiled:
         return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
-    apart = next((gap for gap in gaps if gap.what == TIMES_NOT_COMPARABLE), None)
+    apart = next((gap for gap in gaps if gap.kind is GapKind.TIMES_NOT_COMPARABLE), None)
     if apart:
         return _refuse_comparison(f"{_mean_step(time)}{_loaded_ranks(run)}", apart, sure)
     if comparison and comparison.step_time:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.model.errors import BadInput
-from zprof.model.gaps import RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     STEPS_NAME,
@@ -149,7 +149,12 @@ class Run:
     def _not_given(self, absent: Sequence[int]) -> list[Gap]:
         """Return one gap for all ranks of which no file was imported."""
         reason = f"no file of {len(absent)} of {self.manifest.world_size} ranks was given"
-        gap = Gap(what="ranks missing", reason=reason, remedy="import the files of all ranks together")
+        gap = Gap(
+            kind=GapKind.FILE,
+            what="ranks missing",
+            reason=reason,
+            remedy="import the files of all ranks together",
+        )
         return [gap] if absent else []
 
     def _missing(self, rank: int) -> Gap:
@@ -160,7 +165,8 @@ class Run:
             when = "before its first step" if last is None else f"after step {last}"
             reason = f"it was killed, or is still running: its recording ends {when}"
         return Gap(
-            what=RANK_MISSING,
+            kind=GapKind.RANK_MISSING,
+            what="rank missing",
             rank=rank,
             reason=reason,
             remedy="look at this rank's own log; record again with all ranks alive",
@@ -169,7 +175,8 @@ class Run:
     def _cut_short(self, rank: int) -> Gap:
         last = self.last_step(rank)
         return Gap(
-            what=RANK_CUT_SHORT,
+            kind=GapKind.RANK_CUT_SHORT,
+            what="rank cut short",
             rank=rank,
             reason=f"it was killed, or is still running: its recording ends after step {last}",
             remedy="look at this rank's own log; what it had written before is used",

@@ -8,7 +8,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.recording import analyse_recorded_rank
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
-from zprof.model.gaps import MEMORY, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryTimeline, RankMemory, RankSpread
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import TrainingFacts
@@ -46,7 +46,8 @@ def _analyse_rank(run: Run, rank: int) -> RankMemoryResult:
 
 def _only_time_gap() -> Gap:
     return Gap(
-        what=MEMORY,
+        kind=GapKind.MEMORY,
+        what="memory",
         reason="a trace has the times of a job and not its memory",
         remedy="zprof record -o RUN -- COMMAND, or a CUDA memory snapshot of the same job",
     )
@@ -89,6 +90,7 @@ def _choose_timelines(
 
 def _no_device_memory_gap() -> Gap:
     return Gap(
+        kind=GapKind.DEVICE_MEMORY,
         what="reserved and non-PyTorch memory",
         reason="the CPU allocator reserves nothing, and no device counter covers this process",
         remedy="record on a GPU",

@@ -14,7 +14,7 @@ import pandas as pd
 
 from zprof.analysis.memory.history import AllocatorTerms, History, compute_terms
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
 
@@ -67,7 +67,13 @@ class _RankDevice:
     device: str
 
     def gap(self, what: str, reason: str, remedy: str) -> Gap:
-        return Gap(what=what, rank=self.rank, reason=f"{self.device}: {reason}", remedy=remedy)
+        return Gap(
+            kind=GapKind.DEVICE_MEMORY,
+            what=what,
+            rank=self.rank,
+            reason=f"{self.device}: {reason}",
+            remedy=remedy,
+        )
 
     def contradiction(self, what: str, size: int) -> Gap:
         return self.gap(
@@ -263,4 +269,4 @@ def _contradiction_gaps(
 
 
 def _device_gap(moment: DeviceMoment, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(what=what, rank=moment.rank, reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.DEVICE_MEMORY, what=what, rank=moment.rank, reason=reason, remedy=remedy)

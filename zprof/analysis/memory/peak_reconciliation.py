@@ -13,7 +13,7 @@ import pandas as pd
 from zprof.analysis.memory.live_bytes import Peak
 from zprof.analysis.memory.timeline import Timeline
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
 
 _COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
@@ -151,6 +151,7 @@ def _counter_disagreement(rank: int, peak_bytes: int, counter: CounterPeak | Non
     if _is_short(peak_bytes, counter):
         return (
             Gap(
+                kind=GapKind.MEMORY_PART,
                 what="part of the allocated peak",
                 rank=rank,
                 reason=f"the allocator's own counter reached {format_bytes(counter.bytes)} in the window, "
@@ -170,6 +171,7 @@ def _too_high_gaps(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Ga
         return ()
     return (
         Gap(
+            kind=GapKind.MEMORY_PART,
             what="allocated peak",
             rank=rank,
             reason=f"the allocator's own counter never was above {format_bytes(counter.bytes)}, "
@@ -188,6 +190,7 @@ def _open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
         return []
     return [
         Gap(
+            kind=GapKind.MEMORY_PART,
             what="end of some allocations",
             rank=rank,
             reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
@@ -203,6 +206,7 @@ def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
         return []
     return [
         Gap(
+            kind=GapKind.MEMORY_PART,
             what=f"owner of {format_bytes(peak.untagged_bytes)} of the peak",
             rank=rank,
             reason="held by nothing that was watched: model, optimizer, autograd, collectives, operators of "
@@ -215,6 +219,7 @@ def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
 
 def _no_events_gap(rank: int) -> Gap:
     return Gap(
+        kind=GapKind.ALLOCATOR_EVENTS,
         what="allocator events",
         rank=rank,
         reason="the profiler gave none, so that memory inside operators is not seen",
@@ -224,6 +229,7 @@ def _no_events_gap(rank: int) -> Gap:
 
 def _unknown_coverage_gap(rank: int) -> Gap:
     return Gap(
+        kind=GapKind.MEMORY_PART,
         what="coverage of memory",
         rank=rank,
         reason="unknown: in light mode hooks see tensors, not what operators allocate, and no counter of an "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.memory.state_checks import MeasuredStates
-from zprof.model.gaps import MEMORY, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
@@ -39,7 +39,9 @@ class RankMemoryResult:
 
 def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult:
     """Return the result of a rank of which nothing is known, with the reason."""
-    return RankMemoryResult(gaps=(Gap(what=MEMORY, rank=rank, reason=reason, remedy=remedy),))
+    return RankMemoryResult(
+        gaps=(Gap(kind=GapKind.MEMORY, what="memory", rank=rank, reason=reason, remedy=remedy),)
+    )
 
 
 def collect_gaps(answers: Sequence[RankMemoryResult]) -> tuple[Gap, ...]:

@@ -32,7 +32,7 @@ from zprof.analysis.memory.history import (
 from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_frame
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
 from zprof.run.reader import Run
@@ -274,6 +274,7 @@ def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
 
 def _no_history_gap(rank: int, device: str) -> Gap:
     return Gap(
+        kind=GapKind.DEVICE_MEMORY,
         what="where reserved memory is",
         rank=rank,
         reason=f"{device}: no history of the allocator at the peak, only its counters at step boundaries",
@@ -283,6 +284,7 @@ def _no_history_gap(rank: int, device: str) -> Gap:
 
 def _disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:
     return Gap(
+        kind=GapKind.DEVICE_MEMORY,
         what="reserved memory",
         rank=rank,
         reason=f"{device}: {what}" + (f", by {format_bytes(size)}" if size else ""),

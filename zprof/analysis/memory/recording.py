@@ -29,7 +29,7 @@ from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.memory.timeline import INIT, Timeline, read_timeline
 from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, MemoryPart, RankMemory
 from zprof.run.reader import Run
 
@@ -178,6 +178,7 @@ def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankM
 
 def _hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
     return Gap(
+        kind=GapKind.DEVICE_MEMORY,
         what=f"memory of {other.name}",
         rank=rank,
         reason=f"this process uses several devices; the report shows the fullest, {own.name}; the peak of "

@@ -34,7 +34,7 @@ from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.run.reader import Run
 
@@ -261,6 +261,7 @@ def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
         f"{other.history.device} is {format_bytes(other.peak_bytes)}"
     )
     return Gap(
+        kind=GapKind.DEVICE_MEMORY,
         what=f"memory of {other.history.device}",
         rank=own.rank,
         reason=reason,
@@ -269,4 +270,10 @@ def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
 
 
 def _device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(what=what, rank=device.rank, reason=f"{device.history.device}: {reason}", remedy=remedy)
+    return Gap(
+        kind=GapKind.DEVICE_MEMORY,
+        what=what,
+        rank=device.rank,
+        reason=f"{device.history.device}: {reason}",
+        remedy=remedy,
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import FormulaCheck
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
@@ -174,6 +174,7 @@ def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) 
     names = " and ".join(tenant.value.replace("_", " ") for tenant in missing)
     return (
         Gap(
+            kind=GapKind.MODEL_STATES,
             what="law of the model states",
             reason=f"no law of {names}: {_describe_missing_fact(facts)}",
             remedy="tell the recorder: zprof.record(..., training=TrainingFacts(...))",

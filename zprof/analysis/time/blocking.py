@@ -16,7 +16,7 @@ from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersec
 from zprof.analysis.time.activity import Activity
 from zprof.analysis.time.event_roles import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 KERNELS = "kernels"
 WAIT_SPANS = "wait spans"
@@ -136,6 +136,7 @@ def _collective_spans(collectives: pd.DataFrame) -> Intervals:
 
 def _no_waits_gap(rank: int) -> Gap:
     return Gap(
+        kind=GapKind.EXPOSED_TIME,
         what="exposed time",
         rank=rank,
         reason="no wait for a collective was recorded: holes between operators stand for it, an upper bound",
@@ -145,6 +146,7 @@ def _no_waits_gap(rank: int) -> Gap:
 
 def _missing_waits_gap(rank: int, count: int) -> Gap:
     return Gap(
+        kind=GapKind.EXPOSED_TIME,
         what="exposed time",
         rank=rank,
         reason=f"{count} collectives have no recorded wait (C++ waits for them): upper bound",

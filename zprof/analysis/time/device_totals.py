@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from zprof.analysis.intervals import Intervals, intersect, intervals, measure, union
 from zprof.analysis.time.timeline import load_collectives, load_timelines
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
@@ -66,6 +66,7 @@ def _make_totals(rank: int, compute: Intervals, communication: Intervals, copies
 
 def _no_device_gap(rank: int) -> Gap:
     return Gap(
+        kind=GapKind.DEVICE,
         what="work of a device",
         rank=rank,
         reason="no kernel in its trace: there is nothing that other programs measure",

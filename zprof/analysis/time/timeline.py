@@ -24,7 +24,7 @@ from zprof.analysis.time.steps import (
     find_trace_windows,
     read_mark_times,
 )
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 from zprof.run.table_reader import as_frame
@@ -169,7 +169,7 @@ def missing_rank_gaps(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
         else "no step of a time window ended"
     )
     remedy = "let the program run into the time window, or make the earlier ones shorter (--memory-steps, "
-    return [Gap(what="time", rank=rank, reason=reason, remedy=f"{remedy}zprof.steps)")]
+    return [Gap(kind=GapKind.TIME, what="time", rank=rank, reason=reason, remedy=f"{remedy}zprof.steps)")]
 
 
 def missing_steps_gaps(run: Run, rank: int, found: int, policy: WindowPolicy) -> list[Gap]:
@@ -178,7 +178,7 @@ def missing_steps_gaps(run: Run, rank: int, found: int, policy: WindowPolicy) ->
     if policy is WindowPolicy.TRACE or found == wanted:
         return []
     reason = f"{wanted - found} of {wanted} steps lack their begin or end"
-    return [Gap(what="steps", rank=rank, reason=reason, remedy="record again")]
+    return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy="record again")]
 
 
 def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
@@ -191,7 +191,7 @@ def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
         "what the device did then is not known, and the step is left out"
     )
     remedy = "let the device finish before the window closes (prof.step() once more), and copy the whole file"
-    return [Gap(what="steps", rank=rank, reason=reason, remedy=remedy)]
+    return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]
 
 
 def unequal_steps_gaps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
@@ -204,13 +204,13 @@ def unequal_steps_gaps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
         f"{len(odd)} of {len(steps)} ranks have steps that others do not have: "
         f"all have {len(common)} in common, and each is measured over its own"
     )
-    return [Gap(what="steps", reason=reason, remedy="record the same steps on all ranks")]
+    return [Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="record the same steps on all ranks")]
 
 
 def no_work_gap(rank: int) -> Gap:
     """Report a rank that used a device without any device work in the trace."""
     reason = "no GPU work in the trace, though this rank used a GPU: nothing is said of its time"
-    return Gap(what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
+    return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
 
 
 def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:
@@ -219,9 +219,22 @@ def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size:
         return []
     remedy = "measure a window in which the ranks communicate; --window trace looks at all of the trace"
     if len(silent) == len(ranks):
-        return [Gap(what="collectives", reason="no collectives found in the window", remedy=remedy)]
+        return [
+            Gap(
+                kind=GapKind.NO_COLLECTIVES,
+                what="collectives",
+                reason="no collectives found in the window",
+                remedy=remedy,
+            )
+        ]
     return [
-        Gap(what="collectives", rank=rank, reason="no collectives found in its window", remedy=remedy)
+        Gap(
+            kind=GapKind.NO_COLLECTIVES,
+            what="collectives",
+            rank=rank,
+            reason="no collectives found in its window",
+            remedy=remedy,
+        )
         for rank in silent
     ]
 
@@ -241,4 +254,4 @@ def unsplit_exposure_gaps(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
         "exposed wait is the least, exposed transfer the most that it can be"
     )
     remedy = "give the traces of all ranks, recorded by a torch that writes their groups (2.4 or newer)"
-    return [Gap(what="exposed wait", reason=reason, remedy=remedy)]
+    return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]

@@ -20,6 +20,7 @@ from zprof.checks.gates.sentences import clean_name, format_count, format_psi, f
 from zprof.checks.gates.time import NO_COLLECTIVES, RECORD_HINT
 from zprof.model.baseline import Baseline, CollectiveBaseline
 from zprof.model.formatting import format_bytes
+from zprof.model.gaps import GapKind
 
 Amount = Callable[[CollectiveBaseline], Fraction]
 _Key = tuple[str, str, int]
@@ -39,7 +40,7 @@ def collective_bytes_law(asked: GateInput) -> Reading:
     """Read the bytes that a rank moves per step over those of all parameters; all_reduces count twice."""
     volume = asked.report.volume
     if volume is None or not volume.parameter_bytes:
-        gap = next((gap for gap in asked.report.gaps if gap.what == "volume"), None)
+        gap = next((gap for gap in asked.report.gaps if gap.kind is GapKind.VOLUME), None)
         missing = "what a step moves against its law is not known"
         remedy = RECORD_HINT if gap is None else clean_name(gap.remedy)
         return Reading(missing=missing, remedy=remedy, shown=format_psi)

@@ -24,7 +24,7 @@ from zprof.checks.gates.reading import (
 )
 from zprof.checks.gates.sentences import format_ratio
 from zprof.model.baseline import TimeBaseline
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.report import Report
 
@@ -122,7 +122,6 @@ def _samples(side: TimeBaseline | None) -> Samples | None:
 
 #: Minimum share of the steps in which the rank must be the latest.
 _NEARLY_ALL_RATIO = 0.8
-_LATEST = "steps in which it is the latest"
 
 
 def exposed_wait(asked: GateInput) -> Reading:
@@ -152,7 +151,7 @@ def late_rank(report: Report) -> int | None:
 
 
 def _rank_if_nearly_always_late(finding: Finding) -> int | None:
-    share = next((row.value for row in finding.evidence if row.what == _LATEST), 0.0)
+    share = next((row.value for row in finding.evidence if row.key == STEPS_LATEST_RATIO), 0.0)
     rank = next((row.rank for row in finding.evidence if row.rank is not None), None)
     return rank if share >= _NEARLY_ALL_RATIO else None
 

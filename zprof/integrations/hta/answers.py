@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 #: Categories of device work; HTA counts every row on a stream as work.
 KERNELS = frozenset({"kernel", "Kernel"})
@@ -158,6 +158,7 @@ def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> li
             failed.setdefault(answers.error(question), []).append(question)
     return [
         Gap(
+            kind=GapKind.SECOND_OPINION,
             what=f"HTA ({', '.join(asked)})",
             rank=rank,
             reason=f"HTA failed: {error}",
@@ -170,6 +171,7 @@ def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> li
 def no_trace_gap() -> Gap:
     """Return the gap of a run whose trace is not available."""
     return Gap(
+        kind=GapKind.SECOND_OPINION,
         what="HTA",
         reason="it reads traces, and a run keeps none",
         remedy="zprof report TRACE --hta, with the trace or the folder of traces in place of the run",

@@ -7,7 +7,7 @@ from pathlib import Path
 from zprof.integrations.hta.answers import Answers, Critical, IdleRow, Rows, find_unanswered, no_trace_gap
 from zprof.integrations.hta.process import ask_all, source_name
 from zprof.integrations.imports.origin import read_origin
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Report
 from zprof.model.second_opinion import CriticalPath, RankOpinion, SecondOpinion, StreamIdle
 
@@ -69,6 +69,7 @@ def _stream_idle(row: IdleRow) -> StreamIdle:
 
 def _no_device_gap(rank: int) -> Gap:
     return Gap(
+        kind=GapKind.SECOND_OPINION,
         what="HTA",
         rank=rank,
         reason="no work of a device in its trace, which is all that HTA looks at",

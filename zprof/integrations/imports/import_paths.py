@@ -13,7 +13,7 @@ from zprof.integrations.imports.options import ImportOptions, ImportWatch, NoImp
 from zprof.integrations.imports.sources import SourceKind, Sources, find_sources
 from zprof.integrations.imports.traces import write_traces
 from zprof.model.errors import BadInput
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.output_path import replace_run
@@ -116,4 +116,9 @@ def _write_rank(run: Path, manifest: RunManifest, file: RankedFile) -> None:
 
 
 def _rank_gap(note: str) -> Gap:
-    return Gap(what="ranks of the snapshots", reason=note, remedy="put rank0, rank1, ... into the names")
+    return Gap(
+        kind=GapKind.FILE,
+        what="ranks of the snapshots",
+        reason=note,
+        remedy="put rank0, rank1, ... into the names",
+    )

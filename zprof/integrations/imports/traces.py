@@ -27,7 +27,7 @@ from zprof.integrations.imports.options import ImportOptions, ImportWatch, Writt
 from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.run.writer import place_rank, write_atomically
@@ -129,17 +129,23 @@ def _world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
     else:
         reason = f"no trace states how many ranks the job had: counted as {highest}, by the highest rank"
     remedy = "export traces after init_process_group and before destroy_process_group: they then state it"
-    return highest, [Gap(what="world size", reason=reason, remedy=remedy)]
+    return highest, [Gap(kind=GapKind.FILE, what="world size", reason=reason, remedy=remedy)]
 
 
 def _guess_gap(note: str) -> Gap:
-    return Gap(what="ranks of the files", reason=note, remedy="put rank0, rank1, ... into the names")
+    return Gap(
+        kind=GapKind.FILE,
+        what="ranks of the files",
+        reason=note,
+        remedy="put rank0, rank1, ... into the names",
+    )
 
 
 def _refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
     """Return a gap for each refused file, up to a readable number."""
     told = [
         Gap(
+            kind=GapKind.FILE,
             what="file not imported",
             reason=f"{shorten(printable(path.name), 100)}: {refusal.reason}",
             remedy=refusal.hint or "copy the file again",
@@ -148,7 +154,9 @@ def _refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
     ]
     if len(refused) > _MAX_TOLD:
         reason = f"{len(refused) - _MAX_TOLD} more files cannot be used"
-        told.append(Gap(what="file not imported", reason=reason, remedy="copy the files again"))
+        told.append(
+            Gap(kind=GapKind.FILE, what="file not imported", reason=reason, remedy="copy the files again")
+        )
     return told
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from zprof.integrations.planning.child_process import Limits, ask
 from zprof.model.errors import BadInput
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Backend, Job, Unit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.tenants import DISPLAY_ORDER
@@ -112,6 +112,7 @@ def _describe_program(job: Job, model: str | None) -> str:
 def _not_run_gaps(stages: list[int], failed: Mapping[int, str], ended: str) -> tuple[Gap, ...]:
     return tuple(
         Gap(
+            kind=GapKind.PLAN,
             what=f"stage {stage} was not verified",
             reason=failed.get(stage) or ended or "the process ended before it",
             remedy="plan that stage alone with --stage, and verify it",
@@ -124,6 +125,7 @@ def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     """Return gaps for bytes that such a rank cannot show."""
     gaps = [
         Gap(
+            kind=GapKind.PLAN,
             what="not in the verified bytes: what kernels and the network take for themselves",
             reason="tensors without memory have no allocator, no workspaces and no collectives in flight; "
             "attention is the CPU's, which keeps what flash attention keeps",
@@ -133,6 +135,7 @@ def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     if model is not None:
         gaps.append(
             Gap(
+                kind=GapKind.PLAN,
                 what="what the loss keeps is not verified",
                 reason="--model returns a model without its loss; the sum of its first output stood for it",
                 remedy="let the model return its loss",
@@ -141,6 +144,7 @@ def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     if job.backend is Backend.GLOO:
         gaps.append(
             Gap(
+                kind=GapKind.PLAN,
                 what="the copies that gloo makes of what it reduces and gathers are not verified",
                 reason="a fake process group moves nothing; the plan has them as communication buffers",
                 remedy="record a few steps of zprof train",
@@ -149,6 +153,7 @@ def _not_seen_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     if job.residual.offload:
         gaps.append(
             Gap(
+                kind=GapKind.PLAN,
                 what="checkpoints in host memory are not verified",
                 reason="device and host are one where nothing has memory: they are counted on the device",
                 remedy="record a few steps of zprof train --pa-cpu",

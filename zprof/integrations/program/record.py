@@ -16,6 +16,7 @@ from zprof.integrations.program.command import GRACE_S, CommandWatcher, run_comm
 from zprof.integrations.program.session import ProgramSettings, RecordedProcess, Session, child_environment
 from zprof.integrations.program.torch_watch import watch
 from zprof.model.errors import BadInput
+from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 from zprof.run.output_path import check_output_path, replace_run
 
@@ -102,9 +103,6 @@ def _say_notes(notes: Callable[[], Iterable[str]], say: Say) -> None:
             say(note)
 
 
-_CUT_SHORT = "recording cut short"
-
-
 def list_notes(told: Iterable[str], run: Path, began_ns: int) -> Iterator[str]:
     """Yield the notes of the recorded processes, and the outcome of a recording started at ``began_ns``.
 
@@ -117,7 +115,7 @@ def list_notes(told: Iterable[str], run: Path, began_ns: int) -> Iterator[str]:
         if not told:
             yield "nothing was recorded: no optimizer of torch has stepped"
         return
-    reasons = [gap.reason for gap in rank.gaps if gap.what == _CUT_SHORT]
+    reasons = [gap.reason for gap in rank.gaps if gap.kind is GapKind.RECORDING_CUT_SHORT]
     if rank.status in ("recording", "partial"):
         reasons = [f"rank {rank.rank} was ended before it could write the rest"]
     for reason in reasons:

@@ -22,7 +22,7 @@ all moments, so that its sum is a lower bound and is never shown as the peak.
 
 from collections.abc import Mapping, Sequence
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
@@ -228,4 +228,4 @@ def _memory_gap(job: Job, tenant: Tenant) -> Gap:
         reason, remedy = _NO_BATCH
     else:
         reason, remedy = _NO_UNIT_BYTES if job.degrees.mp == 1 else _NO_SPLIT
-    return Gap(what=_TENANT_WORDS[tenant], reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.PLAN, what=_TENANT_WORDS[tenant], reason=reason, remedy=remedy)

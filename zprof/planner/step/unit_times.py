@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, Unit
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import all_reduce_ns, data_group, gather_ns
@@ -238,6 +238,7 @@ def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
         return ()
     return (
         Gap(
+            kind=GapKind.PLAN,
             what="times of a step",
             reason=f"the fp32 peak of {hardware.name} is not known, and its peak is that of 16-bit matrices",
             remedy="state peak_fp32_tflops in the hardware's file, or plan with --precision bf16",

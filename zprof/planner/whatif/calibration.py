@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
 from zprof.planner.whatif.engine_policy import EnginePolicy, detect_policy
 from zprof.planner.whatif.links import Link, MessageCosts, fit_link, measure_costs
@@ -89,7 +89,7 @@ def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) ->
 
 
 def _calibration_gap(reason: str, remedy: str) -> Gap:
-    return Gap(what=_GAP_WHAT, reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.PREDICTION, what=_GAP_WHAT, reason=reason, remedy=remedy)
 
 
 def _fit_step_passes(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.zero_formulas import compute_tenant_formulas
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.whatif import Change, PredictedFigure
@@ -177,9 +177,15 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
     """Return the memory figures that predictions start from; a gap if the run does not record enough."""
     what = "peak of a changed run"
     if not analysis.memory.per_rank:
-        return Gap(what=what, reason="no memory was recorded", remedy="record with the memory window on")
+        return Gap(
+            kind=GapKind.PREDICTION,
+            what=what,
+            reason="no memory was recorded",
+            remedy="record with the memory window on",
+        )
     if len(compute_tenant_formulas(analysis.training)) < len(_TENANT_ASSUMPTIONS) - 1:
         return Gap(
+            kind=GapKind.PREDICTION,
             what=what,
             reason="the run does not say its stage, its parameters or the bytes of its states",
             remedy="tell the recorder: zprof.record(..., training=zprof.TrainingFacts(...))",

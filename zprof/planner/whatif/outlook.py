@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Report
 from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.planner.whatif.assumptions import ASSUMPTIONS
@@ -91,6 +91,7 @@ def _model_gaps(base: ModelledRun) -> list[Gap]:
     if not base.reproduces:
         found.append(
             Gap(
+                kind=GapKind.PREDICTION,
                 what=_STEP_GAP,
                 reason=f"the model of the run misses its measured step by {abs(base.error_ratio):.0%} "
                 f"(more than {REPRODUCES_RATIO:.0%}): ranges are twice as wide",
@@ -100,6 +101,7 @@ def _model_gaps(base: ModelledRun) -> list[Gap]:
     if not base.model.link.is_known:
         found.append(
             Gap(
+                kind=GapKind.PREDICTION,
                 what="latency and bandwidth of the link",
                 reason="messages of a kind have one size only: predictions for another link lie between "
                 "all bytes and all latency",

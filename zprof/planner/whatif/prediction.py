@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import Change, PredictedFigure
 from zprof.planner.whatif import assumptions
@@ -99,6 +99,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
     if any(is_gather_unknown(model, change) for change in changes):
         found.append(
             Gap(
+                kind=GapKind.PREDICTION,
                 what="whether stages 1 and 2 hide the gather of new parameters",
                 reason="this run has none after its update: the range reaches from hidden under the next "
                 "forward to waited for at once",
@@ -108,6 +109,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
     if any(is_far_latency(change) for change in changes):
         found.append(
             Gap(
+                kind=GapKind.PREDICTION,
                 what="how much of the latency is the link's",
                 reason="fitted is all that a message costs beside its bytes, software and threads too: the "
                 "range reaches from none of it scaled to all that the smallest message took",
@@ -135,6 +137,7 @@ def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
     if not said:
         return None
     return Gap(
+        kind=GapKind.PREDICTION,
         what=f"{describe_change(change)}: effect on the step",
         reason=said,
         remedy="zprof whatif --help says what each change means",

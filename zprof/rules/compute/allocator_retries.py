@@ -128,11 +128,33 @@ def _find_from_trace(seen: AllocatorCalls, counted: AllocatorCounters | None) ->
         f"{seen.takes:.1f} times a step, while the device is idle for {format_ns(seen.lost_ns)}{told}",
         evidence=[
             Evidence(
-                what="frees of the device's memory, a step", value=seen.gives, unit="count", rank=seen.rank
+                key="device_frees_per_step",
+                what="frees of the device's memory, a step",
+                value=seen.gives,
+                unit="count",
+                rank=seen.rank,
             ),
-            Evidence(what="allocations of it, a step", value=seen.takes, unit="count", rank=seen.rank),
-            Evidence(what="steps with a free", value=seen.busy_ratio, unit="ratio", rank=seen.rank),
-            Evidence(what="idle in these calls, a step", value=seen.lost_ns, unit="ns", rank=seen.rank),
+            Evidence(
+                key="device_allocations_per_step",
+                what="allocations of it, a step",
+                value=seen.takes,
+                unit="count",
+                rank=seen.rank,
+            ),
+            Evidence(
+                key="steps_with_a_free",
+                what="steps with a free",
+                value=seen.busy_ratio,
+                unit="ratio",
+                rank=seen.rank,
+            ),
+            Evidence(
+                key="idle_in_calls_per_step",
+                what="idle in these calls, a step",
+                value=seen.lost_ns,
+                unit="ns",
+                rank=seen.rank,
+            ),
         ],
         saving_ns=seen.saving_ns,
         severity=rate_severity(seen.saving_ns[1], seen.wall_ns),
@@ -161,9 +183,21 @@ def _find_from_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Find
         sentence=f"the allocator freed its cache and asked again {retries} times on rank {worst.rank}, "
         f"{rate:.1f} times a step{survived}: each waits for the device",
         evidence=[
-            Evidence(what="retries of cudaMalloc", value=retries, unit="count", rank=worst.rank),
-            Evidence(what="out-of-memory errors", value=ooms, unit="count", rank=worst.rank),
-            Evidence(what="steps recorded", value=steps, unit="count"),
+            Evidence(
+                key="allocation_retries",
+                what="retries of cudaMalloc",
+                value=retries,
+                unit="count",
+                rank=worst.rank,
+            ),
+            Evidence(
+                key="out_of_memory_errors",
+                what="out-of-memory errors",
+                value=ooms,
+                unit="count",
+                rank=worst.rank,
+            ),
+            Evidence(key="steps_recorded", what="steps recorded", value=steps, unit="count"),
         ],
         saving_ns=(0, 0),
         saving_bytes=None,

@@ -63,6 +63,7 @@ class _HostWaits:
     lost_ns: float
     saving_ns: tuple[float, float]
     count: float
+    key: str
     what: str
 
 
@@ -85,6 +86,7 @@ def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:
         lost_ns=lost,
         saving_ns=(_MIN_SAVING_RATIO * lost, most),
         count=most_ranks_mean(analysis, "dry_syncs"),
+        key="idle_in_waits_per_step",
         what="idle in and right behind waits for the device, a step",
     )
 
@@ -96,6 +98,7 @@ def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
         lost_ns=lost,
         saving_ns=(_LEAST_WITHOUT_DEVICE_RATIO * lost, _MAX_SAVING_RATIO * lost),
         count=most_ranks_mean(analysis, "held_reads"),
+        key="exposed_transfer_of_reads_per_step",
         what="exposed transfer waited for right after a scalar was read, a step",
     )
 
@@ -109,9 +112,14 @@ def _finding(analysis: RunAnalysis, held: _HostWaits) -> Finding:
         sentence=f"the host waits for all that runs {held.count:.0f} times a step, which costs "
         f"{format_ns(held.lost_ns)} ({share:.1%})",
         evidence=[
-            Evidence(what=held.what, value=held.lost_ns, unit="ns"),
-            Evidence(what="of the step", value=share, unit="ratio"),
-            Evidence(what="waits after which nothing was queued, a step", value=held.count, unit="count"),
+            Evidence(key=held.key, what=held.what, value=held.lost_ns, unit="ns"),
+            Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
+            Evidence(
+                key="blocking_waits_per_step",
+                what="waits after which nothing was queued, a step",
+                value=held.count,
+                unit="count",
+            ),
         ],
         saving_ns=held.saving_ns,
         severity=rate_severity(held.saving_ns[1], held.wall_ns),

@@ -177,12 +177,37 @@ def _finding(analysis: RunAnalysis, seen: Slowdown, excess: float) -> Finding:
 
 def _evidence(seen: Slowdown, excess: float, beside: float) -> list[Evidence]:
     return [
-        Evidence(what="slowdown of kernels beside a collective", value=seen.factor, unit="ratio"),
-        Evidence(what="compute beside collectives, a step", value=beside, unit="ns"),
-        Evidence(what="of it lost to the slowdown", value=excess, unit="ns"),
-        Evidence(what="kernels beside a collective that also ran alone", value=seen.kernels, unit="count"),
-        Evidence(what="their share of the compute beside collectives", value=seen.judged_ratio, unit="ratio"),
-        Evidence(what="share of it in names slowed down themselves", value=seen.agreeing_ratio, unit="ratio"),
+        Evidence(
+            key="slowdown_beside_collectives",
+            what="slowdown of kernels beside a collective",
+            value=seen.factor,
+            unit="ratio",
+        ),
+        Evidence(
+            key="compute_beside_collectives_per_step",
+            what="compute beside collectives, a step",
+            value=beside,
+            unit="ns",
+        ),
+        Evidence(key="lost_to_slowdown", what="of it lost to the slowdown", value=excess, unit="ns"),
+        Evidence(
+            key="kernels_compared",
+            what="kernels beside a collective that also ran alone",
+            value=seen.kernels,
+            unit="count",
+        ),
+        Evidence(
+            key="share_of_compute_compared",
+            what="their share of the compute beside collectives",
+            value=seen.judged_ratio,
+            unit="ratio",
+        ),
+        Evidence(
+            key="share_in_slowed_kernels",
+            what="share of it in names slowed down themselves",
+            value=seen.agreeing_ratio,
+            unit="ratio",
+        ),
     ]
 
 

@@ -81,11 +81,26 @@ def _finding(analysis: RunAnalysis, cost: float) -> Finding:
         sentence=f"copies around collectives take {format_ns(cost)} a step "
         f"({format_percent(cost / wall_ns(analysis))} of it), most of it {name}",
         evidence=[
-            Evidence(what="copies around collectives, nothing beside them, a step", value=cost, unit="ns"),
-            Evidence(what="of them a step", value=count, unit="count"),
-            Evidence(what="the largest, a step", value=mean_per_step(analysis, most.max()), unit="ns"),
-            Evidence(what="gathered a step", value=moved, unit="bytes"),
-            Evidence(what="gathered bytes a second of copying", value=moved * 1e9 / cost, unit="bytes_per_s"),
+            Evidence(
+                key="exposed_copies_per_step",
+                what="copies around collectives, nothing beside them, a step",
+                value=cost,
+                unit="ns",
+            ),
+            Evidence(key="copies_per_step", what="of them a step", value=count, unit="count"),
+            Evidence(
+                key="largest_copy_per_step",
+                what="the largest, a step",
+                value=mean_per_step(analysis, most.max()),
+                unit="ns",
+            ),
+            Evidence(key="gathered_bytes_per_step", what="gathered a step", value=moved, unit="bytes"),
+            Evidence(
+                key="gathered_bytes_per_copy_second",
+                what="gathered bytes a second of copying",
+                value=moved * 1e9 / cost,
+                unit="bytes_per_s",
+            ),
         ],
         saving_ns=(_SURE_RATIO * cost, cost),
         severity=rate_severity(cost, wall_ns(analysis)),

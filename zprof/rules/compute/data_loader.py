@@ -67,9 +67,19 @@ def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
         Cause.DATA_LOADER,
         sentence=f"every rank waits {format_ns(lost)} of each step for its data loader ({lost / wall:.0%})",
         evidence=[
-            Evidence(what="idle while the loader is asked for a batch, a step", value=lost, unit="ns"),
-            Evidence(what="of it with a collective in the background", value=under, unit="ns"),
-            Evidence(what="of the step", value=lost / wall, unit="ratio"),
+            Evidence(
+                key="idle_in_data_loader_per_step",
+                what="idle while the loader is asked for a batch, a step",
+                value=lost,
+                unit="ns",
+            ),
+            Evidence(
+                key="idle_beside_collective",
+                what="of it with a collective in the background",
+                value=under,
+                unit="ns",
+            ),
+            Evidence(key="share_of_step", what="of the step", value=lost / wall, unit="ratio"),
         ],
         saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost - under), high),
         severity=rate_severity(high, wall),

@@ -189,13 +189,39 @@ def _name_ranks(slow: "pd.Series[float]", seen: _Comparison) -> str:
 def _evidence(seen: _Comparison, slow: "pd.Series[float]") -> list[Evidence]:
     worst = seen.ratio.idxmax()
     return [
-        Evidence(what="time of the same kernels, to the baseline", value=seen.ratio.median(), unit="ratio"),
-        Evidence(what="worst", value=float(seen.ratio.max()), unit="ratio", rank=int(str(worst))),
-        Evidence(what="ranks more than 5 % slower", value=len(slow), unit="count"),
-        Evidence(what="names of kernels that both runs have", value=seen.names, unit="count"),
-        Evidence(what="their share of the compute", value=seen.matched_ratio, unit="ratio"),
-        Evidence(what="kernels a step, to the baseline", value=seen.count_ratio, unit="ratio"),
-        Evidence(what="lost a step", value=seen.lost_ns, unit="ns"),
+        Evidence(
+            key="kernel_time_ratio",
+            what="time of the same kernels, to the baseline",
+            value=seen.ratio.median(),
+            unit="ratio",
+        ),
+        Evidence(
+            key="worst_kernel_time_ratio",
+            what="worst",
+            value=float(seen.ratio.max()),
+            unit="ratio",
+            rank=int(str(worst)),
+        ),
+        Evidence(key="ranks_slower", what="ranks more than 5 % slower", value=len(slow), unit="count"),
+        Evidence(
+            key="kernels_compared",
+            what="names of kernels that both runs have",
+            value=seen.names,
+            unit="count",
+        ),
+        Evidence(
+            key="share_of_compute_compared",
+            what="their share of the compute",
+            value=seen.matched_ratio,
+            unit="ratio",
+        ),
+        Evidence(
+            key="kernel_count_ratio",
+            what="kernels a step, to the baseline",
+            value=seen.count_ratio,
+            unit="ratio",
+        ),
+        Evidence(key="lost_per_step", what="lost a step", value=seen.lost_ns, unit="ns"),
     ]
 
 

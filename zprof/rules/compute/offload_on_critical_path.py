@@ -90,12 +90,25 @@ def _finding(analysis: RunAnalysis, seen: _OffloadCost) -> Finding:
         sentence=f"copies to and from host memory take {format_ns(seen.copies_ns)} of each step with no "
         f"compute beside them{optimizer} ({share:.0%})",
         evidence=[
-            Evidence(what="exposed copies between host and device, a step", value=seen.copies_ns, unit="ns"),
-            Evidence(what="copies beside a collective alone, a step", value=seen.background_ns, unit="ns"),
             Evidence(
-                what="idle while the CPU runs the optimizer, a step", value=seen.optimizer_ns, unit="ns"
+                key="exposed_copies_per_step",
+                what="exposed copies between host and device, a step",
+                value=seen.copies_ns,
+                unit="ns",
             ),
-            Evidence(what="of the step", value=share, unit="ratio"),
+            Evidence(
+                key="copies_beside_collectives_per_step",
+                what="copies beside a collective alone, a step",
+                value=seen.background_ns,
+                unit="ns",
+            ),
+            Evidence(
+                key="idle_in_cpu_optimizer_per_step",
+                what="idle while the CPU runs the optimizer, a step",
+                value=seen.optimizer_ns,
+                unit="ns",
+            ),
+            Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
         ],
         saving_ns=seen.saving_ns,
         severity=rate_severity(seen.saving_ns[1], seen.wall_ns),

@@ -66,7 +66,8 @@ class _Candidate:
     fix: str
     disprove: str
     count: float = 0.0
-    counted: str = ""
+    #: Key and label of the evidence that ``count`` is.
+    counted: tuple[str, str] | None = None
     rank: int | None = None
     worth_ratio: float = _WORTH_RATIO
 
@@ -104,10 +105,17 @@ def _judge_candidate(replay: Replay, graph: Graph, seen: _Candidate) -> Finding 
     low, high = widen_by_model_error(min(gains), max(gains), step)
     share = format_percent(max(gains) / step)
     evidence = [
-        Evidence(what="step without it shorter by, replayed", value=max(gains), unit="ns", rank=seen.rank)
+        Evidence(
+            key="replayed_saving",
+            what="step without it shorter by, replayed",
+            value=max(gains),
+            unit="ns",
+            rank=seen.rank,
+        )
     ]
     if seen.counted:
-        evidence.append(Evidence(what=seen.counted, value=seen.count, unit="count", rank=seen.rank))
+        key, what = seen.counted
+        evidence.append(Evidence(key=key, what=what, value=seen.count, unit="count", rank=seen.rank))
     sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
     # one step cannot show that anything recurs
     is_note = graph.steps == 1 or (
@@ -169,7 +177,7 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             disprove="torch.cuda.set_sync_debug_mode('error') names the line; take it out and record again: "
             "if the step stays as long, it is not the wait",
             count=count,
-            counted="calls that block until the device is done, per step",
+            counted=("blocking_calls_per_step", "calls that block until the device is done, per step"),
         )
     ]
 
@@ -193,7 +201,7 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
             disprove="set limit_all_gathers=False for some steps: if they stay as long, it is not that",
             count=count,
-            counted="waits for an event, per step",
+            counted=("event_waits_per_step", "waits for an event, per step"),
         )
     ]
 
@@ -253,7 +261,7 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
             "calls stay, the program frees by itself (torch.cuda.empty_cache())",
             count=count,
-            counted="calls that take or give back the device's memory, per step",
+            counted=("memory_calls_per_step", "calls that take or give back the device's memory, per step"),
         )
     ]
 
@@ -274,7 +282,10 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
             disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
             "record again: if they still start when a kernel ends, they wait for it on purpose (an event)",
             count=count,
-            counted="collectives that started behind kernels of others, per step",
+            counted=(
+                "blocked_collectives_per_step",
+                "collectives that started behind kernels of others, per step",
+            ),
             worth_ratio=_SEEN_RATIO if count >= _MANY_RATIO * _collectives_per_step(graph) else _WORTH_RATIO,
         )
     ]
@@ -350,7 +361,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 disprove="swap the rank's host or device with another's and record again: if the same rank "
                 "number is late, it is its work; if the same machine is late, it is the machine",
                 count=float(per_rank[slowest]),
-                counted="steps in which it stands out",
+                counted=("steps_standing_out", "steps in which it stands out"),
                 rank=number,
                 worth_ratio=_SEEN_RATIO,
             )
@@ -375,7 +386,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 disprove="turn the collector off (gc.disable()) and give each rank its own cores, then "
                 "record again: if other ranks are late in turn all the same, it is not their hosts",
                 count=float(late.sum()),
-                counted="steps with a slow rank",
+                counted=("steps_with_slow_rank", "steps with a slow rank"),
                 worth_ratio=_SEEN_RATIO,
             )
         )

@@ -47,7 +47,7 @@ def judge_message_sizes(
 def _cause_of(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> Cause | None:
     if isinstance(answer, Finding):
         return answer.cause if answer.cause in causes else None
-    return next((cause for cause in causes if answer.what == f"rule {cause.value} not tested"), None)
+    return next((cause for cause in causes if cause in answer.causes), None)
 
 
 def _judge_causes(
@@ -115,9 +115,9 @@ def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
         sentence=f"each block is {per_block:g} units: with one for each block a step is "
         f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
-            Evidence(what="wrapped units of a block", value=per_block, unit="count"),
-            Evidence(what="all_gathers a step", value=count, unit="count"),
-            Evidence(what="latency of one", value=_latency_ns(sizes), unit="ns"),
+            Evidence(key="units_per_block", what="wrapped units of a block", value=per_block, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=count, unit="count"),
+            Evidence(key="latency_of_one", what="latency of one", value=_latency_ns(sizes), unit="ns"),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -141,7 +141,7 @@ def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) ->
         sentence=f"a collective takes {format_ns(latency)} whatever it moves: with the latency of an "
         f"ordinary link a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
-            Evidence(what="latency of a collective", value=latency, unit="ns"),
+            Evidence(key="latency_of_one", what="latency of a collective", value=latency, unit="ns"),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -165,7 +165,7 @@ def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
         sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with a unit for each "
         f"a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
-            Evidence(what="blocks of the model", value=blocks, unit="count"),
+            Evidence(key="model_blocks", what="blocks of the model", value=blocks, unit="count"),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -193,9 +193,15 @@ def _find_spanning_shards(analysis: RunAnalysis, replay: Replay) -> Finding | No
         f"{format_rate(seen.seen)} of bus bandwidth, not {rate}. With shards within a host a step is up to "
         f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
-            Evidence(what="hosts of the group that shards", value=seen.hosts, unit="count"),
-            Evidence(what="ranks of it on each host", value=seen.per_host, unit="count"),
-            Evidence(what="bus bandwidth, median", value=seen.seen, unit="bytes_per_s"),
+            Evidence(
+                key="sharding_hosts", what="hosts of the group that shards", value=seen.hosts, unit="count"
+            ),
+            Evidence(
+                key="ranks_per_host", what="ranks of it on each host", value=seen.per_host, unit="count"
+            ),
+            Evidence(
+                key="bus_bandwidth_median", what="bus bandwidth, median", value=seen.seen, unit="bytes_per_s"
+            ),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -212,4 +218,4 @@ def _latency_ns(sizes: MessageSizes) -> float:
 
 
 def _replay_evidence(gain: float) -> Evidence:
-    return Evidence(what="step without it shorter by, replayed", value=gain, unit="ns")
+    return Evidence(key="replayed_saving", what="step without it shorter by, replayed", value=gain, unit="ns")

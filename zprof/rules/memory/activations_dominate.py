@@ -105,9 +105,15 @@ def _finding(
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if big.memory.lower_bound:
         sure = Confidence.LOW  # the true peak may be higher, and their share smaller
-    evidence = [bytes_evidence("activations at the peak, without logits", kept, big.rank)]
+    evidence = [
+        bytes_evidence(
+            "activations_without_logits", "activations at the peak, without logits", kept, big.rank
+        )
+    ]
     if blocks:
-        evidence.append(bytes_evidence("of it one block, the mean", kept / blocks, big.rank))
+        evidence.append(
+            bytes_evidence("activations_per_block", "of it one block, the mean", kept / blocks, big.rank)
+        )
     return make_memory_finding(
         Cause.ACTIVATIONS_DOMINATE,
         big,

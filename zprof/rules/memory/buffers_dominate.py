@@ -137,11 +137,23 @@ def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess
         f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), where "
         f"the units in flight need {format_bytes(excess.needed_bytes)}",
         evidence=[
-            bytes_evidence("communication buffers at the peak", excess.buffers_bytes, big.rank),
-            bytes_evidence("of it allocated inside the backend", excess.scratch_bytes, big.rank),
-            bytes_evidence("six units, and two of what is gathered alone", excess.needed_bytes),
-            bytes_evidence("the whole model on the wire", sharding.wire_bytes),
-            bytes_evidence("saved by sharding", saved_bytes(big, sharding), big.rank),
+            bytes_evidence(
+                "communication_buffers_at_peak",
+                "communication buffers at the peak",
+                excess.buffers_bytes,
+                big.rank,
+            ),
+            bytes_evidence(
+                "allocated_inside_backend",
+                "of it allocated inside the backend",
+                excess.scratch_bytes,
+                big.rank,
+            ),
+            bytes_evidence(
+                "needed_buffers", "six units, and two of what is gathered alone", excess.needed_bytes
+            ),
+            bytes_evidence("whole_model_on_wire", "the whole model on the wire", sharding.wire_bytes),
+            bytes_evidence("saved_by_sharding", "saved by sharding", saved_bytes(big, sharding), big.rank),
         ],
         saving_bytes=excess.saving_bytes,
         confidence=limit_confidence(sure, big, big.weak_ratio(_BUFFERS)),
@@ -175,8 +187,10 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
         f"{format_bytes(big.peak_bytes)} beside {format_bytes(big.of(Tenant.GRADIENTS))} of gradients: "
         "the same values twice",
         evidence=[
-            bytes_evidence("communication buffers at the peak", buffers, big.rank),
-            bytes_evidence("gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
+            bytes_evidence(
+                "communication_buffers_at_peak", "communication buffers at the peak", buffers, big.rank
+            ),
+            bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
         ],
         saving_bytes=(saving / 2, saving),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(_BUFFERS, Tenant.GRADIENTS)),

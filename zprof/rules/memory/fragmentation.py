@@ -92,13 +92,17 @@ def _finding(big: LargestRank, lost: _Lost) -> Finding:
     fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
     confidence = Confidence.HIGH if lost.whole else Confidence.LOW
     evidence = [
-        bytes_evidence("reserved at the reserved peak", lost.reserved_bytes, big.rank),
-        bytes_evidence("free parts of segments in use", lost.split_bytes, big.rank),
-        bytes_evidence("freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
+        bytes_evidence(
+            "reserved_at_reserved_peak", "reserved at the reserved peak", lost.reserved_bytes, big.rank
+        ),
+        bytes_evidence("free_split_bytes", "free parts of segments in use", lost.split_bytes, big.rank),
+        bytes_evidence("awaiting_free", "freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
     ]
     if lost.free_segments_bytes is not None:
         evidence.append(
-            bytes_evidence("segments wholly free (not counted)", lost.free_segments_bytes, big.rank)
+            bytes_evidence(
+                "free_segments", "segments wholly free (not counted)", lost.free_segments_bytes, big.rank
+            )
         )
     return make_memory_finding(
         Cause.FRAGMENTATION,

@@ -124,8 +124,8 @@ def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
         sentence=f"{who} holds {format_bytes(spike.before_bytes)} {when}, its steps "
         f"{format_bytes(spike.steady_bytes)}{what}",
         evidence=[
-            bytes_evidence(f"highest {when}", spike.before_bytes, spike.rank),
-            bytes_evidence("highest in a watched step", spike.steady_bytes, spike.rank),
+            bytes_evidence("peak_before_steps", f"highest {when}", spike.before_bytes, spike.rank),
+            bytes_evidence("peak_of_steps", "highest in a watched step", spike.steady_bytes, spike.rank),
         ],
         saving_bytes=(freed / 2, freed),
         confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),

@@ -138,7 +138,12 @@ def make_memory_finding(
     return make_finding(
         cause,
         sentence=sentence,
-        evidence=[bytes_evidence("peak of the largest rank", big.memory.peak_bytes, big.rank), *evidence],
+        evidence=[
+            bytes_evidence(
+                "peak_of_largest_rank", "peak of the largest rank", big.memory.peak_bytes, big.rank
+            ),
+            *evidence,
+        ],
         saving_ns=(0, 0),
         saving_bytes=(min(low, high), high),
         severity=rate_severity(high, big.total_bytes or big.peak_bytes),
@@ -148,9 +153,9 @@ def make_memory_finding(
     )
 
 
-def bytes_evidence(what: str, value: float, rank: int | None = None) -> Evidence:
+def bytes_evidence(key: str, what: str, value: float, rank: int | None = None) -> Evidence:
     """Return evidence in bytes."""
-    return Evidence(what=what, value=value, unit="bytes", rank=rank)
+    return Evidence(key=key, what=what, value=value, unit="bytes", rank=rank)
 
 
 def missing_facts_gap(cause: Cause) -> Gap:

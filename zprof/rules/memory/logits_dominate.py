@@ -134,5 +134,8 @@ def _confidence(big: LargestRank, logits: Logits) -> Confidence:
 
 def _fact(row: Allocation, rank: int) -> Evidence:
     return bytes_evidence(
-        f"{row.tenant} {format_module(row.sub)} of {format_module(row.module)}", row.bytes, rank
+        "largest_of_logits",
+        f"{row.tenant} {format_module(row.sub)} of {format_module(row.module)}",
+        row.bytes,
+        rank,
     )

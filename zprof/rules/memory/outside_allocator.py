@@ -96,9 +96,13 @@ def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Findi
     first = max(terms, key=lambda name: terms[name])
     whole = device.device_total_bytes
     share = f" ({format_percent(outside.bytes / whole)} of the device)" if whole else ""
-    evidence = [bytes_evidence(name, size, big.rank) for name, size in terms.items() if size]
+    evidence = [
+        bytes_evidence(name.replace(" ", "_"), name, size, big.rank) for name, size in terms.items() if size
+    ]
     if device.device_used_bytes:
-        evidence.append(bytes_evidence("used of the device by all", device.device_used_bytes, big.rank))
+        evidence.append(
+            bytes_evidence("device_used", "used of the device by all", device.device_used_bytes, big.rank)
+        )
     return make_memory_finding(
         Cause.OUTSIDE_ALLOCATOR,
         big,

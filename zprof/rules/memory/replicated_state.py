@@ -104,7 +104,9 @@ def _find_without_sharding(
         f"optimizer state ({format_percent(min(1.0, total / big.peak_bytes))} of the peak); sharding the "
         f"optimizer state alone (stage 1) takes {format_bytes((1 - 1 / ranks) * optimizer)} of it away",
         evidence=[
-            bytes_evidence(f"{tenant.value.replace('_', ' ')}, on every rank", size)
+            bytes_evidence(
+                f"{tenant.value}_on_every_rank", f"{tenant.value.replace('_', ' ')}, on every rank", size
+            )
             for tenant, size in states.items()
         ],
         saving_bytes=saving,
@@ -166,8 +168,14 @@ def _find_unsharded_states(
             fact
             for tenant, size in whole.items()
             for fact in (
-                bytes_evidence(f"{tenant.value.replace('_', ' ')} held", size, big.rank),
-                bytes_evidence(f"{tenant.value.replace('_', ' ')} by the law of the stage", shares[tenant]),
+                bytes_evidence(
+                    f"{tenant.value}_held", f"{tenant.value.replace('_', ' ')} held", size, big.rank
+                ),
+                bytes_evidence(
+                    f"{tenant.value}_by_formula",
+                    f"{tenant.value.replace('_', ' ')} by the ZeRO formula",
+                    shares[tenant],
+                ),
             )
         ],
         saving_bytes=(freed / 2, freed),

@@ -217,9 +217,16 @@ def _finding(big: LargestRank, retained: _Retained, high: float) -> Finding:
         big,
         sentence=retained.sentence,
         evidence=[
-            bytes_evidence("gradients alive in a forward", retained.held_bytes, big.rank),
-            bytes_evidence("of it more than is needed then", retained.excess_bytes, big.rank),
-            bytes_evidence("gradients at the peak", big.of(_GRADIENTS), big.rank),
+            bytes_evidence(
+                "gradients_in_forward", "gradients alive in a forward", retained.held_bytes, big.rank
+            ),
+            bytes_evidence(
+                "gradients_in_forward_excess",
+                "of it more than is needed then",
+                retained.excess_bytes,
+                big.rank,
+            ),
+            bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(_GRADIENTS), big.rank),
         ],
         saving_bytes=(0, high),
         confidence=limit_confidence(retained.confidence, big, big.weak_ratio(_GRADIENTS)),

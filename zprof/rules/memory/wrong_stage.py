@@ -92,10 +92,20 @@ def _compare_with_baseline(
         sentence=f"stage {stage} peaks at {format_bytes(big.peak_bytes)}, not below stage {lower}'s "
         f"{format_bytes(before.peak_bytes)}: what it shards is smaller than the buffers that it needs",
         evidence=[
-            bytes_evidence(f"peak of stage {lower}", before.memory.peak_bytes, before.rank),
-            bytes_evidence("communication buffers", big.of(Tenant.COMMUNICATION_BUFFERS), big.rank),
             bytes_evidence(
-                f"the same in stage {lower}", before.of(Tenant.COMMUNICATION_BUFFERS), before.rank
+                "peak_of_lower_stage", f"peak of stage {lower}", before.memory.peak_bytes, before.rank
+            ),
+            bytes_evidence(
+                "communication_buffers",
+                "communication buffers",
+                big.of(Tenant.COMMUNICATION_BUFFERS),
+                big.rank,
+            ),
+            bytes_evidence(
+                "communication_buffers_of_lower_stage",
+                f"the same in stage {lower}",
+                before.of(Tenant.COMMUNICATION_BUFFERS),
+                before.rank,
             ),
         ],
         saving_bytes=(max(0, higher), max(0, higher)),
@@ -144,8 +154,12 @@ def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) 
         sentence=f"stage 3 frees {format_bytes(frees)} of parameters over stage 2, {why}, and moves half as "
         "many bytes again",
         evidence=[
-            bytes_evidence("parameters that stage 3 shards and stage 2 keeps, less one share", frees),
-            bytes_evidence("gathered parameters at the peak", gathered, big.rank),
+            bytes_evidence(
+                "parameters_to_shard",
+                "parameters that stage 3 shards and stage 2 keeps, less one share",
+                frees,
+            ),
+            bytes_evidence("gathered_at_peak", "gathered parameters at the peak", gathered, big.rank),
         ],
         saving_bytes=(0, saved if is_worth(saved, big) else 0),
         confidence=limit_confidence(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
@@ -167,7 +181,7 @@ def _whole_parameters(analysis: RunAnalysis, big: LargestRank) -> Finding | None
         big,
         sentence=f"whole parameters are {format_percent(parameters / big.peak_bytes)} of the peak in stage "
         f"{analysis.training.stage}, which shards no parameters: stage 3 leaves a share of 1/{ranks}",
-        evidence=[bytes_evidence("parameters at the peak", parameters, big.rank)],
+        evidence=[bytes_evidence("parameters_at_peak", "parameters at the peak", parameters, big.rank)],
         saving_bytes=(max(0.0, frees - 4 * units), frees),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(Tenant.PARAMETERS)),
         fix=choose_fix(analysis.training.engine, _HIGHER_STAGE_FIXES) + "\nit moves half as many bytes again",

@@ -105,11 +105,31 @@ def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
         f"another unit: {format_ns(seen.cost_ns)} a step of their exposed {format_ns(seen.exposed_ns)} "
         f"({format_percent(seen.cost_ns / wall)} of the step)",
         evidence=[
-            Evidence(what="all_gathers that stood behind kernels", value=seen.blocked, unit="count"),
-            Evidence(what="all_gathers looked at, all ranks and steps", value=seen.count, unit="count"),
-            Evidence(what="blocked a step", value=seen.blocked_ns, unit="ns"),
-            Evidence(what="exposed transfer of these a step", value=seen.exposed_ns, unit="ns"),
-            Evidence(what="exposed because blocked, a step", value=seen.cost_ns, unit="ns"),
+            Evidence(
+                key="blocked_gathers_ratio",
+                what="all_gathers that stood behind kernels",
+                value=seen.blocked,
+                unit="count",
+            ),
+            Evidence(
+                key="gathers_examined",
+                what="all_gathers looked at, all ranks and steps",
+                value=seen.count,
+                unit="count",
+            ),
+            Evidence(key="blocked_per_step", what="blocked a step", value=seen.blocked_ns, unit="ns"),
+            Evidence(
+                key="exposed_transfer_per_step",
+                what="exposed transfer of these a step",
+                value=seen.exposed_ns,
+                unit="ns",
+            ),
+            Evidence(
+                key="exposed_by_blocking_per_step",
+                what="exposed because blocked, a step",
+                value=seen.cost_ns,
+                unit="ns",
+            ),
         ],
         saving_ns=(low, max(min(high, seen.blocked_ns), seen.cost_ns)),
         severity=rate_severity(seen.cost_ns, wall),

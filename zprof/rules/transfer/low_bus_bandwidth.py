@@ -138,9 +138,14 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
     for each in slow:
         name = each.kind.value
         evidence += [
-            Evidence(what=_name_reached(each.kind), value=each.reached_ratio, unit="ratio"),
-            Evidence(what=f"{name}s looked at", value=each.count, unit="count"),
-            Evidence(what=f"{name} exposed transfer, a step", value=each.exposed_ns, unit="ns"),
+            _reached_evidence(each.kind, each.reached_ratio),
+            Evidence(key=f"{name}_count", what=f"{name}s looked at", value=each.count, unit="count"),
+            Evidence(
+                key=f"{name}_exposed_transfer_per_step",
+                what=f"{name} exposed transfer, a step",
+                value=each.exposed_ns,
+                unit="ns",
+            ),
         ]
     return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
@@ -223,12 +228,21 @@ def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) ->
 
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
     """Return the share of the expected bandwidth that each slow kind of collective reaches."""
-    seen = {entry.what: float(entry.value) for entry in finding.evidence}
-    return {kind: seen[_name_reached(kind)] for kind in CollectiveKind if _name_reached(kind) in seen}
+    seen = {entry.key: float(entry.value) for entry in finding.evidence}
+    return {kind: seen[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in seen}
 
 
-def _name_reached(kind: CollectiveKind) -> str:
-    return f"{kind.value}, of the expected bus bandwidth"
+def _reached_key(kind: CollectiveKind) -> str:
+    return f"{kind.value}_reached_ratio"
+
+
+def _reached_evidence(kind: CollectiveKind, reached_ratio: float) -> Evidence:
+    return Evidence(
+        key=_reached_key(kind),
+        what=f"{kind.value}, of the expected bus bandwidth",
+        value=reached_ratio,
+        unit="ratio",
+    )
 
 
 def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
@@ -236,10 +250,24 @@ def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
     reached = entry.seen / expected.bytes_per_s
     return [
         Evidence(
-            what=f"{kind} bus bandwidth, median of large", value=entry.seen, unit="bytes_per_s", rank=rank
+            key=f"{kind}_bus_bandwidth",
+            what=f"{kind} bus bandwidth, median of large",
+            value=entry.seen,
+            unit="bytes_per_s",
+            rank=rank,
         ),
-        Evidence(what=f"as of {expected.of}", value=expected.bytes_per_s, unit="bytes_per_s"),
-        Evidence(what=_name_reached(entry.rate.kind), value=reached, unit="ratio"),
-        Evidence(what=f"large {kind}s looked at", value=entry.rate.count, unit="count"),
-        Evidence(what=f"{kind} exposed transfer and queue, a step", value=entry.exposed_ns, unit="ns"),
+        Evidence(
+            key=f"{kind}_expected_bus_bandwidth",
+            what=f"as of {expected.of}",
+            value=expected.bytes_per_s,
+            unit="bytes_per_s",
+        ),
+        _reached_evidence(entry.rate.kind, reached),
+        Evidence(key=f"{kind}_count", what=f"large {kind}s looked at", value=entry.rate.count, unit="count"),
+        Evidence(
+            key=f"{kind}_exposed_transfer_per_step",
+            what=f"{kind} exposed transfer and queue, a step",
+            value=entry.exposed_ns,
+            unit="ns",
+        ),
     ]

@@ -208,13 +208,43 @@ def _bound_saving(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float
 
 def _evidence(seen: _Gathers) -> list[Evidence]:
     return [
-        Evidence(what="all_gathers that begin after the compute to hide them", value=seen.late, unit="count"),
-        Evidence(what="all_gathers looked at, all ranks and steps", value=seen.count, unit="count"),
-        Evidence(what="all_gather transfer a step", value=seen.transfer_ns, unit="ns"),
-        Evidence(what="of it exposed", value=seen.exposed_ns, unit="ns"),
-        Evidence(what="blocked while queued behind others, a step", value=seen.queued_ns, unit="ns"),
-        Evidence(what="compute before them with the link idle, a step", value=seen.free_ns, unit="ns"),
-        Evidence(what="hideable under that compute, a step", value=seen.hideable_ns, unit="ns"),
+        Evidence(
+            key="late_gathers_ratio",
+            what="all_gathers that begin after the compute to hide them",
+            value=seen.late,
+            unit="count",
+        ),
+        Evidence(
+            key="gathers_examined",
+            what="all_gathers looked at, all ranks and steps",
+            value=seen.count,
+            unit="count",
+        ),
+        Evidence(
+            key="gather_transfer_per_step",
+            what="all_gather transfer a step",
+            value=seen.transfer_ns,
+            unit="ns",
+        ),
+        Evidence(key="exposed_part", what="of it exposed", value=seen.exposed_ns, unit="ns"),
+        Evidence(
+            key="queued_per_step",
+            what="blocked while queued behind others, a step",
+            value=seen.queued_ns,
+            unit="ns",
+        ),
+        Evidence(
+            key="compute_before_idle_link_per_step",
+            what="compute before them with the link idle, a step",
+            value=seen.free_ns,
+            unit="ns",
+        ),
+        Evidence(
+            key="hideable_per_step",
+            what="hideable under that compute, a step",
+            value=seen.hideable_ns,
+            unit="ns",
+        ),
     ]
 
 

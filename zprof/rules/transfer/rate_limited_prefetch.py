@@ -129,9 +129,24 @@ def _find_rate_limit(analysis: RunAnalysis, held: _Holds) -> Finding:
         sentence=f"the host is held back before {held.count:.0f} all_gathers a step, and the device then has "
         f"nothing to compute for {format_ns(held.idle_ns)}",
         evidence=[
-            Evidence(what="all_gathers held back, a step", value=held.count, unit="count"),
-            Evidence(what="host blocked before them, a step", value=held.blocked_ns, unit="ns"),
-            Evidence(what="device without compute after that, a step", value=held.idle_ns, unit="ns"),
+            Evidence(
+                key="gathers_held_back_per_step",
+                what="all_gathers held back, a step",
+                value=held.count,
+                unit="count",
+            ),
+            Evidence(
+                key="host_blocked_per_step",
+                what="host blocked before them, a step",
+                value=held.blocked_ns,
+                unit="ns",
+            ),
+            Evidence(
+                key="device_idle_after_per_step",
+                what="device without compute after that, a step",
+                value=held.idle_ns,
+                unit="ns",
+            ),
         ],
         saving_ns=(_SURE_RATIO * held.idle_ns, held.idle_ns),
         severity=rate_severity(held.idle_ns, wall_ns(analysis)),
@@ -167,12 +182,23 @@ def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> 
         f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} a step)",
         evidence=[
             Evidence(
+                key="late_gathers_per_step",
                 what="all_gathers that begin behind earlier compute, a step",
                 value=shallow.count,
                 unit="count",
             ),
-            Evidence(what="of them exposed transfer, a step", value=shallow.exposed_ns, unit="ns"),
-            Evidence(what="hideable with more depth, a step", value=shallow.hideable_ns, unit="ns"),
+            Evidence(
+                key="exposed_transfer_per_step",
+                what="of them exposed transfer, a step",
+                value=shallow.exposed_ns,
+                unit="ns",
+            ),
+            Evidence(
+                key="hideable_per_step",
+                what="hideable with more depth, a step",
+                value=shallow.hideable_ns,
+                unit="ns",
+            ),
         ],
         saving_ns=(0, shallow.hideable_ns),
         severity=rate_severity(shallow.hideable_ns, wall_ns(analysis)),

@@ -210,11 +210,30 @@ def _confidence(found: _Spanning, saving: tuple[float, float], wall: float) -> C
 def _evidence(found: _Spanning) -> list[Evidence]:
     kind = found.messages.kind.value
     facts = [
-        Evidence(what="hosts of the group that shards", value=found.hosts, unit="count"),
-        Evidence(what="ranks of it on each host", value=found.per_host, unit="count"),
-        Evidence(what=f"{kind} bus bandwidth, median", value=found.seen, unit="bytes_per_s"),
-        Evidence(what="exposed transfer of sharding, a step", value=found.step.exposed_ns, unit="ns"),
+        Evidence(
+            key="sharding_hosts", what="hosts of the group that shards", value=found.hosts, unit="count"
+        ),
+        Evidence(key="ranks_per_host", what="ranks of it on each host", value=found.per_host, unit="count"),
+        Evidence(
+            key="bus_bandwidth_median",
+            what=f"{kind} bus bandwidth, median",
+            value=found.seen,
+            unit="bytes_per_s",
+        ),
+        Evidence(
+            key="exposed_transfer_per_step",
+            what="exposed transfer of sharding, a step",
+            value=found.step.exposed_ns,
+            unit="ns",
+        ),
     ]
     if found.within:
-        facts.append(Evidence(what="bus bandwidth within a host", value=found.within, unit="bytes_per_s"))
+        facts.append(
+            Evidence(
+                key="bus_bandwidth_within_host",
+                what="bus bandwidth within a host",
+                value=found.within,
+                unit="bytes_per_s",
+            )
+        )
     return facts

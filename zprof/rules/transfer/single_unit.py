@@ -133,11 +133,23 @@ def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evide
     kind, end = messages.kind.value, "first" if first else "last"
     shown = _shown_ratio(messages, first=first)
     return [
-        Evidence(what=f"{kind}s a step", value=messages.count, unit="count"),
-        Evidence(what=f"bytes of one {kind}", value=messages.bytes, unit="bytes"),
-        Evidence(what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"),
-        Evidence(what=f"exposed share of the {end} {kind} of a step", value=shown, unit="ratio"),
-        Evidence(what="exposed transfer of gathers and reductions, a step", value=step.exposed_ns, unit="ns"),
+        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(key=f"{kind}_bytes", what=f"bytes of one {kind}", value=messages.bytes, unit="bytes"),
+        Evidence(
+            key=f"{kind}_time_median", what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"
+        ),
+        Evidence(
+            key=f"{end}_{kind}_exposed_ratio",
+            what=f"exposed share of the {end} {kind} of a step",
+            value=shown,
+            unit="ratio",
+        ),
+        Evidence(
+            key="exposed_transfer_per_step",
+            what="exposed transfer of gathers and reductions, a step",
+            value=step.exposed_ns,
+            unit="ns",
+        ),
     ]
 
 

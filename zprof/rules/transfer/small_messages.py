@@ -93,22 +93,46 @@ class SmallMessages:
         """Evidence that both rules show."""
         facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
         facts += [
-            Evidence(what="latency, share of their time", value=self.latency_ratio, unit="ratio"),
-            Evidence(what="exposed transfer of them, a step", value=self.step.exposed_ns, unit="ns"),
+            Evidence(
+                key="latency_share",
+                what="latency, share of their time",
+                value=self.latency_ratio,
+                unit="ratio",
+            ),
+            Evidence(
+                key="exposed_transfer_per_step",
+                what="exposed transfer of them, a step",
+                value=self.step.exposed_ns,
+                unit="ns",
+            ),
         ]
         if self.step.traffic.launch_ns:
             launch = self.step.traffic.launch_ns
-            facts.append(Evidence(what="launching them, a step", value=launch, unit="ns"))
+            facts.append(
+                Evidence(key="launch_time_per_step", what="launching them, a step", value=launch, unit="ns")
+            )
         return facts
 
 
 def _message_evidence(messages: Messages) -> list[Evidence]:
     kind = messages.kind.value
     return [
-        Evidence(what=f"{kind}s a step", value=messages.count, unit="count"),
-        Evidence(what=f"bytes of one {kind}, median", value=messages.bytes, unit="bytes"),
-        Evidence(what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"),
-        Evidence(what=f"of it latency of a {kind}", value=messages.latency_ns or 0.0, unit="ns"),
+        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(
+            key=f"{kind}_bytes_median",
+            what=f"bytes of one {kind}, median",
+            value=messages.bytes,
+            unit="bytes",
+        ),
+        Evidence(
+            key=f"{kind}_time_median", what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"
+        ),
+        Evidence(
+            key=f"{kind}_latency",
+            what=f"of it latency of a {kind}",
+            value=messages.latency_ns or 0.0,
+            unit="ns",
+        ),
     ]
 
 

@@ -66,7 +66,18 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
 
 
 def _unit_evidence(small: SmallMessages) -> list[Evidence]:
-    facts = [Evidence(what="compute of a unit's forward, about", value=small.step.forward_ns, unit="ns")]
+    facts = [
+        Evidence(
+            key="unit_forward_compute",
+            what="compute of a unit's forward, about",
+            value=small.step.forward_ns,
+            unit="ns",
+        )
+    ]
     if small.per_block is not None:
-        facts.append(Evidence(what="wrapped units of a block", value=small.per_block, unit="count"))
+        facts.append(
+            Evidence(
+                key="units_per_block", what="wrapped units of a block", value=small.per_block, unit="count"
+            )
+        )
     return facts

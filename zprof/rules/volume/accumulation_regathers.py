@@ -56,12 +56,24 @@ def _finding(
         f"{price.size} are gathered again though nothing has changed them "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
         evidence=[
-            Evidence(what="micro-batches a step", value=micro_batches, unit="count"),
-            Evidence(what="units", value=units, unit="count"),
-            Evidence(what="all_gathers a step", value=total, unit="count"),
-            Evidence(what="of them gathered again, a step", value=price.count, unit="count"),
+            Evidence(
+                key="micro_batches_per_step", what="micro-batches a step", value=micro_batches, unit="count"
+            ),
+            Evidence(key="units", what="units", value=units, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=total, unit="count"),
+            Evidence(
+                key="regathers_per_step",
+                what="of them gathered again, a step",
+                value=price.count,
+                unit="count",
+            ),
             *price.size_evidence,
-            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            Evidence(
+                key="exposed_time_per_step",
+                what="their exposed time a step",
+                value=price.exposed_ns,
+                unit="ns",
+            ),
             *headroom.evidence,
         ],
         saving_ns=price.saving_ns,

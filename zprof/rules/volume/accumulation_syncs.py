@@ -92,11 +92,28 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
         f"{price.count:.0f} reductions of {price.size} too many "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
-            Evidence(what="micro-batches that reduce, a step", value=micro_batches, unit="count"),
-            Evidence(what="reductions before the last micro-batch, a step", value=price.count, unit="count"),
+            Evidence(
+                key="reducing_micro_batches_per_step",
+                what="micro-batches that reduce, a step",
+                value=micro_batches,
+                unit="count",
+            ),
+            Evidence(
+                key="early_reductions_per_step",
+                what="reductions before the last micro-batch, a step",
+                value=price.count,
+                unit="count",
+            ),
             *price.size_evidence,
-            Evidence(what="their transfer a step", value=price.transfer_ns, unit="ns"),
-            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            Evidence(
+                key="transfer_per_step", what="their transfer a step", value=price.transfer_ns, unit="ns"
+            ),
+            Evidence(
+                key="exposed_time_per_step",
+                what="their exposed time a step",
+                value=price.exposed_ns,
+                unit="ns",
+            ),
             *_volume_evidence(analysis),
         ],
         saving_ns=price.saving_ns,
@@ -114,6 +131,11 @@ def _volume_evidence(analysis: RunAnalysis) -> list[Evidence]:
     if volume is None:
         return []
     return [
-        Evidence(what="moved a step", value=volume.seen_bytes, unit="bytes"),
-        Evidence(what="by the ZeRO formula", value=volume.expected_bytes, unit="bytes"),
+        Evidence(key="moved_bytes_per_step", what="moved a step", value=volume.seen_bytes, unit="bytes"),
+        Evidence(
+            key="formula_bytes_per_step",
+            what="by the ZeRO formula",
+            value=volume.expected_bytes,
+            unit="bytes",
+        ),
     ]

@@ -43,11 +43,20 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units
         f"{price.size} that the backward has gathered anyway "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
-            Evidence(what="all_gathers a step", value=gathers, unit="count"),
-            Evidence(what="units gathered three times", value=units, unit="count"),
-            Evidence(what="third gathers a step", value=price.count, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=gathers, unit="count"),
+            Evidence(
+                key="units_gathered_three_times", what="units gathered three times", value=units, unit="count"
+            ),
+            Evidence(
+                key="third_gathers_per_step", what="third gathers a step", value=price.count, unit="count"
+            ),
             *price.size_evidence,
-            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            Evidence(
+                key="exposed_time_per_step",
+                what="their exposed time a step",
+                value=price.exposed_ns,
+                unit="ns",
+            ),
         ],
         saving_ns=price.saving_ns,
         severity=rate_severity(price.high_ns, wall_ns(analysis)),

@@ -88,7 +88,12 @@ def _finding(
     analysis: RunAnalysis, traffic: ModelTraffic, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
-    moved = Evidence(what="parameters gathered in float32, a step", value=priced.bytes, unit="bytes")
+    moved = Evidence(
+        key="float32_gathered_bytes_per_step",
+        what="parameters gathered in float32, a step",
+        value=priced.bytes,
+        unit="bytes",
+    )
     return make_finding(
         Cause.FP32_GATHER,
         sentence=f"parameters travel in float32{priced.size} although {proof}: "
@@ -96,9 +101,16 @@ def _finding(
         f"{format_ns(priced.transfer_ns)} a step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
-            Evidence(what="collectives that gather them", value=len(traffic.gathers.full_rows), unit="count"),
-            Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
-            Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
+            Evidence(
+                key="gathers_per_step",
+                what="collectives that gather them",
+                value=len(traffic.gathers.full_rows),
+                unit="count",
+            ),
+            Evidence(
+                key="transfer_per_step", what="their transfer, a step", value=priced.transfer_ns, unit="ns"
+            ),
+            Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=priced.saving_ns,
         severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),

@@ -94,7 +94,12 @@ def _finding(
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
     change = Change(element_bytes_reduced=_HALF_BYTES)
     expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
-    moved = Evidence(what="gradients reduced in float32, a step", value=priced.bytes, unit="bytes")
+    moved = Evidence(
+        key="float32_reduced_bytes_per_step",
+        what="gradients reduced in float32, a step",
+        value=priced.bytes,
+        unit="bytes",
+    )
     return make_finding(
         Cause.FP32_REDUCE,
         sentence=f"gradients travel in float32{priced.size} although {proof}: "
@@ -102,9 +107,16 @@ def _finding(
         f"{format_ns(priced.transfer_ns)} a step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
-            Evidence(what="collectives that reduce them", value=len(reductions.full_rows), unit="count"),
-            Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
-            Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
+            Evidence(
+                key="reductions_per_step",
+                what="collectives that reduce them",
+                value=len(reductions.full_rows),
+                unit="count",
+            ),
+            Evidence(
+                key="transfer_per_step", what="their transfer, a step", value=priced.transfer_ns, unit="ns"
+            ),
+            Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=expected.saving_ns,
         severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),

@@ -46,10 +46,25 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
         f"{price.size} with nothing to hide them under "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
-            Evidence(what="gathers of it too many, a step", value=price.count, unit="count"),
+            Evidence(
+                key="needless_gathers_per_step",
+                what="gathers of it too many, a step",
+                value=price.count,
+                unit="count",
+            ),
             *price.size_evidence,
-            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
-            Evidence(what="compute between its two gathers", value=between_ns, unit="ns"),
+            Evidence(
+                key="exposed_time_per_step",
+                what="their exposed time a step",
+                value=price.exposed_ns,
+                unit="ns",
+            ),
+            Evidence(
+                key="compute_between_gathers",
+                what="compute between its two gathers",
+                value=between_ns,
+                unit="ns",
+            ),
         ],
         saving_ns=expected.saving_ns,
         severity=rate_severity(price.high_ns, wall_ns(analysis)),

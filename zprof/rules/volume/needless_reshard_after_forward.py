@@ -51,10 +51,22 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
         f"{price.size} "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
         evidence=[
-            Evidence(what="units gathered again for their backward", value=units, unit="count"),
-            Evidence(what="second gathers a step", value=price.count, unit="count"),
+            Evidence(
+                key="units_regathered",
+                what="units gathered again for their backward",
+                value=units,
+                unit="count",
+            ),
+            Evidence(
+                key="second_gathers_per_step", what="second gathers a step", value=price.count, unit="count"
+            ),
             *price.size_evidence,
-            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            Evidence(
+                key="exposed_time_per_step",
+                what="their exposed time a step",
+                value=price.exposed_ns,
+                unit="ns",
+            ),
             *headroom.evidence,
         ],
         saving_ns=expected.saving_ns,

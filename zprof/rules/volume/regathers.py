@@ -231,10 +231,14 @@ class Headroom:
     @property
     def evidence(self) -> Sequence[Evidence]:
         """The headroom as evidence of a finding."""
-        needed = Evidence(what="memory to keep all units", value=self.needed_bytes, unit="bytes")
+        needed = Evidence(
+            key="memory_to_keep_units", what="memory to keep all units", value=self.needed_bytes, unit="bytes"
+        )
         rows = [needed] if self.needed_bytes else []
         if self.free_bytes is not None:
-            rows.append(Evidence(what="free at the peak", value=self.free_bytes, unit="bytes"))
+            rows.append(
+                Evidence(key="free_at_peak", what="free at the peak", value=self.free_bytes, unit="bytes")
+            )
         return rows
 
     def at_most(self, confidence: Confidence) -> Confidence:

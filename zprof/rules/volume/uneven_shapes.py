@@ -310,14 +310,25 @@ def _make_padding_finding(
 ) -> Finding:
     spent = filled.total_ns if filled else 0.0
     padding = "padding" if ratio is None else f"{format_percent(ratio)} of padding"
-    evidence = [Evidence(what="filling up, a step", value=spent, unit="ns")]
+    evidence = [Evidence(key="padding_time_per_step", what="filling up, a step", value=spent, unit="ns")]
     if ratio is not None:
-        evidence.append(Evidence(what="padding, of the model's elements", value=ratio, unit="ratio"))
+        evidence.append(
+            Evidence(key="padding_ratio", what="padding, of the model's elements", value=ratio, unit="ratio")
+        )
         wasted = _padding_bytes(analysis, ratio)
-        evidence.append(Evidence(what="padding that travels, a step", value=wasted, unit="bytes"))
+        evidence.append(
+            Evidence(
+                key="padding_bytes_per_step", what="padding that travels, a step", value=wasted, unit="bytes"
+            )
+        )
     if filled is not None and filled.slower is not None:
         evidence.append(
-            Evidence(what="time for a byte over that of a plain copy", value=filled.slower, unit="times")
+            Evidence(
+                key="time_per_byte_ratio",
+                what="time for a byte over that of a plain copy",
+                value=filled.slower,
+                unit="times",
+            )
         )
     return make_finding(
         Cause.UNEVEN_SHAPES,
@@ -368,10 +379,36 @@ def _describe_excess(seen: LongerInputs) -> str:
 def _evidence(seen: LongerInputs) -> list[Evidence]:
     rank = seen.rank
     rows = [
-        Evidence(what="compute over the median of the others", value=seen.longer, unit="times", rank=rank),
-        Evidence(what="computes longer than they, a step", value=seen.excess_ns, unit="ns", rank=rank),
-        Evidence(what="longer than the mean of all", value=seen.mean_excess_ns, unit="ns", rank=rank),
+        Evidence(
+            key="compute_over_median",
+            what="compute over the median of the others",
+            value=seen.longer,
+            unit="times",
+            rank=rank,
+        ),
+        Evidence(
+            key="compute_excess_per_step",
+            what="computes longer than they, a step",
+            value=seen.excess_ns,
+            unit="ns",
+            rank=rank,
+        ),
+        Evidence(
+            key="compute_excess_over_mean",
+            what="longer than the mean of all",
+            value=seen.mean_excess_ns,
+            unit="ns",
+            rank=rank,
+        ),
     ]
     if seen.activations is not None:
-        rows.append(Evidence(what="activations over theirs", value=seen.activations, unit="times", rank=rank))
+        rows.append(
+            Evidence(
+                key="activations_ratio",
+                what="activations over theirs",
+                value=seen.activations,
+                unit="times",
+                rank=rank,
+            )
+        )
     return rows

@@ -240,18 +240,48 @@ def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:
 
 
 def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
-    gathered = Evidence(what="new parameters gathered, a step", value=cost.gathered_bytes, unit="bytes")
+    gathered = Evidence(
+        key="gathered_bytes_per_step",
+        what="new parameters gathered, a step",
+        value=cost.gathered_bytes,
+        unit="bytes",
+    )
     rows = [
         *((gathered,) if cost.gathered_bytes else ()),
-        Evidence(what="transfer of these gathers, a step", value=cost.transfer_ns, unit="ns"),
-        Evidence(what="of it exposed", value=cost.exposed_ns, unit="ns"),
-        Evidence(what="hideable under the next forward, at most", value=cost.hiding_ns[1], unit="ns"),
+        Evidence(
+            key="transfer_per_step",
+            what="transfer of these gathers, a step",
+            value=cost.transfer_ns,
+            unit="ns",
+        ),
+        Evidence(key="exposed_part", what="of it exposed", value=cost.exposed_ns, unit="ns"),
+        Evidence(
+            key="hideable_max",
+            what="hideable under the next forward, at most",
+            value=cost.hiding_ns[1],
+            unit="ns",
+        ),
     ]
     if seen.three_psi:
         moved = 2 * cost.reduced_bytes + cost.gathered_bytes
         rows += [
-            Evidence(what="gradients all-reduced in full, a step", value=cost.reduced_bytes, unit="bytes"),
-            Evidence(what="moved a step, an all-reduce twice", value=moved, unit="bytes"),
-            Evidence(what="won by reduce-scatters, at most", value=cost.scattering_ns[1], unit="ns"),
+            Evidence(
+                key="all_reduced_bytes_per_step",
+                what="gradients all-reduced in full, a step",
+                value=cost.reduced_bytes,
+                unit="bytes",
+            ),
+            Evidence(
+                key="moved_bytes_per_step",
+                what="moved a step, an all-reduce twice",
+                value=moved,
+                unit="bytes",
+            ),
+            Evidence(
+                key="reduce_scatter_saving_max",
+                what="won by reduce-scatters, at most",
+                value=cost.scattering_ns[1],
+                unit="ns",
+            ),
         ]
     return rows

@@ -169,12 +169,33 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
 
 def _evidence(turns: _Turns) -> list[Evidence]:
     return [
-        Evidence(what="latest rank behind the others, a step", value=turns.cost_ns, unit="ns"),
-        Evidence(what="delay that noise and clocks can make", value=turns.floor_ns, unit="ns"),
-        Evidence(what="of it without compute on the late rank", value=turns.idle_ratio, unit="ratio"),
-        Evidence(what="of it on the rank that has most", value=turns.largest_share_ratio, unit="ratio"),
-        Evidence(what="steps with a late rank", value=turns.late_ratio, unit="ratio"),
-        Evidence(what="ranks that are late in some step", value=len(turns.latest), unit="count"),
+        Evidence(
+            key="latest_rank_delay_per_step",
+            what="latest rank behind the others, a step",
+            value=turns.cost_ns,
+            unit="ns",
+        ),
+        Evidence(
+            key="noise_floor", what="delay that noise and clocks can make", value=turns.floor_ns, unit="ns"
+        ),
+        Evidence(
+            key="delay_without_compute",
+            what="of it without compute on the late rank",
+            value=turns.idle_ratio,
+            unit="ratio",
+        ),
+        Evidence(
+            key="delay_on_main_rank",
+            what="of it on the rank that has most",
+            value=turns.largest_share_ratio,
+            unit="ratio",
+        ),
+        Evidence(
+            key="steps_with_late_rank", what="steps with a late rank", value=turns.late_ratio, unit="ratio"
+        ),
+        Evidence(
+            key="late_ranks", what="ranks that are late in some step", value=len(turns.latest), unit="count"
+        ),
     ]
 
 

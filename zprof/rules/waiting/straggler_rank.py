@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
@@ -313,20 +313,45 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
     rank = suspect.rank
     return [
         Evidence(
+            key="own_time_excess",
             what="busy with itself longer than the others, median",
             value=suspect.delay_ns,
             unit="ns",
             rank=rank,
         ),
-        Evidence(what="delay that noise and clocks can make", value=suspect.floor_ns, unit="ns"),
         Evidence(
-            what="longer than all others together with it", value=suspect.beyond_ns, unit="ns", rank=rank
+            key="noise_floor", what="delay that noise and clocks can make", value=suspect.floor_ns, unit="ns"
         ),
-        Evidence(what="steps in which it is the latest", value=suspect.last_ratio, unit="ratio", rank=rank),
-        Evidence(what="chance that noise does this", value=suspect.chance, unit="ratio"),
-        Evidence(what="wait caused a step, per waiting rank", value=waits.caused_ns, unit="ns"),
-        Evidence(what="with what compute hides", value=waits.caused_hidden_too_ns, unit="ns"),
-        Evidence(what="ranks that wait for it", value=waits.ranks, unit="count"),
+        Evidence(
+            key="own_time_excess_over_all",
+            what="longer than all others together with it",
+            value=suspect.beyond_ns,
+            unit="ns",
+            rank=rank,
+        ),
+        Evidence(
+            key=STEPS_LATEST_RATIO,
+            what="steps in which it is the latest",
+            value=suspect.last_ratio,
+            unit="ratio",
+            rank=rank,
+        ),
+        Evidence(
+            key="noise_probability", what="chance that noise does this", value=suspect.chance, unit="ratio"
+        ),
+        Evidence(
+            key="wait_caused_per_step",
+            what="wait caused a step, per waiting rank",
+            value=waits.caused_ns,
+            unit="ns",
+        ),
+        Evidence(
+            key="wait_caused_with_hidden",
+            what="with what compute hides",
+            value=waits.caused_hidden_too_ns,
+            unit="ns",
+        ),
+        Evidence(key="waiting_ranks", what="ranks that wait for it", value=waits.ranks, unit="count"),
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import printable, shorten
+from zprof.model.gaps import GapKind
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import is_unknown_size, per
@@ -92,7 +93,7 @@ _HELP = (
 def _format_note(loaded: LoadedRun) -> str:
     time = loaded.report.time
     if not time.collectives:
-        reasons = [gap.reason for gap in loaded.report.gaps if gap.what == "collectives"]
+        reasons = [gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.NO_COLLECTIVES]
         return reasons[0] if reasons else "none ran in these steps"
     bound = "≥ ≤ ranks are missing  " if any(entry.bound for entry in time.collectives) else ""
     most = format_truncation(MAX_LINES, len(time.collectives), "most exposed")

@@ -5,6 +5,7 @@ Bytes against the ZeRO formula, exposed time against the ledger, clock alignment
 
 from statistics import fmean
 
+from zprof.model.gaps import GapKind
 from zprof.model.report import Report
 from zprof.model.time import Alignment
 from zprof.reports.presenters.time_figures import unsplit_ns
@@ -47,7 +48,7 @@ def build_checks_table(loaded: LoadedRun) -> Table:
 
 
 def _volume(loaded: LoadedRun) -> tuple[Cell, ...]:
-    reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.what == "volume")
+    reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.VOLUME)
     tree, what = loaded.tree, TextCell("bytes a step")
     if loaded.report.volume is None:
         alone = loaded.report.run.world_size == 1 and not reasons

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from zprof.model.formatting import display_width, format_ns, printable, shorten
+from zprof.model.gaps import GapKind
 from zprof.model.side_by_side import Row, Setting
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.side_by_side import change, figure, shown_settings
@@ -221,7 +222,7 @@ def explain_no_tokens(loaded: LoadedRun) -> str:
     if comparison is None or comparison.step_time is None:
         return "the steps of both runs are not timed"
     if comparison.equal_work is None:
-        gap = next((gap for gap in loaded.report.gaps if gap.what == "time at equal work"), None)
+        gap = next((gap for gap in loaded.report.gaps if gap.kind is GapKind.UNEQUAL_WORK), None)
         return f"{gap.reason} ({gap.remedy})" if gap else "the work of a step is not known of both runs"
     runs = [loaded.report.run, *([comparison.baseline_run] if comparison.baseline_run else [])]
     if any(len(run.ranks_loaded) < run.world_size for run in runs):

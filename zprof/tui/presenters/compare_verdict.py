@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.comparison import MIN_STEPS, NO_INTERVAL, bootstrap_interval
+from zprof.analysis.comparison import MIN_STEPS, bootstrap_interval
 from zprof.model.formatting import format_ns
-from zprof.model.report import Report
+from zprof.model.gaps import GapKind
+from zprof.model.report import WORK_SETTINGS, Report
 from zprof.model.side_by_side import Row, Section
 from zprof.reports.presenters.memory_figures import peak_mark
 from zprof.reports.presenters.time_figures import unsplit_ns
@@ -88,7 +89,6 @@ _SIGNS = {
     Judgement.UNJUDGED: ("", Mark.MUTED),
 }
 #: Differences that make the steps of two jobs different amounts of work.
-_WORK_DIFFERENCES = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
 
 
 def judge_row(
@@ -149,11 +149,11 @@ def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         return Uncertainty(times_ns=None, why_not="times of both are not known")
-    few = next((gap for gap in report.gaps if gap.what == NO_INTERVAL), None)
+    few = next((gap for gap in report.gaps if gap.kind is GapKind.NO_INTERVAL), None)
     if few is not None:
         return Uncertainty(times_ns=None, why_not=few.reason)
     work, times = comparison.equal_work, comparison.step_time
-    if work is None and any(entry.what in _WORK_DIFFERENCES for entry in comparison.differences):
+    if work is None and any(entry.key in WORK_SETTINGS for entry in comparison.differences):
         return Uncertainty(times_ns=None, why_not="these are other jobs, and the work of a step is not known")
     if work is not None and not per_token and work.b_ns != times.b_ns:
         return Uncertainty(
@@ -234,7 +234,7 @@ def find_interval(loaded: LoadedRun, place: RowPlace) -> Figure | None:
     Runs with too few steps have none.
     """
     comparison = loaded.report.comparison
-    few = any(gap.what == NO_INTERVAL for gap in loaded.report.gaps)
+    few = any(gap.kind is GapKind.NO_INTERVAL for gap in loaded.report.gaps)
     if comparison is None or comparison.step_time is None or few:
         return None
     if classify_section(place.section) is SectionKind.STEP and place.row.name == "wall_ns":

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from zprof.model.gaps import MEMORY, RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -262,13 +262,15 @@ _RECORD = "record the job with its memory: zprof record -o RUN -- python ..."
 
 def explain_missing_rank(report: Report, rank: int) -> str:
     """Return one line on why a rank has no memory."""
-    gap = _find_gap(report, (MEMORY,), rank) or _find_gap(report, (RANK_MISSING, RANK_CUT_SHORT), rank)
+    gap = _find_gap(report, (GapKind.MEMORY,), rank) or _find_gap(
+        report, (GapKind.RANK_MISSING, GapKind.RANK_CUT_SHORT), rank
+    )
     return f"not measured: {gap.reason}. {gap.remedy}" if gap else f"not measured. {_RECORD}"
 
 
 def explain_missing_memory(report: Report) -> list[str]:
     """Return lines for a screen without memory to show."""
-    gaps = [gap for gap in report.gaps if gap.what == MEMORY]
+    gaps = [gap for gap in report.gaps if gap.kind is GapKind.MEMORY]
     said = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps) or {("it was not recorded", _RECORD): None}
     lines = ["memory was not measured"]
     for reason, remedy in list(said)[:3]:
@@ -277,10 +279,10 @@ def explain_missing_memory(report: Report) -> list[str]:
 
 
 def build_missing_table(
-    report: Report, name: str, title: str, what: str, otherwise: str, remedy: str
+    report: Report, name: str, title: str, kind: GapKind | None, otherwise: str, remedy: str
 ) -> Table:
-    """Return a table that explains why it has no rows; ``what`` is the subject of the gap."""
-    gap = _find_gap(report, (what,), None)
+    """Return a table that explains why it has no rows; ``kind``: the gap that says why, if one does."""
+    gap = _find_gap(report, (kind,), None) if kind else None
     reason, helps = (gap.reason, gap.remedy) if gap else (otherwise, remedy)
     said = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {helps}", _WIDTH)]
     lines = [
@@ -290,7 +292,7 @@ def build_missing_table(
     return Table(name=name, title=title, columns=(Column(title="not measured"),), lines=tuple(lines))
 
 
-def _find_gap(report: Report, about: Collection[str], rank: int | None) -> Gap | None:
-    fits = [gap for gap in report.gaps if gap.what in about]
+def _find_gap(report: Report, kinds: Collection[GapKind], rank: int | None) -> Gap | None:
+    fits = [gap for gap in report.gaps if gap.kind in kinds]
     mine = [gap for gap in fits if gap.rank in (None, rank)] if rank is not None else fits
     return next(iter(mine), None)

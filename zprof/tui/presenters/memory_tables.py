@@ -5,6 +5,7 @@ Largest allocations, ZeRO formula check, phases, modules, the whole device.
 
 import re
 
+from zprof.model.gaps import GapKind
 from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.presenters.memory_figures import BY_RULE, DEVICE_TERMS, telling_frames
@@ -50,7 +51,7 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
     if not found:
         otherwise = "no allocation was seen one by one"
         return build_missing_table(
-            loaded.report, "top", title, "allocator events", otherwise, "record in full mode"
+            loaded.report, "top", title, GapKind.ALLOCATOR_EVENTS, otherwise, "record in full mode"
         )
     return Table(
         name="top",
@@ -100,7 +101,7 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     if not found:
         otherwise = "no law is known of this rank's states, or they were not seen complete"
         remedy = "tell the recorder: zprof.record(..., training=TrainingFacts(...))"
-        return build_missing_table(loaded.report, "law", title, "law of the model states", otherwise, remedy)
+        return build_missing_table(loaded.report, "law", title, GapKind.MODEL_STATES, otherwise, remedy)
     return Table(
         name="law",
         title=title,
@@ -155,7 +156,7 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
     if not lines:
         otherwise = "no phase is known of this rank's memory"
         return build_missing_table(
-            loaded.report, "phases", title, "phases", otherwise, "zprof record marks phases"
+            loaded.report, "phases", title, None, otherwise, "zprof record marks phases"
         )
     narrow = (Tenant.GRADIENTS, Tenant.ACTIVATIONS, Tenant.COMMUNICATION_BUFFERS)
     return Table(
@@ -209,7 +210,7 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
     if not found:
         otherwise = "no module is known of this rank's memory"
         return build_missing_table(
-            loaded.report, "modules", title, "modules", otherwise, "give zprof.record the model"
+            loaded.report, "modules", title, None, otherwise, "give zprof.record the model"
         )
     peak = f"{RANKS}[{_find_place(loaded, rank)}].peak_bytes"
     return Table(

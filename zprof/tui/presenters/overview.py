@@ -133,7 +133,7 @@ def describe_finding(report: Report, place: int, *, whole: bool = False) -> str:
 
 def list_untested(report: Report) -> str:
     """Return what could not be tested or measured with reasons, for a report without findings."""
-    said = [f"{gap.what.removesuffix(' not tested')}: {gap.reason}" for gap in grouped_gaps(report.gaps)]
+    said = [f"{gap.subject}: {gap.reason}" for gap in grouped_gaps(report.gaps)]
     return "\n".join(["not tested:", *said]) if said else ""
 
 
@@ -203,7 +203,7 @@ def _unclaimed(loaded: LoadedRun) -> list[Line]:
 
 def _untested(report: Report) -> list[Line]:
     """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
-    names = [gap.what.removesuffix(" not tested") for gap in grouped_gaps(report.gaps)]
+    names = [gap.subject for gap in grouped_gaps(report.gaps)]
     if not names:
         return []
     line = _line("untested", "not tested", TextCell(""), "", TextCell(""), ", ".join(names))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zprof.model.errors import ZprofError
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration, Change, Outlook, PredictedFigure, Prediction
 from zprof.tui.background import Answer
 from zprof.tui.figures import PREDICTED_SIGN, UNKNOWN, Aggregation, Figure, ModelFigure, Unit, make_range
@@ -45,7 +45,14 @@ class PlannedChange:
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be predicted, and why."""
         if isinstance(self.answer, ZprofError):
-            return (Gap(what="prediction", reason=str(self.answer), remedy=self.answer.hint),)
+            return (
+                Gap(
+                    kind=GapKind.PREDICTION,
+                    what="prediction",
+                    reason=str(self.answer),
+                    remedy=self.answer.hint,
+                ),
+            )
         return self.outlook.gaps if self.outlook else ()
 
     @property

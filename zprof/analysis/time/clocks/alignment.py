@@ -26,7 +26,7 @@ from zprof.analysis.time.clocks.bounds import (
 )
 from zprof.analysis.time.clocks.rank_clock import Clocks, RankClock
 from zprof.analysis.time.clocks.votes import estimate_drifts, estimate_offsets
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 SAME_HOST_UNCERTAINTY_NS = 2_000
 
@@ -373,5 +373,8 @@ def _unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
     reason = "it shares no usable collective with the other ranks, and runs on another host"
     if len(ranks) > 8:
         many = f"{len(ranks)} ranks (from rank {ranks[0]} on) share no usable collective with the first"
-        return [Gap(what="clock alignment", reason=many, remedy=remedy)]
-    return [Gap(what="clock alignment", rank=rank, reason=reason, remedy=remedy) for rank in ranks]
+        return [Gap(kind=GapKind.CLOCKS, what="clock alignment", reason=many, remedy=remedy)]
+    return [
+        Gap(kind=GapKind.CLOCKS, what="clock alignment", rank=rank, reason=reason, remedy=remedy)
+        for rank in ranks
+    ]

@@ -9,7 +9,7 @@ from zprof.analysis.time.clocks.bounds import Bools
 from zprof.analysis.time.matching.ladder import Matching, refuse_rows
 from zprof.analysis.time.matching.lanes import ALONE, Lane, MatchRows, is_full_sync
 from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
 _REMEDY = "record again; no rank is blamed from these collectives"
 
@@ -115,7 +115,7 @@ def _name_groups(groups: Sequence[str]) -> str:
 
 
 def _matching_gap(reason: str) -> Gap:
-    return Gap(what="matching of collectives", reason=reason, remedy=_REMEDY)
+    return Gap(kind=GapKind.MATCHING, what="matching of collectives", reason=reason, remedy=_REMEDY)
 
 
 def _exclusion_gaps(matching: Matching) -> list[Gap]:
@@ -142,7 +142,14 @@ def _stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     if not count:
         return []
     reason = f"{count} rows name no group: each rank has one stream of them, which was taken for one group"
-    return [Gap(what="matching of collectives", reason=reason, remedy="record with a newer PyTorch")]
+    return [
+        Gap(
+            kind=GapKind.MATCHING,
+            what="matching of collectives",
+            reason=reason,
+            remedy="record with a newer PyTorch",
+        )
+    ]
 
 
 def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
@@ -155,7 +162,14 @@ def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Seque
         return []
     groups = _name_groups([str(group) for group in lost["group"].unique()])
     reason = f"{len(lost)} rows of {groups} do not say which ranks took part: they stand alone"
-    return [Gap(what="matching of collectives", reason=reason, remedy="record with a newer PyTorch")]
+    return [
+        Gap(
+            kind=GapKind.MATCHING,
+            what="matching of collectives",
+            reason=reason,
+            remedy="record with a newer PyTorch",
+        )
+    ]
 
 
 def _bound_gaps(lanes: Sequence[Lane]) -> list[Gap]:
@@ -165,6 +179,7 @@ def _bound_gaps(lanes: Sequence[Lane]) -> list[Gap]:
         return []
     return [
         Gap(
+            kind=GapKind.MATCHING,
             what="wait and transfer",
             reason=(
                 f"not all ranks of {_name_groups(part)} are loaded: waits are lower, transfers upper bounds"

@@ -13,7 +13,7 @@ from zprof.analysis.time.collective_rows import Mask, RankSteps, parse_group_ran
 from zprof.analysis.zero_formulas import compute_expected_volume, compute_wire_parameter_bytes
 from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.training import TrainingFacts
 
@@ -61,6 +61,7 @@ def _find_without_size(frame: pd.DataFrame) -> Mask:
 
 def _no_sizes_gap(silent: int, counted: int) -> Gap:
     return Gap(
+        kind=GapKind.VOLUME,
         what="volume",
         reason=f"{silent} of {counted} collectives do not say how many bytes they moved",
         remedy="profile with record_shapes=True",
@@ -102,6 +103,7 @@ def _replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
         return []
     return [
         Gap(
+            kind=GapKind.VOLUME,
             what="volume",
             reason="all-reduces in groups of another size than the one that shares the states move "
             f"{format_bytes(other_bytes)} a step more (replicas of shards); the law is without them",
@@ -123,6 +125,7 @@ def _list_missing_facts(training: TrainingFacts) -> list[str]:
 
 def _volume_gap(reason: str) -> Gap:
     return Gap(
+        kind=GapKind.VOLUME,
         what="volume",
         reason=reason,
         remedy="say it: report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
