@@ -44,6 +44,8 @@ _MAX_NAME_LENGTH = 40
 #: Maximum number of ranks named.
 _MAX_NAMED_RANKS = 4
 
+_Judgement = tuple[VerdictStatus, str]
+
 #: Gaps that keep a verdict from covering the whole run, and their wording.
 _LOST_RANKS = {
     GapKind.RANK_MISSING: "recorded nothing",
@@ -65,7 +67,7 @@ def judge(
     volume: Volume | None = None,
 ) -> Verdict:
     """Return the verdict on a run; if ranks were killed or could not write, it names them and is never ok."""
-    verdict = _judge(
+    status, sentence = _judge(
         run,
         time,
         comparison,
@@ -77,10 +79,9 @@ def judge(
         volume=volume,
     )
     lost = _describe_lost_ranks(gaps)
-    if not lost or verdict.status not in (VerdictStatus.OK, VerdictStatus.INCONCLUSIVE):
-        return verdict
-    rest = verdict.sentence.removeprefix(f"{verdict.status.value.upper()} ")
-    return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{lost}; of what was recorded: {rest}")
+    if lost and status in (VerdictStatus.OK, VerdictStatus.INCONCLUSIVE):
+        status, sentence = VerdictStatus.INCONCLUSIVE, f"{lost}; of what was recorded: {sentence}"
+    return _make_verdict(status, sentence)
 
 
 def _describe_lost_ranks(gaps: Sequence[Gap]) -> str:
@@ -106,19 +107,19 @@ def _judge(
     asked: Sequence[Rule] = (),
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
-) -> Verdict:
+) -> _Judgement:
     """Return the verdict on what was recorded; ``gaps`` name the causes that no rule could test.
 
     ``unexplained``: the loss that no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
         status, sentence = _judge_peak_of_run(run, memory, findings)
-        return _make_verdict(status, f"{sentence}; no step was timed")
+        return (status, f"{sentence}; no step was timed")
     if not time.per_rank:
-        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
+        return (VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
     spoiled = next((f for f in findings if spoils_times(f)), None)
     if spoiled:
-        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}: {spoiled.sentence}")
+        return (VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
     apart = next((gap for gap in gaps if gap.kind is GapKind.TIMES_NOT_COMPARABLE), None)
     if apart:
@@ -128,12 +129,10 @@ def _judge(
             comparison, sure, gaps, asked, loaded=_loaded_ranks(run), of=_step_unit(time)
         )
         more = _describe_exposed(time) + _describe_excess_volume(volume) if status is VerdictStatus.OK else ""
-        return _make_verdict(status, f"{sentence}{more}")
+        return (status, f"{sentence}{more}")
     if sure:
         more = _describe_unexplained(sure, unexplained or Unexplained(), time) + _describe_unsplit(run, time)
-        return _make_verdict(
-            VerdictStatus.RISK, f"{_mean_step(time)}{_loaded_ranks(run)}: {sure[0].sentence}{more}"
-        )
+        return (VerdictStatus.RISK, f"{_mean_step(time)}{_loaded_ranks(run)}: {sure[0].sentence}{more}")
     rest = unexplained or Unexplained()
     return _judge_guess(run, time, findings) or _judge_without_findings(run, time, gaps, asked, rest, volume)
 
@@ -145,15 +144,13 @@ def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> 
     return _make_verdict(*_judge_peak_of_run(run, memory, findings))
 
 
-def _refuse_comparison(head: str, why: Gap, sure: Sequence[Finding]) -> Verdict:
+def _refuse_comparison(head: str, why: Gap, sure: Sequence[Finding]) -> _Judgement:
     """Return an inconclusive verdict on a baseline that cannot be compared, with the run's own finding."""
     alone = f"; by itself: {sure[0].sentence}" if sure else ""
-    return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
+    return (VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
 
 
-def _judge_peak_of_run(
-    run: RunFacts, memory: Memory, findings: Sequence[Finding]
-) -> tuple[VerdictStatus, str]:
+def _judge_peak_of_run(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> _Judgement:
     status, sentence = judge_peak(memory, findings)
     if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
         status = VerdictStatus.INCONCLUSIVE
@@ -173,15 +170,13 @@ def _describe_unexplained(sure: Sequence[Finding], unexplained: Unexplained, tim
     return f"; rank {unexplained.rank} loses {format_ns(rest)} more{mostly}, and no finding explains it"
 
 
-def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
+def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> _Judgement | None:
     """Return an inconclusive verdict if a low-confidence finding covers a tenth of the step, else None."""
     wall = max(rank.wall_ns for rank in time.per_rank)
     guess = next((f for f in findings if f.saving_ns[1] >= _WORTH_RATIO * wall), None)
     if guess is None:
         return None
-    return _make_verdict(
-        VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}{_loaded_ranks(run)}: perhaps {guess.sentence}"
-    )
+    return (VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}{_loaded_ranks(run)}: perhaps {guess.sentence}")
 
 
 def _judge_without_findings(
@@ -191,29 +186,30 @@ def _judge_without_findings(
     asked: Sequence[Rule],
     unexplained: Unexplained,
     volume: Volume | None,
-) -> Verdict:
+) -> _Judgement:
     """Return the verdict for a run without findings above low confidence."""
     head = f"{_mean_step(time)}{_loaded_ranks(run)}"
     missing = list_untested(_NEEDED_CAUSES, gaps)
     if missing:
         seen = _describe_unsplit(run, time).removeprefix("; ") or _largest_loss(time).removesuffix("; ")
         said = f"{seen}; " if seen else ""
-        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {said}not tested: {_join_causes(missing)}")
+        return (VerdictStatus.INCONCLUSIVE, f"{head}: {said}not tested: {_join_causes(missing)}")
     idle = _idle_share(time)
     if idle is not None:
-        return _make_verdict(
-            VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_explain_idle(gaps, asked)}"
+        return (
+            VerdictStatus.INCONCLUSIVE,
+            f"{head}: {idle} of it nothing runs, {_explain_idle(gaps, asked)}",
         )
     exposed = _exposed_ratio(time)
     if exposed >= _WORTH_RATIO:
         most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
         what = f"{most}{format_percent(exposed)} of it is exposed communication and copies"
         said = f"{head}: {what}{_list_groups(unexplained)}, and no finding explains it"
-        return _make_verdict(VerdictStatus.INCONCLUSIVE, said)
+        return (VerdictStatus.INCONCLUSIVE, said)
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
     more = f"{_exposed_share(time)}{_describe_excess_volume(volume)}"
-    return _make_verdict(status, f"{head}: no cause of lost time found{more}")
+    return (status, f"{head}: no cause of lost time found{more}")
 
 
 def _list_groups(unexplained: Unexplained) -> str:
@@ -331,7 +327,7 @@ _RISK_RATIO = 0.10
 _UNKNOWN_RATIO = 0.10
 
 
-def judge_peak(memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
+def judge_peak(memory: Memory, findings: Sequence[Finding]) -> _Judgement:
     """Return status and sentence for the peak of the rank that has the highest; needs memory of some rank."""
     rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
     head = _describe_peak(rank)
