@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.report import Comparison, Report
+from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import (
     Bar,
     Block,
@@ -21,7 +22,6 @@ from zprof.reports.page import (
     text_column,
 )
 from zprof.reports.presenters.time_figures import (
-    LEDGER,
     LedgerRow,
     is_whole_trace,
     ledger,
@@ -39,7 +39,7 @@ from zprof.reports.presenters.time_words import (
     window_sentence,
 )
 
-_COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER}
+_COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
 
 
 def ledger_section(report: Report) -> tuple[Section, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
 from zprof.reports.page import UNKNOWN, Column, Kind, Row, Table
 from zprof.reports.presenters.plan_memory import SHORT
@@ -12,7 +13,7 @@ STEP, PEAK = "wall_ns", "peak_bytes"
 _NAMES = {
     "wall_ns": "step",
     "peak_bytes": "peak",
-    "exposed_memcpy_ns": "exposed copies",
+    **LEDGER_NAMES,
     "efficiency_ratio": "efficiency",
 }
 

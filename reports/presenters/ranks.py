@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.report import Report
-from zprof.model.time import RankTime
+from zprof.model.time import LEDGER_NAMES, RankTime
 from zprof.reports.page import (
     MAX_ROWS,
     Column,
@@ -34,7 +34,6 @@ _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3
 #: What is less of the path is not named.
 _MIN_PATH_RATIO = 0.005
-LEDGER_TITLES = ("compute", "exposed transfer", "exposed wait", "exposed copies", "idle", "unexplained")
 
 
 def rank_section(report: Report) -> tuple[Section, ...]:
@@ -69,7 +68,11 @@ def _rank_table(report: Report) -> Table | None:
     ranks = telling_ranks(known, MAX_ROWS)
     return make_table(
         "By rank",
-        (text_column("rank"), *numbers("step", *LEDGER_TITLES, unit="ms"), *numbers("overlap", unit="%")),
+        (
+            text_column("rank"),
+            *numbers("step", *LEDGER_NAMES.values(), unit="ms"),
+            *numbers("overlap", unit="%"),
+        ),
         [_rank_row(rank) for rank in ranks],
         unit="ms",
         note=f"{span(report.time)}; overlap: the hidden share of the collectives",

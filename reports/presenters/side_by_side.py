@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.side_by_side import Figure, Row, Setting, SideBySide
 from zprof.model.side_by_side import Section as Leaves
+from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import (
     Column,
     Facts,
@@ -33,7 +34,7 @@ _SHOW: dict[str, Callable[[float], str]] = {
 }
 _SUFFIXES = ("_bytes_per_s", "_ns", "_bytes", "_ratio")
 _NAMES = {
-    "exposed_memcpy_ns": "exposed copies",
+    **LEDGER_NAMES,
     "memcpy_ns": "copies",
     "overlap_ratio": "hidden share",
     "overlapped_ns": "hidden",

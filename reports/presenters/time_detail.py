@@ -2,7 +2,7 @@
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent
 from zprof.model.report import Report
-from zprof.model.time import Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
+from zprof.model.time import LEDGER_NAMES, Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
 from zprof.reports.page import (
     MAX_ROWS,
     UNKNOWN,
@@ -14,7 +14,6 @@ from zprof.reports.page import (
     numbers,
     text_column,
 )
-from zprof.reports.presenters.ranks import LEDGER_TITLES
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import (
     bounded,
@@ -53,7 +52,7 @@ def _step_table(time: Time) -> Table | None:
     unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
     return make_table(
         "By step",
-        (text_column("step"), *numbers("rank"), *numbers("wall", *LEDGER_TITLES, unit="ms")),
+        (text_column("step"), *numbers("rank"), *numbers("wall", *LEDGER_NAMES.values(), unit="ms")),
         [_step_row(time.steps[at], is_bound=time.steps[at].rank in unsplit) for at in kept],
         unit="ms",
         max_text_rows=_MAX_TEXT_ROWS,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from zprof.model.collectives import CollectiveKind
 from zprof.model.report import Report
 from zprof.model.time import (
+    LEDGER_NAMES,
     Blame,
     CriticalPath,
     LinkFit,
@@ -22,15 +23,6 @@ from zprof.model.time import (
     WindowPolicy,
 )
 
-#: Terms of the step ledger and their names.
-LEDGER: tuple[tuple[str, str], ...] = (
-    ("compute_ns", "compute"),
-    ("exposed_transfer_ns", "exposed transfer"),
-    ("exposed_wait_ns", "exposed wait"),
-    ("exposed_memcpy_ns", "exposed copies"),
-    ("idle_ns", "idle"),
-    ("unexplained_ns", "unexplained"),
-)
 #: A share of the exposed time that changes no reading of its split into wait and transfer.
 _MIN_UNSPLIT_RATIO = 0.01
 
@@ -105,7 +97,7 @@ def step_change_ns(report: Report) -> int | None:
 
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
     """Return the terms of the step, with their change if there is a baseline."""
-    means = {term: mean_over_ranks(report.time.per_rank, term) for term, _ in LEDGER}
+    means = {term: mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         wall = max(1, step_ns(report.time.per_rank))
@@ -117,7 +109,7 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
                 change_ns=None,
                 share=means[term] / wall,
             )
-            for term, name in LEDGER
+            for term, name in LEDGER_NAMES.items()
         )
     delta = comparison.ledger_delta
     largest = max((abs(change) for change in delta.values()), default=0) or 1
@@ -129,7 +121,7 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
             change_ns=delta[term],
             share=abs(delta[term]) / largest,
         )
-        for term, name in LEDGER
+        for term, name in LEDGER_NAMES.items()
     )
 
 
@@ -278,7 +270,7 @@ def _largest_first(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], .
 
 def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
     """Return the lost time that no finding claims, by ledger term, the largest first."""
-    names, whole = dict(LEDGER), max(1, unclaimed_step_ns(report))
+    names, whole = LEDGER_NAMES, max(1, unclaimed_step_ns(report))
     rows = [
         Unclaimed(name=names.get(term, term), left_ns=left, share=left / whole)
         for term, left in report.unclaimed.items()

@@ -13,13 +13,10 @@ from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Report
 from zprof.model.side_by_side import Figure, Row, Section, Setting
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.model.time import CollectiveTime, Time
+from zprof.model.time import LEDGER_NAMES, CollectiveTime, Time
 from zprof.run.reader import Run
 
-_LEDGER = (
-    "wall_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns",
-    "unexplained_ns",
-)  # fmt: skip
+_LEDGER = ("wall_ns", *LEDGER_NAMES)
 _BESIDE = (
     "wall_median_ns", "collective_ns", "overlapped_ns", "overlap_ratio", "memcpy_ns", "first_wait_ns",
     "unsplit_ns", "noise_floor_ns", "steps",

@@ -16,21 +16,13 @@ from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import WORK_SETTINGS, Comparison, EqualWork, StepTimeChange, VerdictStatus
+from zprof.model.time import LEDGER_NAMES
 from zprof.rules.rule import Rule
 
 _SLOWER_RATIO = 0.02
 _SAME_RATIO = 0.05
 #: Minimum share of the change that the terms of a finding hold before it is called the cause.
 _CAUSE_RATIO = 0.1
-#: Differences that change the work of a step by an amount that is unknown unless the runs state it.
-_TERMS = {
-    "compute_ns": "compute",
-    "exposed_wait_ns": "exposed wait",
-    "exposed_transfer_ns": "exposed transfer",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle time",
-    "unexplained_ns": "unexplained time",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +100,9 @@ def _explain_change(comparison: Comparison, sure: Sequence[Finding], asked: Sequ
     if cause is not None:
         return f", because {cause.sentence}"
     term, change = max(_ledger_delta(comparison).items(), key=lambda item: item[1])
-    most = f"most of it is {_TERMS[term]} (+{format_ns(change)})" if change > 0 else "no term of it grew"
+    most = (
+        f"most of it is {LEDGER_NAMES[term]} (+{format_ns(change)})" if change > 0 else "no term of it grew"
+    )
     return f"; {'no finding explains it' if sure else 'no cause found'}; {most}"
 
 

@@ -15,7 +15,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.time import Time, WindowPolicy
+from zprof.model.time import LEDGER_NAMES, Time, WindowPolicy
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
 from zprof.rules.rule import Rule, list_untested
@@ -27,12 +27,7 @@ _IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, 
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
 _COMMUNICATION = _EXPOSED[:2]
-_LOST_TERMS = {
-    "exposed_wait_ns": "exposed wait",
-    "exposed_transfer_ns": "exposed transfer",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle",
-}
+_LOST_TERMS = {term: LEDGER_NAMES[term] for term in (*_EXPOSED, "idle_ns")}
 #: With more than this share of the step idle and no cause found, the verdict is not "ok".
 _IDLE_RATIO = 0.5
 #: Minimum share of the step for a loss to be named.

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from zprof.model.tenants import Tenant
-from zprof.reports.presenters.time_figures import LEDGER
+from zprof.model.time import LEDGER_NAMES
 from zprof.run.live import LiveRank, LiveState
 from zprof.run.manifest import PlannedSteps
 from zprof.tui.figures import Aggregation, Figure, Unit, figure
@@ -117,7 +117,7 @@ def build_ledger_table(seen: LiveSnapshot) -> Table:
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
-    lines += [_build_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER]
+    lines += [_build_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER_NAMES.items()]
     return Table(
         name="live ledger",
         title="where a step goes",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.time import LEDGER_TERMS
+from zprof.model.time import LEDGER_NAMES, LEDGER_TERMS
 from zprof.tui.metric_help.metric import MAX_ROWS, Indices, MetricHelp, Rows, find_entry, pick_top_rows
 
 _COLLECTIVE = (
@@ -70,7 +70,7 @@ _LEDGER_TERMS = {
         rows=make_step_rows("wall_ns"),
     ),
     "compute_ns": _TermHelp(
-        title="compute",
+        title=LEDGER_NAMES["compute_ns"],
         says="When the rank computes: kernels of the device that are no communication, on a CPU rank "
         "operators of the main thread. Two at once count once; computing hides what runs beside it.",
         formula="length of the union of computing spans within the step, mean over steps",
@@ -78,7 +78,7 @@ _LEDGER_TERMS = {
         rows=make_step_rows("compute_ns"),
     ),
     "exposed_wait_ns": _TermHelp(
-        title="exposed wait",
+        title=LEDGER_NAMES["exposed_wait_ns"],
         says="When the rank does nothing but wait in a collective in which another rank has not arrived: no "
         "byte moves yet. A late rank costs it, not the link.",
         formula="time in collectives before the last rank starts, outside of compute",
@@ -86,7 +86,7 @@ _LEDGER_TERMS = {
         rows=make_collective_rows("exposed_wait_ns"),
     ),
     "exposed_transfer_ns": _TermHelp(
-        title="exposed transfer",
+        title=LEDGER_NAMES["exposed_transfer_ns"],
         says="When the rank does nothing but stand in a collective in which all ranks are: bytes move and "
         "nothing is computed. Hiding it under compute, fewer bytes or a faster link saves it.",
         formula="time in collectives from the last rank's start on, outside of compute",
@@ -94,14 +94,14 @@ _LEDGER_TERMS = {
         rows=make_collective_rows("exposed_transfer_ns"),
     ),
     "exposed_memcpy_ns": _TermHelp(
-        title="exposed copies",
+        title=LEDGER_NAMES["exposed_memcpy_ns"],
         says="When the device only copies or fills memory: neither a kernel nor a collective runs.",
         formula="time in copies and fills outside of compute and collectives",
         inputs=("memcpy_ns", "wall_ns"),
         rows=make_step_rows("exposed_memcpy_ns"),
     ),
     "idle_ns": _TermHelp(
-        title="idle",
+        title=LEDGER_NAMES["idle_ns"],
         says="The rest: nothing computes, no collective is waited for, no copy runs. On a device the host "
         "has not given it work; on a CPU rank it is Python, launches, waking up.",
         formula="idle = wall - compute - exposed wait - exposed transfer - exposed copies - unexplained",
@@ -109,7 +109,7 @@ _LEDGER_TERMS = {
         rows=select_host_rows,
     ),
     "unexplained_ns": _TermHelp(
-        title="unexplained",
+        title=LEDGER_NAMES["unexplained_ns"],
         says="Where the trace is silent: before its first and after its last event, in waits for which no "
         "collective was seen to run, in communication kernels that no collective stands for.",
         formula="time outside of all events that are known, within the step",
@@ -192,9 +192,6 @@ def _make_help(stem: str) -> tuple[MetricHelp, ...]:
 TIME: tuple[MetricHelp, ...] = (*_make_help("time.per_rank[]"), *_make_help("comparison.baseline_time[]"))
 
 
-_STEP_TERMS = (
-    "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns",
-)  # fmt: skip
 _COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
 
 
@@ -220,8 +217,8 @@ def _make_step_collectives(by: Sequence[str]) -> Rows:
 
 
 def _step_help(leaf: str, title: str, says: str, *, rows: Rows = _select_step) -> MetricHelp:
-    inputs = _STEP_TERMS if leaf == "wall_ns" else ("wall_ns",)
-    formula = _SUM if leaf in ("wall_ns", *_STEP_TERMS) else ""
+    inputs = LEDGER_TERMS if leaf == "wall_ns" else ("wall_ns",)
+    formula = _SUM if leaf in ("wall_ns", *LEDGER_TERMS) else ""
     return MetricHelp(
         leaf=f"time.steps[].{leaf}", title=title, says=says, formula=formula, inputs=inputs, rows=rows
     )

@@ -9,8 +9,9 @@ from itertools import accumulate
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
 from zprof.model.report import Report, VerdictStatus
+from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import grouped_gaps
-from zprof.reports.presenters.time_figures import LEDGER, ledger, per, step_change_ns
+from zprof.reports.presenters.time_figures import ledger, per, step_change_ns
 from zprof.reports.presenters.time_words import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
 from zprof.tui.session import LoadedRun
@@ -194,7 +195,7 @@ def _unclaimed(loaded: LoadedRun) -> list[Line]:
     ranks = [entry.rank for entry in loaded.report.time.per_rank]
     rank = loaded.report.unclaimed_rank
     on = "" if rank is None else f" on rank {rank}"
-    says = f"of a step{on}, by no finding; mostly {dict(LEDGER).get(most, most)}"
+    says = f"of a step{on}, by no finding; mostly {LEDGER_NAMES.get(most, most)}"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=Aggregation.SUM)
     whole = f"time.per_rank[{ranks.index(rank)}].wall_ns" if rank in ranks else "time.per_rank[*].wall_ns"
     step = figure(loaded.tree, Unit.NS, whole, how=Aggregation.LARGEST)
@@ -264,7 +265,7 @@ def _format_title(report: Report, *, compared: bool) -> str:
 
 def select_terms(report: Report) -> list[str]:
     """Return the terms that are not shown as 0.0 ms, by time, or with a baseline by increase."""
-    names = {name: term for term, name in LEDGER}
+    names = {name: term for term, name in LEDGER_NAMES.items()}
     rows = [
         (row.this_ns if row.change_ns is None else row.change_ns, row)
         for row in ledger(report)
@@ -279,7 +280,7 @@ def layout_bars(report: Report, terms: list[str]) -> Mapping[str, tuple[tuple[st
     The step's bar stacks all terms, or with a baseline shows its change from 0.
     """
     rows = {row.name: row for row in ledger(report)}
-    names = dict(LEDGER)
+    names = LEDGER_NAMES
     compared = step_change_ns(report) is not None
     sizes = [(rows[names[term]].change_ns if compared else rows[names[term]].this_ns) or 0 for term in terms]
     ends = list(accumulate(sizes))
@@ -321,7 +322,7 @@ def _build_term(
 
 def _name_term(report: Report, term: str) -> str:
     """Return the term's name, with "at least" or "at most" if wait and transfer could not be separated."""
-    name = dict(LEDGER)[term]
+    name = LEDGER_NAMES[term]
     mark = bounds(report.time.per_rank).get(name)
     return f"{name}, {_BOUND[mark]}" if mark else name
 

@@ -5,9 +5,9 @@ The tables have measured, modelled and predicted values.
 
 from zprof.model.errors import ZprofError
 from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, PredictedFigure, Prediction
 from zprof.reports.presenters.memory_figures import largest_rank
-from zprof.reports.presenters.time_figures import LEDGER
 from zprof.tui.figures import Aggregation, Figure, ModelFigure, Unit, figure
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import shorten_tenant
@@ -154,7 +154,10 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     """Return the ledger terms and the step that they sum to, as means over ranks."""
     report = loaded.report
     compared = bool(report.comparison and report.comparison.baseline_time)
-    rows = [(PlanRow(part="step", name=term, title=name, unit=Unit.MS), Mark.PLAIN) for term, name in LEDGER]
+    rows = [
+        (PlanRow(part="step", name=term, title=name, unit=Unit.MS), Mark.PLAIN)
+        for term, name in LEDGER_NAMES.items()
+    ]
     rows.append((PlanRow(part="step", name=_STEP, title="= step", unit=Unit.MS), Mark.TITLE))
     lines = []
     for row, mark in rows:
