@@ -14,6 +14,8 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
+from zprof.collectors.torch_private import PREPARE_TRACE, START_TRACE, disable_profiler, is_profiler_running
+
 BUSY = "another torch profiler is running: record without it"
 TAKEN = "the program ran its own torch profiler within the window"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -56,8 +58,7 @@ class ProfilerSession:
         """Stop the profile in a fork of the recording process: its thread would record on without end."""
         self._watch.remove()
         if self._thread is not None and not self.taken and is_profiler_running():
-            torch._C._autograd._disable_profiler()
-            getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
+            disable_profiler()
         self._thread = None
 
     def _give_way(self) -> bool:
@@ -76,13 +77,6 @@ def activities() -> list[ProfilerActivity]:
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
     return activities
-
-
-def is_profiler_running() -> bool:
-    """Return whether a session is running on this thread or, as far as torch exposes it, on any."""
-    return bool(
-        getattr(autograd_profiler, "_is_profiler_enabled", False) or torch._C._autograd._profiler_enabled()
-    )
 
 
 @contextmanager
@@ -111,7 +105,7 @@ class _StartWatch:
     def install(self) -> None:
         """Patch the profiler's methods. A torch without these methods is not watched."""
         kind = autograd_profiler.profile
-        prepare, start = getattr(kind, "_prepare_trace", None), getattr(kind, "_start_trace", None)
+        prepare, start = getattr(kind, PREPARE_TRACE, None), getattr(kind, START_TRACE, None)
         if prepare is None or start is None:
             return
 
@@ -126,8 +120,8 @@ class _StartWatch:
             return start(profile)
 
         for name, original, wrapper in (
-            ("_prepare_trace", prepare, first_prepare),
-            ("_start_trace", start, first_start),
+            (PREPARE_TRACE, prepare, first_prepare),
+            (START_TRACE, start, first_start),
         ):
             setattr(kind, name, wrapper)
             self._patched.append((name, original, wrapper))

@@ -1,6 +1,6 @@
-"""Wrap the parts of torch that zprof needs and that have no public name: the stacks of dispatch modes and
-saved-tensor hooks, the compiler's skip list, the default store, and the methods of ``ProcessGroup`` that
-launch a collective.
+"""Everything that zprof's collectors use of torch under a private name; no other collector uses one.
+
+A new version of torch that renames or drops something is handled here.
 
 zprof's modes and hooks are entered below those of the program and removed from there: a window may start or
 end within a ``with`` block of the program (``FlopCounterMode()``, ``save_on_cpu()`` around a step), which
@@ -8,12 +8,18 @@ pops the top of the stack when it exits. So the upper entries are popped for a m
 between, and pushed back.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._subclasses import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
+from torch.autograd import profiler as autograd_profiler
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 #: Flags that a mode restores when it exits, and their values once zprof's mode is entered (None: unchanged).
 _MODE_FLAGS = {
@@ -23,6 +29,24 @@ _MODE_FLAGS = {
 }
 _torch_c: Any = torch._C
 _autograd: Any = torch._C._autograd
+_profiler: Any = torch._C._profiler
+
+#: Return the number of the backward pass that runs on this thread; -1 outside of one.
+current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
+#: Return the node of the backward pass that runs on this thread.
+current_autograd_node: Callable[[], Any] = _torch_c._current_autograd_node
+#: Return the number that the next node of the forward gets.
+next_sequence_number: Callable[[], int] = _autograd._get_sequence_nr
+#: Gather the stack of this thread; ``symbolize_stacks`` resolves gathered stacks to frames.
+gather_stack: Callable[..., Any] = _profiler.gather_traceback
+symbolize_stacks: Callable[[Sequence[Any]], list[Any]] = _profiler.symbolize_tracebacks
+DisableTorchDispatch: Any = _torch_c._DisableTorchDispatch
+#: ``__torch_dispatch__`` of a class that does not dispatch.
+NO_DISPATCH: Any = _torch_c._disabled_torch_dispatch_impl
+#: Descriptor of ``ctx.saved_tensors`` in backward functions.
+SAVED_TENSORS: Any = _torch_c._FunctionBase.saved_tensors
+#: Tag of allocations among the profiler's events.
+ALLOCATION_EVENT: Any = _profiler._EventType.Allocation
 
 
 def enter_mode_below(mode: TorchDispatchMode) -> None:
@@ -70,6 +94,122 @@ def leave_saving_anywhere(pack: Any) -> bool:
     if found:
         _autograd._pop_saved_tensors_default_hooks()
     _put_hooks_back(above)
+    return found
+
+
+class SavingFunctions(NamedTuple):
+    """torch's functions that disable, enable and push saved-tensor hooks."""
+
+    disable: Callable[..., None]
+    enable: Callable[[], None]
+    push: Callable[[Any, Any], None]
+
+
+def top_saving_hooks() -> tuple[Any, Any] | None:
+    """Return the innermost pack and unpack hook of this thread."""
+    top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
+    return top
+
+
+def get_saving_functions() -> SavingFunctions:
+    """Return the functions in use."""
+    return SavingFunctions(
+        _autograd._saved_tensors_hooks_disable,
+        _autograd._saved_tensors_hooks_enable,
+        _autograd._push_saved_tensors_default_hooks,
+    )
+
+
+def set_saving_functions(functions: SavingFunctions) -> None:
+    """Replace the functions, or restore them."""
+    _autograd._saved_tensors_hooks_disable = functions.disable
+    _autograd._saved_tensors_hooks_enable = functions.enable
+    _autograd._push_saved_tensors_default_hooks = functions.push
+
+
+def is_outside_modes() -> bool:
+    """Return whether no dispatch mode or saved-tensor hook is active on this thread."""
+    return torch._C._len_torch_dispatch_stack() == 0 and top_saving_hooks() is None
+
+
+def get_run_backward() -> Callable[..., Any]:
+    """Return the function through which ``backward()`` and ``grad()`` run."""
+    run: Callable[..., Any] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    return run
+
+
+def set_run_backward(run: Callable[..., Any]) -> None:
+    """Replace the function through which ``backward()`` and ``grad()`` run."""
+    setattr(torch.autograd, "_engine_run_backward", run)  # noqa: B010, mypy does not know the name
+
+
+def process_group_class() -> Any:
+    """Return torch's ``ProcessGroup``; None if torch was built without distributed."""
+    return getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)
+
+
+def work_class() -> Any:
+    """Return torch's ``Work``; None if torch was built without distributed."""
+    return getattr(getattr(torch._C, "_distributed_c10d", None), "Work", None)
+
+
+def make_fake_store() -> Any:
+    """Return a store for the backend "fake", whose collectives move nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    return FakeStore()
+
+
+def is_profiler_running() -> bool:
+    """Return whether a profiler is running on this thread or, as far as torch exposes it, on any."""
+    return bool(getattr(autograd_profiler, "_is_profiler_enabled", False) or _autograd._profiler_enabled())
+
+
+def disable_profiler() -> None:
+    """Stop the running profiler without reading what it recorded."""
+    _autograd._disable_profiler()
+    getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
+
+
+#: Methods of ``torch.autograd.profiler.profile`` that prepare and start a session.
+PREPARE_TRACE, START_TRACE = "_prepare_trace", "_start_trace"
+
+
+def profile_all_threads_config() -> Any:
+    """Return the profiler's config that records all threads.
+
+    Raises:
+        AttributeError, TypeError: this torch has no such option.
+    """
+    return _profiler._ExperimentalConfig(profile_all_threads=True)
+
+
+def has_cuda_context(index: int) -> bool | None:
+    """Return whether this process has a context on the device; None if this torch cannot tell."""
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return None if ask is None else bool(ask(index))
+
+
+def is_cuda_history_recorded() -> bool:
+    """Return whether the CUDA allocator records its history."""
+    return bool(_torch_c._cuda_isHistoryEnabled())
+
+
+def record_cuda_history(max_entries: int) -> None:
+    """Let the CUDA allocator record every allocation and free with its Python stack."""
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context="alloc", stacks="python", max_entries=max_entries
+    )
+
+
+def stop_cuda_history() -> None:
+    """Stop the recording of the CUDA allocator's history."""
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def take_cuda_snapshot() -> Mapping[str, Any]:
+    """Return the state of the CUDA allocator and its history."""
+    found: Mapping[str, Any] = torch.cuda.memory._snapshot()
     return found
 
 

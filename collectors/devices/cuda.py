@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import torch
 
+from zprof.collectors.torch_private import has_cuda_context
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIdentity:
@@ -71,8 +73,8 @@ class TorchCuda:
             return None
 
     def _has_context(self, index: int) -> bool:
-        asks = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-        return bool(asks(index)) if asks is not None else bool(self.reserved_bytes(index))
+        known = has_cuda_context(index)
+        return bool(self.reserved_bytes(index)) if known is None else known
 
 
 def _bus_id(properties: Any) -> str | None:

@@ -20,7 +20,7 @@ from zprof.collectors.devices.nvml import LoadLibrary, has_nvidia_driver, load_p
 from zprof.collectors.devices.probe import make_memory_queries
 from zprof.collectors.devices.sampler import DeviceSampler, SampleReason, SamplingPace
 from zprof.collectors.kineto.process_groups import format_ranks
-from zprof.collectors.torch_private import COLLECTIVE_METHODS
+from zprof.collectors.torch_private import COLLECTIVE_METHODS, process_group_class
 from zprof.model.gaps import Gap, GapKind
 
 
@@ -125,7 +125,7 @@ class GroupWatch:
 
     def __init__(self, read: TakeSample, methods_of: type | None = None) -> None:
         self._read = read
-        self._home = methods_of or _process_group_class()
+        self._home = methods_of or process_group_class()
         self._wrappers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._seen: set[str] = set()
         self._names: dict[str, str] = {}
@@ -221,10 +221,6 @@ class GroupWatch:
         """Return the sorted ranks; a second group over the same ranks has its own name appended."""
         ranks = format_ranks(dist.get_process_group_ranks(group))
         return f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
-
-
-def _process_group_class() -> Any:
-    return torch._C._distributed_c10d.ProcessGroup if dist.is_available() else None
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:

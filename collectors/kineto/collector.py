@@ -17,6 +17,7 @@ import torch
 from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.collectors.torch_private import profile_all_threads_config, work_class
 from zprof.model.gaps import Gap, GapKind
 
 
@@ -80,7 +81,7 @@ class KinetoCollector:
 
     def _all_threads(self) -> Any:
         try:
-            return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+            return profile_all_threads_config()
         except (AttributeError, TypeError):
             self._gaps.append(_make_main_thread_gap())
             return None
@@ -135,7 +136,7 @@ class WaitRanges:
         Raises:
             RuntimeError: this torch has no ``Work.wait`` to wrap.
         """
-        work = _work_class()
+        work = work_class()
         if work is None:
             raise RuntimeError("this torch has no Work.wait to watch")
         self._original = work.wait
@@ -146,7 +147,7 @@ class WaitRanges:
     def remove(self) -> None:
         """Restore the original method; a wrapper that has been wrapped since stays and becomes inactive."""
         self._active = False
-        work = _work_class()
+        work = work_class()
         if work is not None and self._wrapper is not None and work.wait is self._wrapper:
             work.wait = self._original
         self._wrapper = None
@@ -159,8 +160,3 @@ class WaitRanges:
                 return original(*arguments, **options)
 
         return wait
-
-
-def _work_class() -> Any:
-    module = getattr(torch._C, "_distributed_c10d", None)
-    return getattr(module, "Work", None)

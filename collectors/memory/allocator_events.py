@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.profiler import profile
 
 from zprof.collectors.memory.collective_works import CollectiveWork
 from zprof.collectors.memory.log import Birth
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.collectors.torch_private import ALLOCATION_EVENT
 from zprof.model.collectives import OPERATOR_PREFIXES
 
 
@@ -76,10 +76,9 @@ class AllocatorEvents:
 def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
     """Yield allocation events with their operator: the enclosing collective, else the innermost operator."""
     pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
-    memory = torch._C._profiler._EventType.Allocation
     while pending:
         event, operator = pending.pop()
-        if event.tag == memory:
+        if event.tag == ALLOCATION_EVENT:
             yield event, operator
             continue
         name = operator if _is_collective(operator) else event.name

@@ -12,12 +12,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import torch
-import torch.distributed as dist
-
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
-from zprof.collectors.torch_private import COLLECTIVE_METHODS
+from zprof.collectors.torch_private import COLLECTIVE_METHODS, process_group_class
 
 PENDING_TIMEOUT_S = 5.0
 _MIN_WAIT_S = 0.001
@@ -48,9 +45,9 @@ class WorkPatch:
 
     def install(self) -> None:
         """Install the wrappers, if torch was built with distributed."""
-        if not dist.is_available():
+        group = process_group_class()
+        if group is None:
             return
-        group = torch._C._distributed_c10d.ProcessGroup
         for name in COLLECTIVE_METHODS:
             original = group.__dict__.get(name)
             if original is not None:
@@ -81,7 +78,7 @@ class WorkPatch:
     def remove(self) -> None:
         """Restore the original methods."""
         for name, original in self._originals.items():
-            setattr(torch._C._distributed_c10d.ProcessGroup, name, original)
+            setattr(process_group_class(), name, original)
         self._originals.clear()
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:

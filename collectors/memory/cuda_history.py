@@ -16,6 +16,12 @@ import torch
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
+from zprof.collectors.torch_private import (
+    is_cuda_history_recorded,
+    record_cuda_history,
+    stop_cuda_history,
+    take_cuda_snapshot,
+)
 from zprof.model.gaps import Gap, GapKind
 
 #: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
@@ -53,22 +59,19 @@ class TorchCudaMemory:
 
     def is_recorded(self) -> bool:
         """See :class:`CudaMemory`."""
-        return bool(torch._C._cuda_isHistoryEnabled())
+        return is_cuda_history_recorded()
 
     def record(self, max_entries: int) -> None:
         """See :class:`CudaMemory`."""
-        torch.cuda.memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=max_entries
-        )
+        record_cuda_history(max_entries)
 
     def snapshot(self) -> Mapping[str, Any]:
         """See :class:`CudaMemory`."""
-        found: Mapping[str, Any] = torch.cuda.memory._snapshot()
-        return found
+        return take_cuda_snapshot()
 
     def end(self) -> None:
         """See :class:`CudaMemory`."""
-        torch.cuda.memory._record_memory_history(enabled=None)
+        stop_cuda_history()
 
 
 class CudaHistory:

@@ -8,20 +8,22 @@ import functools
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch._subclasses import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.saved_tensors import PackWatch
 from zprof.collectors.memory.storages import PLAIN, StorageTracker
-from zprof.collectors.torch_private import skip_in_compiler
+from zprof.collectors.torch_private import (
+    NO_DISPATCH,
+    FakeTensor,
+    FunctionalTensor,
+    HigherOrderOperator,
+    TorchDispatchMode,
+    skip_in_compiler,
+)
 from zprof.model.tenants import Tenant
 
 _Tensor = torch.Tensor
 #: ``__torch_dispatch__`` of a subclass without its own: torch still calls it below some calls (``.data``).
-_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 #: Tensors that torch traces with: they hold no bytes, and must not be dispatched to first.
 _TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -58,7 +60,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if types:
             for kind in types:
-                if kind not in PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
+                if kind not in PLAIN and kind.__torch_dispatch__ is not NO_DISPATCH:
                     return func(*args, **(kwargs or {})) if _is_traced(types) else NotImplemented
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._log.active:

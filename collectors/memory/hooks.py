@@ -17,7 +17,7 @@ from zprof.collectors.memory.owners import UNREDUCED
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saved_tensors import AnyPack, PackedTensor, PackWatch, SavedTensors
 from zprof.collectors.memory.storages import PLAIN, StorageTracker, find_nested_tensors, find_plain_tensors
-from zprof.collectors.torch_private import skip_in_compiler
+from zprof.collectors.torch_private import DisableTorchDispatch, skip_in_compiler
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import Phase
 
@@ -38,9 +38,6 @@ class OwnerScans(Protocol):
 
     def states(self, optimizer: torch.optim.Optimizer) -> None:
         """Handle the end of an optimizer step."""
-
-
-_DisableTorchDispatch = torch._C._DisableTorchDispatch
 
 
 class Hooks:
@@ -163,7 +160,7 @@ class Hooks:
                 self._log.fail("saved tensor", error)
         if tensor.is_leaf:  # no graph, no cycle; a ``.data`` that is swapped later is seen in the backward
             return tensor, tensor._version
-        with _DisableTorchDispatch():
+        with DisableTorchDispatch():
             return tensor.detach(), tensor._version
 
     def _watched(self, pack: AnyPack) -> AnyPack:

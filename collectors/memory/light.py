@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from zprof.collectors.memory.log import MemoryLog
 from zprof.collectors.memory.owners import GRADIENT, WEIGHT, OwnerScanner
 from zprof.collectors.memory.storages import StorageTracker, find_plain_tensors
+from zprof.collectors.torch_private import current_graph_task_id
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import Phase
 
@@ -130,7 +131,7 @@ class FirstStep:
         self._stepped.add(id(optimizer))
         if not (again or self._waited_for <= self._stepped):
             return
-        if torch._C._current_graph_task_id() == -1 and threading.get_ident() == self._thread:
+        if current_graph_task_id() == -1 and threading.get_ident() == self._thread:
             self.remove()
             self._over_at = len(self._log.phases)
             try:

@@ -21,6 +21,7 @@ from zprof.collectors.memory.storages import (
     find_nested_tensors,
     find_plain_tensors,
 )
+from zprof.collectors.torch_private import current_graph_task_id
 from zprof.model.tenants import Tenant
 
 Life = tuple[Storage, int]
@@ -119,7 +120,7 @@ class OwnerScanner:
 
     def begin_forward(self) -> None:
         """Release the gradients and states dropped since the last scan, when the model is called."""
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             return  # called within a backward, to recompute
         for key, reference in list(self._graded.items()):
             tensor = reference()
@@ -138,7 +139,7 @@ class OwnerScanner:
         An optimizer that steps within the backward (a per-parameter optimizer, say) does not scan the whole
         model: that would be done once for each parameter.
         """
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             self._optimized_gradients([optimizer])
             return
         self.gradients(optimizer)

@@ -8,16 +8,12 @@ module later map a node to the module that created it.
 import bisect
 import time
 
-import torch
-
 from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.torch_private import current_autograd_node, current_graph_task_id, next_sequence_number
 from zprof.model.training import Phase
 
 # Read at every birth and every module: attribute look-ups would be a quarter of the cost.
 _FORWARD, _BACKWARD, _OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OTHER
-_graph_task = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node
-_next_sequence_number = torch._C._autograd._get_sequence_nr
 
 
 class PhaseTracker:
@@ -32,7 +28,7 @@ class PhaseTracker:
 
     def enter_module(self, name: str) -> None:
         """Record the start of a module's forward."""
-        if _graph_task() != -1:
+        if current_graph_task_id() != -1:
             if not self._recomputing:
                 self.switch(_BACKWARD)  # its start is recorded, though it has allocated nothing yet
             self._recomputing += 1
@@ -63,12 +59,12 @@ class PhaseTracker:
     def locate(self) -> tuple[Phase, str | int | None]:
         """Return the current phase, and the module's name or the autograd node's number."""
         phase = self.phase
-        if (phase is _FORWARD or phase is _OTHER) and _graph_task() != -1:
+        if (phase is _FORWARD or phase is _OTHER) and current_graph_task_id() != -1:
             self.switch(_BACKWARD)
             phase = _BACKWARD
         if phase is not _BACKWARD:
             return phase, self._modules[-1] if self._modules else None
-        node = _autograd_node()
+        node = current_autograd_node()
         return phase, None if node is None else node._sequence_nr()
 
     def module_of(self, sequence: int) -> str | None:
@@ -77,4 +73,4 @@ class PhaseTracker:
         return self._entrances[index - 1][1] if index else None
 
     def _note(self, name: str | None) -> None:
-        self._entrances.append((_next_sequence_number(), name))
+        self._entrances.append((next_sequence_number(), name))

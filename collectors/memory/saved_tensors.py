@@ -15,7 +15,16 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.torch_private import enter_saving_below, leave_saving_anywhere, skip_in_compiler
+from zprof.collectors.torch_private import (
+    SAVED_TENSORS,
+    SavingFunctions,
+    enter_saving_below,
+    get_saving_functions,
+    leave_saving_anywhere,
+    set_saving_functions,
+    skip_in_compiler,
+    top_saving_hooks,
+)
 from zprof.model.training import Phase
 
 AnyPack = Callable[[Any], Any]
@@ -70,7 +79,7 @@ class SavedTensors:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved)
         self._saved_originals = SavedOriginals(unpack_saved, missed)
         self._suspended: set[int] = set()
-        self._originals: tuple[Any, Any, Any] | None = None
+        self._originals: SavingFunctions | None = None
 
     def install(self) -> None:
         """Hook autograd on this thread."""
@@ -83,9 +92,7 @@ class SavedTensors:
         self._suspended.clear()
         self._saved_originals.remove()
         if self._originals is not None:
-            torch._C._autograd._saved_tensors_hooks_disable = self._originals[0]
-            torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]
-            torch._C._autograd._push_saved_tensors_default_hooks = self._originals[2]
+            set_saving_functions(self._originals)
             self._originals = None
         return leave_saving_anywhere(self._pack)
 
@@ -102,34 +109,30 @@ class SavedTensors:
                 self._hooks.__enter__()
 
     def _is_on_top(self) -> bool:
-        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        top = top_saving_hooks()
         return top is not None and top[0] == self._pack
 
     def _wrap_switch(self) -> None:
-        disable = torch._C._autograd._saved_tensors_hooks_disable
-        enable = torch._C._autograd._saved_tensors_hooks_enable
-        push = torch._C._autograd._push_saved_tensors_default_hooks
+        originals = get_saving_functions()
 
         def disable_without_ours(message: str, fail_if_non_empty: bool = True) -> None:
             # Compiled code passes False: that forbids new hooks only, and those in place stay active.
             if fail_if_non_empty and self._originals is not None and self._is_on_top():
                 self._hooks.__exit__()
                 self._suspended.add(threading.get_ident())
-            disable(message, fail_if_non_empty)
+            originals.disable(message, fail_if_non_empty)
 
         def enable_with_ours() -> None:
-            enable()
+            originals.enable()
             if threading.get_ident() in self._suspended:
                 self._suspended.discard(threading.get_ident())
                 self._hooks.__enter__()
 
         def push_watched(pack: AnyPack, unpack: Callable[[Any], Any]) -> None:
-            push(pack if pack == self._pack else self._watched(pack), unpack)
+            originals.push(pack if pack == self._pack else self._watched(pack), unpack)
 
-        self._originals = disable, enable, push
-        torch._C._autograd._saved_tensors_hooks_disable = disable_without_ours
-        torch._C._autograd._saved_tensors_hooks_enable = enable_with_ours
-        torch._C._autograd._push_saved_tensors_default_hooks = push_watched  # type: ignore[assignment]
+        self._originals = originals
+        set_saving_functions(SavingFunctions(disable_without_ours, enable_with_ours, push_watched))
 
 
 def unpack_saved(packed: PackedTensor) -> torch.Tensor:
@@ -168,10 +171,9 @@ class SavedOriginals:
         """Set the property on the class that all contexts share; its base has torch's own."""
         if _NAME in BackwardCFunction.__dict__:  # already patched by another library
             return
-        read: Any = torch._C._FunctionBase.saved_tensors
 
         def saved_tensors(context: Any) -> Any:
-            found = read.__get__(context)
+            found = SAVED_TENSORS.__get__(context)
             return found if _is_compiling() or not found else self._originals(context, found)
 
         self._patch = property(saved_tensors)

@@ -17,13 +17,12 @@ import torch
 
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.torch_private import skip_in_compiler
+from zprof.collectors.torch_private import FakeTensor, gather_stack, skip_in_compiler
 from zprof.model.tenants import Tenant
 
 GATHERED = Role(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")
 
 _now_ns = time.time_ns
-_gather_stack = torch._C._profiler.gather_traceback
 
 #: Value of ``stack_from_bytes`` with which no allocation gets a stack.
 NO_STACKS = sys.maxsize
@@ -116,7 +115,7 @@ class StorageTracker:
         stack = None
         if size >= self._stack_from_bytes and operator is not None:
             # Code objects and positions only, no frames: 0.3 us, and nothing is kept alive.
-            stack = _gather_stack(True, False, False)
+            stack = gather_stack(True, False, False)
         if operator is None and not before_window:
             operator = self._otherwise
         log.birth_rows.append(
@@ -160,7 +159,7 @@ def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     flatten = getattr(value, "__tensor_flatten__", None)
     if flatten is not None:
         return [plain for name in flatten()[0] for plain in find_plain_tensors(getattr(value, name))]
-    if isinstance(value, torch._subclasses.FakeTensor) or value.layout is not torch.strided:
+    if isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return ()
     return (value,)
 

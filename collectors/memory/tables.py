@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from zprof.collectors.memory.allocator_events import Allocation
 from zprof.collectors.memory.log import Birth, MemoryLog
 from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.torch_private import symbolize_stacks
 from zprof.model.training import Phase
 
 #: Frames kept per stack, innermost first.
@@ -47,7 +46,7 @@ class AllocationStacks:
         gathered = [(birth.generation, birth.stack) for birth in births if birth.stack is not None]
         for begin in range(0, len(gathered), _BATCH):
             batch = gathered[begin : begin + _BATCH]
-            named = torch._C._profiler.symbolize_tracebacks([stack for _, stack in batch])
+            named = symbolize_stacks([stack for _, stack in batch])
             for (generation, _), frames in zip(batch, named, strict=True):
                 kept = tuple(itertools.islice(filter_program_frames(frames), MAX_FRAMES))
                 if kept:

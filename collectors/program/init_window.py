@@ -19,6 +19,7 @@ from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.program.discovery import Trained
 from zprof.collectors.schedule import Window
+from zprof.collectors.torch_private import is_outside_modes
 from zprof.model.gaps import Gap, GapKind
 
 MAX_ROWS = 1_000_000
@@ -106,7 +107,7 @@ class InitWindow:
         return registered
 
     def _registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
-        if not self._thread and not self._closed.is_set() and _is_outside_modes():
+        if not self._thread and not self._closed.is_set() and is_outside_modes():
             self._begin()
         self.check()
         if self._collector is not None and not self._over_limit:
@@ -142,15 +143,6 @@ class InitWindow:
         self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
         self._guard.gaps.extend(collector.gaps())
-
-
-def _is_outside_modes() -> bool:
-    """Return whether no dispatch mode or saved-tensor hook is active.
-
-    A mode entered inside one of the program would be left in its place.
-    """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return torch._C._len_torch_dispatch_stack() == 0 and hooks is None
 
 
 def _make_cut_short_gap(how_far: str) -> Gap:

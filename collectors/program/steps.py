@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from zprof.collectors.torch_private import current_graph_task_id, get_run_backward, set_run_backward
+
 #: Key of all optimizers that step within the backward pass.
 BACKWARD = "backward"
 Before = Callable[[torch.optim.Optimizer], None]
@@ -43,17 +45,17 @@ class OptimizerSteps:
         Raises:
             AttributeError: this torch wraps its optimizers in another way.
         """
-        optimizer, autograd = torch.optim.Optimizer, torch.autograd
-        wrap_step, run_backward = optimizer.profile_hook_step, autograd._engine_run_backward  # type: ignore[attr-defined]
+        optimizer = torch.optim.Optimizer
+        wrap_step, run_backward = optimizer.profile_hook_step, get_run_backward()
         self._watching = True
         watched_backward = self._watched_backward(run_backward)
         setattr(optimizer, "profile_hook_step", staticmethod(self._wrapping(wrap_step)))  # noqa: B010
-        setattr(autograd, "_engine_run_backward", watched_backward)  # noqa: B010
+        set_run_backward(watched_backward)
 
         def undo() -> None:
             setattr(optimizer, "profile_hook_step", staticmethod(wrap_step))  # noqa: B010
-            if autograd._engine_run_backward is watched_backward:  # type: ignore[attr-defined]
-                setattr(autograd, "_engine_run_backward", run_backward)  # noqa: B010
+            if get_run_backward() is watched_backward:
+                set_run_backward(run_backward)
 
         self._undo.append(undo)
         for kind in _iter_subclasses(torch.optim.Optimizer):
@@ -106,7 +108,7 @@ class OptimizerSteps:
         return result
 
     def _stepped(self, optimizer: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             self._stepped_in_backward = True
         else:
             self._after(id(optimizer))
@@ -115,7 +117,7 @@ class OptimizerSteps:
         @functools.wraps(run)
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             result = run(*args, **kwargs)
-            if self._watching and torch._C._current_graph_task_id() == -1:
+            if self._watching and current_graph_task_id() == -1:
                 if self._stepped_in_backward:
                     self._stepped_in_backward = False
                     self._after(BACKWARD)

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from zprof.collectors.torch_private import FakeTensorMode, current_graph_task_id
 from zprof.integrations.planning.child_process import Tell
 from zprof.integrations.planning.storage_ledger import StorageLedger, StorageLife, find_tensors, tap_storages
 from zprof.integrations.planning.user_model import differentiable_output, find_builder, first_line
@@ -219,11 +219,11 @@ class _UnitWatch:
             self.seen[ROOT].early_gradient_elements += elements
 
     def _saved(self, life: StorageLife) -> None:
-        if torch._C._current_graph_task_id() == -1:
+        if current_graph_task_id() == -1:
             self.seen[self._running[-1]].saved.append(life)
 
     def _enter(self, name: str, module: nn.Module, arguments: Any, named: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             return  # this is a recomputation
         self._close_forward()
         self._running.append(name)
@@ -231,7 +231,7 @@ class _UnitWatch:
         self.seen[name].checkpoint_bytes += sum(life.bytes for life in inputs)
 
     def _leave(self, name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             return
         self._close_forward()
         self._running.pop()

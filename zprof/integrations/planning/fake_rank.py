@@ -14,10 +14,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 
+from zprof.collectors.torch_private import FakeTensor, FakeTensorMode, make_fake_store
 from zprof.model.errors import BadInput
 from zprof.model.job import ElementBytes, Job
 from zprof.reference_engine import engine
@@ -148,7 +147,7 @@ class Rank:
 @contextmanager
 def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
     """Yield rank 0's mesh in a group whose collectives do nothing; make it before any fake tensors."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=dp * mp)
+    dist.init_process_group("fake", store=make_fake_store(), rank=0, world_size=dp * mp)
     try:
         mesh = make_mesh(NativeComm, dp=dp, mp=mp)
         try:

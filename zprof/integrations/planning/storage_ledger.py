@@ -21,8 +21,13 @@ from unittest import mock
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from zprof.collectors.torch_private import (
+    TorchDispatchMode,
+    current_graph_task_id,
+    get_saving_functions,
+    set_saving_functions,
+)
 from zprof.model.tenants import DISPLAY_ORDER, PRECEDENCE, Tenant
 
 _PRECEDENCE = {tenant: rank for rank, tenant in enumerate(PRECEDENCE)}
@@ -215,9 +220,9 @@ def tap_storages(ledger: StorageLedger) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", _resize(ledger)))
         stack.enter_context(saved_tensors_hooks(_pack(ledger), lambda tensor: tensor))
-        native = torch._C._autograd
-        push = _push(ledger, native._push_saved_tensors_default_hooks)
-        stack.enter_context(mock.patch.object(native, "_push_saved_tensors_default_hooks", push))
+        saving = get_saving_functions()
+        set_saving_functions(saving._replace(push=_push(ledger, saving.push)))
+        stack.callback(set_saving_functions, saving)
         stack.enter_context(_Operators(ledger))
         yield
 
@@ -252,7 +257,7 @@ def _watch_pack(ledger: StorageLedger, pack: Callable[[Any], Any]) -> Callable[[
     def watched(tensor: Any) -> Any:
         kept = pack(tensor)
         # A recomputation's saved tensors are freed as soon as they are used.
-        if torch._C._current_graph_task_id() == -1:
+        if current_graph_task_id() == -1:
             for each in _kept_tensors(kept, _MAX_DEPTH):
                 ledger.claim(each, Tenant.ACTIVATIONS)
         return kept

@@ -14,6 +14,7 @@ import msgspec
 import torch
 from torch import nn
 
+from zprof.collectors.torch_private import current_graph_task_id
 from zprof.integrations.planning.child_process import Tell
 from zprof.integrations.planning.fake_rank import (
     Rank,
@@ -134,7 +135,7 @@ def _named_places(ledger: StorageLedger, rank: Rank) -> Iterator[None]:
 
 
 def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return current_graph_task_id() != -1
 
 
 class _UnitPlace:
