@@ -54,7 +54,7 @@ class HostTransfer:
             place.copy_(source)
             return
         current = torch.cuda.current_stream(source.device)
-        self._wait_for_the_last(current)
+        self._wait_for_last(current)
         if self._stream is None:
             self._stream = torch.cuda.Stream(source.device)  # type: ignore[no-untyped-call]
         # After all work queued on the current stream: what made the source, and what last read the place.
@@ -66,11 +66,11 @@ class HostTransfer:
     def load(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
         """See :class:`Transfer`."""
         if device.type != "cpu":
-            self._wait_for_the_last(torch.cuda.current_stream(device))
+            self._wait_for_last(torch.cuda.current_stream(device))
         loaded = torch.empty(place.shape, dtype=place.dtype, device=device)
         return loaded.copy_(place, non_blocking=True)
 
-    def _wait_for_the_last(self, current: torch.cuda.Stream) -> None:
+    def _wait_for_last(self, current: torch.cuda.Stream) -> None:
         # The source is held until the current stream waits for its copy: only then may its memory be reused.
         # So at most one checkpoint is in flight, and record_stream(), which delays reuse unpredictably, is
         # not needed.

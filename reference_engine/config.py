@@ -114,14 +114,14 @@ class ZeroConfig:
             raise ValueError(f"stage is {self.stage!r}; it must be 0, 1, 2 or 3")
         self._check_dtypes()
         self._check_choices()
-        for name, least in (
+        for name, minimum in (
             ("micro_batches", 1),
             ("forward_prefetch", 0),
             ("backward_prefetch", 0),
             ("reduce_buckets", 1),
             ("alignment", 1),
         ):
-            _check_at_least(name, getattr(self, name), least)
+            _check_at_least(name, getattr(self, name), minimum)
         if self.constant_buffers is not None:
             _check_at_least("constant_buffers", self.constant_buffers, 1)
         self._check_adamw()
@@ -165,6 +165,6 @@ class ZeroConfig:
             raise ValueError(f"clip_norm is {self.clip_norm!r}; it must be above 0")
 
 
-def _check_at_least(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+def _check_at_least(name: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, {minimum} or more")

@@ -161,10 +161,10 @@ def _assemble(
         reduce_each=config.reduces_each_micro_batch,
         overlap=config.overlap_reduce,
         backward=backward,
-        settle=gradients.settle,
+        wait_pending=gradients.wait_pending,
     )
     backward.watch(model)
-    watch = InputWatch(module_units, backward, on_over=reducer.unit_over)
+    watch = InputWatch(module_units, backward, on_end=reducer.unit_ended)
     schedule = (watch, _make_parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = collect_facts(flat, config, comm.world_size)

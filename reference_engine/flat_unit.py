@@ -125,7 +125,7 @@ class FlatUnit:
             self._present = False
             self._hide()
 
-    def touched(self, parameter: nn.Parameter) -> None:
+    def on_access(self, parameter: nn.Parameter) -> None:
         """Handle the use of a parameter without values: wait for its gather, or raise if there is none."""
         if not self.policy.shard_parameters:
             self.wait()
@@ -365,7 +365,7 @@ _NEEDS_NO_VALUES = frozenset(
 class ParameterOwner(Protocol):
     """The unit that owns absent parameters."""
 
-    def touched(self, parameter: nn.Parameter) -> None:
+    def on_access(self, parameter: nn.Parameter) -> None:
         """Make the parameter's values available, or raise an error that says why they are not."""
 
 
@@ -403,7 +403,7 @@ def _touch(parameter: AbsentParameter) -> None:
         raise RuntimeError(
             "the engine of this parameter is gone: call model.synchronize(), or save, before that"
         )
-    owner.touched(parameter)
+    owner.on_access(parameter)
 
 
 def _needs_no_values(func: Any) -> bool:

@@ -39,7 +39,7 @@ class PrefetchOrder:
         self._depth = depth
         self._recorded: list[str] = []
         self._seen: list[str] = []
-        self._on_course = False
+        self._follows_order = False
 
     @property
     def latest(self) -> str | None:
@@ -50,17 +50,17 @@ class PrefetchOrder:
         """Start a pass."""
         if self._seen:
             self._recorded, self._seen = self._seen, []
-        self._on_course = bool(self._recorded) and self._depth > 0
+        self._follows_order = bool(self._recorded) and self._depth > 0
 
     def demand(self, unit: str) -> PrefetchDemand:
         """Record that ``unit`` is needed now, and return what to prefetch."""
         position = len(self._seen)
         self._seen.append(unit)
-        if not self._on_course:
+        if not self._follows_order:
             return PrefetchDemand()
         expected = self._recorded[position] if position < len(self._recorded) else "end"
         if expected != unit:
-            self._on_course = False
+            self._follows_order = False
             return PrefetchDemand(missed=expected)
         return PrefetchDemand(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
 
@@ -99,7 +99,7 @@ class ParameterGatherer:
         self._backward = backward
         self._calls: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
         self._kept: set[str] = set()
-        self._begun: set[str] = set()
+        self._started: set[str] = set()
         backward.on_begin.append(self._begin_backward)
         backward.on_end.append(self.release_all)
         for unit in units:
@@ -177,7 +177,7 @@ class ParameterGatherer:
                 unit.release()
 
     def _begin_backward(self) -> None:
-        self._begun.clear()
+        self._started.clear()
         self._backward_order.begin()
 
     def _before_backward(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
@@ -185,11 +185,11 @@ class ParameterGatherer:
         self._need_in_backward(self._units[name])
 
     def _need_in_backward(self, unit: ModuleUnit) -> None:
-        if unit.name in self._begun:  # started by another output, another call, or its recomputation
+        if unit.name in self._started:  # started by another output, another call, or its recomputation
             unit.gather()
             unit.wait()
         else:
-            self._begun.add(unit.name)
+            self._started.add(unit.name)
             self._need(unit, self._backward_order)
 
     def _need(self, unit: ModuleUnit, order: PrefetchOrder) -> None:

@@ -191,12 +191,12 @@ class InputWatch:
     """Call back when the backward of a unit is over."""
 
     def __init__(
-        self, units: Sequence[ModuleUnit], backward: BackwardPass, on_over: Callable[[ModuleUnit], None]
+        self, units: Sequence[ModuleUnit], backward: BackwardPass, on_end: Callable[[ModuleUnit], None]
     ) -> None:
         """Register hooks on the modules."""
         self._units = {unit.name: unit for unit in units}
         self._backward = backward
-        self._on_over = on_over
+        self._on_end = on_end
         self._open: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
         self._silent: Counter[str] = Counter()
         self._root = units[0].name
@@ -206,15 +206,15 @@ class InputWatch:
             hook = ModuleHook(self._before_forward, unit.name)
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def call_over(self, call: "_Call") -> None:
+    def end_call(self, call: "_Call") -> None:
         """Handle the end of one call's backward."""
         self._backward.enter()
         if self._backward.accumulates:  # after autograd.grad() the backward of the same graph may still come
             self._open[call.unit].discard(call)
-        self._tell(call.unit)
+        self._notify(call.unit)
         others = any(other.forward == call.forward for other in self._open[call.unit] if other is not call)
         if not others and not self._silent[call.unit]:
-            self._on_over(self._units[call.unit])
+            self._on_end(self._units[call.unit])
 
     def _before_forward(
         self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -235,16 +235,16 @@ class InputWatch:
             self._open[name].add(call)
         else:
             self._silent[name] += 1
-        self._tell(name)
+        self._notify(name)
 
     def _forget(self) -> None:
         if not self._backward.accumulates:
             return
         self._silent.clear()
         for name in self._open:
-            self._tell(name)
+            self._notify(name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for flat in self._units[name].flat:
             flat.watched = bool(self._open[name]) and not self._silent[name]
 
@@ -258,7 +258,7 @@ class _Call:
         self.forward = forward
 
     def over(self, gradient: torch.Tensor) -> None:
-        self._watch.call_over(self)
+        self._watch.end_call(self)
 
 
 def iter_tensors(value: Any) -> Iterator[torch.Tensor]:

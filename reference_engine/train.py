@@ -293,9 +293,11 @@ class Progress:
         done = step + 1
         if self._stream.isatty():
             self._open = done < self._steps
-            self._write(f"\r{self._bar(done)} {self._words(done, loss)}\x1b[K", "" if self._open else "\n")
+            self._write(
+                f"\r{self._draw_bar(done)} {self._format_line(done, loss)}\x1b[K", "" if self._open else "\n"
+            )
         elif (done - self._first) % self._every == 0 or done == self._steps:
-            self._write(self._words(done, loss), "\n")
+            self._write(self._format_line(done, loss), "\n")
 
     def close(self) -> None:
         """End an open line, so that the next output starts on a new one."""
@@ -303,12 +305,12 @@ class Progress:
             self._open = False
             self._write("", "\n")
 
-    def _words(self, done: int, loss: float) -> str:
+    def _format_line(self, done: int, loss: float) -> str:
         elapsed_s = max(time.monotonic() - self._begin_s, 1e-9)
         rate = (done - self._first) / elapsed_s
         return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {rate:.1f} steps/s"
 
-    def _bar(self, done: int) -> str:
+    def _draw_bar(self, done: int) -> str:
         full = _BAR * done // self._steps
         return f"[{'#' * full}{'.' * (_BAR - full)}]"
 

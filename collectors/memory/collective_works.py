@@ -54,7 +54,7 @@ class WorkPatch:
                 self._originals[name] = original
                 setattr(group, name, self._wrap(original))
 
-    def settle(self) -> None:
+    def wait_pending(self) -> None:
         """Wait until the collectives of the window are complete, before the profiler stops.
 
         gloo records the end of a collective on its own thread, into the event that the launch created. Once

@@ -90,7 +90,7 @@ class MemoryCollector:
                 self._begin("allocator events", self._allocator.start, self._allocator.stop)
                 self._begin("allocator history", self._history.start, self._history.stop)
                 self._begin("random state", self._random.install, self._random.remove)
-                self._undo.append(self._works.settle)
+                self._undo.append(self._works.wait_pending)
             self._log.active = True
             self._scanner.boundary(first=True)
             self._begin("storage resize", self._resize.install, self._resize.remove)

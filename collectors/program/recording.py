@@ -117,7 +117,7 @@ class ProgramRecording(OutsideRecording):
         elif self._began and step_over:
             recorder.step()
         elif self._cycle.repeated and step_over and not self._waits():
-            self._cycle.settle()
+            self._cycle.wait_pending()
             self._began = True
             if (trained := self._find()).by_size:
                 recorder.add({}, [_make_model_by_size_gap(trained)])

@@ -166,7 +166,7 @@ class StepCycle:
         """True once the cycle was seen twice."""
         return self.closings > 1
 
-    def settle(self) -> None:
+    def wait_pending(self) -> None:
         """Fix the cycle: an optimizer that appears later no longer changes what a step is."""
         self._settled = True
 

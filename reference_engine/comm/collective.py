@@ -162,7 +162,7 @@ class CollectiveOrder:
         self._past.append(identity)
         self._launched.append(collective)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Join a comparison that another rank requests; call it during a long wait.
 
         Raises:
@@ -198,7 +198,7 @@ class CollectiveOrder:
             position = min(at for at, _ in map(_RECORD.unpack, claims) if at != _FOLLOWER)
             texts = self._exchange(self._text_at(position, mine))
         except RuntimeError as error:  # without its traceback, whose frames keep the process group alive
-            raise self._unanswered(mine, error) from error.with_traceback(None)
+            raise self._make_timeout_error(mine, error) from error.with_traceback(None)
         self._error = _format_disagreement(position, self._ranks, [text.decode().rstrip() for text in texts])
         raise RuntimeError(self._error)
 
@@ -233,7 +233,7 @@ class CollectiveOrder:
             self._side = dist.ProcessGroupGloo(self._store, rank, len(self._ranks), _get_timeout(group))
         return self._side
 
-    def _unanswered(self, mine: Collective | None, error: BaseException) -> RuntimeError:
+    def _make_timeout_error(self, mine: Collective | None, error: BaseException) -> RuntimeError:
         if mine is None:
             return RuntimeError(f"ranks disagree about the order of units, and one is gone: {error}")
         expected = self._past.expected

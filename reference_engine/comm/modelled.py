@@ -72,7 +72,7 @@ class ModelledComm(NativeComm):
         """Start the link's thread and create the group that synchronizes the ranks' threads (collective)."""
         super().__init__(group)
         self._link = link
-        self._meeting = _LinkBarrier(group)
+        self._barrier = _LinkBarrier(group)
         self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="modelled-link", daemon=True)
@@ -84,7 +84,7 @@ class ModelledComm(NativeComm):
             self._closed = True
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
-            self._meeting.close()
+            self._barrier.close()
             if self.order is not None:
                 self.order.close()
 
@@ -104,7 +104,7 @@ class ModelledComm(NativeComm):
 
     def _run(self) -> None:
         for transfer in iter(self._queue.get, None):
-            transfer.carry(self._meeting)
+            transfer.carry(self._barrier)
 
 
 class _LinkBarrier:
@@ -139,21 +139,21 @@ class _Transfer:
         self._error: BaseException | None = None
         self._waited = False
 
-    def carry(self, meeting: _LinkBarrier) -> None:
+    def carry(self, barrier: _LinkBarrier) -> None:
         """Wait for the other ranks, complete the real collective, and sleep until the modelled time is
         over.
         """
         with native.comm_range(self._collective):
             try:
-                self._complete(meeting)
+                self._complete(barrier)
             except BaseException as error:  # any error must reach the waiting caller
                 self._error = error
         self._done.set()
 
-    def _complete(self, meeting: _LinkBarrier) -> None:
+    def _complete(self, barrier: _LinkBarrier) -> None:
         work, self._work = self._work, None
         assert work is not None
-        meeting.wait()
+        barrier.wait()
         begin_s = time.monotonic()
         work.wait()
         time.sleep(max(0.0, self._seconds - (time.monotonic() - begin_s)))
@@ -167,6 +167,6 @@ class _Transfer:
             with native.wait_range(self._collective):
                 while not self._done.wait(POLL_S):
                     if self._order is not None:
-                        self._order.look()
+                        self._order.poll()
         if self._error is not None:
             raise make_failure(self._collective, self._error) from self._error

@@ -147,7 +147,7 @@ class _WorkHandle:
         with wait_range(self._collective):
             while not self._completed(work):
                 assert self._order is not None
-                self._order.look()
+                self._order.poll()
 
     def _completed(self, work: dist.Work) -> bool:
         """Wait for the work, at most ``POLL_S`` if the order is checked, and return whether it is done."""

@@ -101,11 +101,11 @@ class Presence:
                     zero.neg_().add_(0.5).mul_(0.0)  # -0.0 if it was zero, else 0.0
                     rounded[flat - base].add_(zero)
 
-    def lacking_here(self) -> list[int]:
+    def missing_here(self) -> list[int]:
         """Return the indices of parameters without a gradient on this rank in this step."""
         return [index for index in range(len(self._unit.parameters)) if index not in self._had]
 
-    def lacking_everywhere(self, index: int, first: torch.Tensor) -> torch.Tensor:
+    def missing_everywhere(self, index: int, first: torch.Tensor) -> torch.Tensor:
         """Return 1.0 if no rank had a gradient for the parameter, else 0.0: a float32 scalar on the device.
 
         ``first`` is the mean of the parameter's first element in a shard.

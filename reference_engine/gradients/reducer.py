@@ -79,12 +79,12 @@ class UnitGradients:
         """Take the gradient of the parameter with this index."""
         self._whole.take(index)
 
-    def reduce(self, missing: Iterable[int], turn: ReductionPass) -> Handle:
+    def reduce(self, missing: Iterable[int], this_pass: ReductionPass) -> Handle:
         """Start to average over the ranks; this backward made no gradient for the parameters in
         ``missing``.
         """
         self._whole.complete(missing)
-        return self._reduction.start(turn)
+        return self._reduction.start(this_pass)
 
     def zero(self) -> None:
         """Zero all gradients and start a new step."""
@@ -104,11 +104,11 @@ class GradientReducer:
         reduce_each: bool,
         overlap: bool,
         backward: BackwardPass,
-        settle: Callable[[], None],
+        wait_pending: Callable[[], None],
     ) -> None:
         """Register hooks on the parameters.
 
-        ``gradients`` is in forward order.  ``settle`` waits for the reductions that still use shared buffers.
+        ``gradients`` is in forward order. ``wait_pending`` waits for reductions that still use shared buffers.
         """
         self._gradients = gradients
         self._order: Sequence[FlatUnit] = tuple(reversed(list(gradients)))
@@ -116,10 +116,10 @@ class GradientReducer:
         self._reduce_each = reduce_each
         self._overlap = overlap
         self._backward = backward
-        self._settle = settle
+        self._wait_pending = wait_pending
         self._done = 0
-        self._under_way = False
-        self._turn: ReductionPass | None = None
+        self._in_flight = False
+        self._pass: ReductionPass | None = None
         self._missing: dict[FlatUnit, set[int]] = {}
         self._complete: set[FlatUnit] = set()
         self._launched = 0
@@ -134,7 +134,7 @@ class GradientReducer:
     @property
     def reduced(self) -> bool:
         """True if all backward passes of the step are over, so that ``owned`` is the mean."""
-        return self._done == self._micro_batches and not self._under_way
+        return self._done == self._micro_batches and not self._in_flight
 
     @property
     def missing_backwards(self) -> int:
@@ -147,7 +147,7 @@ class GradientReducer:
         for gradients in self._gradients.values():
             gradients.zero()
         self._done = 0
-        self._under_way = False
+        self._in_flight = False
 
     def _gradient_ready(self, number: int, index: int, parameter: nn.Parameter) -> None:
         self._backward.enter()
@@ -158,13 +158,13 @@ class GradientReducer:
                 "reentrant checkpointing of several functions that use it; pass use_reentrant=False there"
             )
         self._gradients[unit].presence.add(index)
-        if self._turn is not None:
+        if self._pass is not None:
             self._gradients[unit].take(index)
         self._missing[unit].discard(index)
         if not self._missing[unit] and not self._waits(unit):
             self._complete_unit(unit)
 
-    def unit_over(self, module_unit: ModuleUnit) -> None:
+    def unit_ended(self, module_unit: ModuleUnit) -> None:
         """Handle the end of a unit's backward: parameters without a gradient were not used in it."""
         module_unit.release()
         if not self._backward.accumulates:
@@ -176,8 +176,8 @@ class GradientReducer:
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete.add(unit)
         unit.release()  # free its parameters before a bucket is allocated
-        if self._turn is not None:
-            self._launch_complete(self._turn)
+        if self._pass is not None:
+            self._launch_complete(self._pass)
 
     def _waits(self, unit: FlatUnit) -> bool:
         """Return whether a unit with all its gradients must wait for the end of its backward, or of the pass.
@@ -194,34 +194,34 @@ class GradientReducer:
         if not self._backward.accumulates:
             return
         self._check_begin()
-        self._under_way = True
+        self._in_flight = True
         last = self._done + 1 == self._micro_batches
         if self._reduce_each:
-            self._turn = ReductionPass(first=self._done == 0, last=last)
+            self._pass = ReductionPass(first=self._done == 0, last=last)
         else:
-            self._turn = ReductionPass() if last else None
+            self._pass = ReductionPass() if last else None
         self._missing = {unit: set(range(len(unit.parameters))) for unit in self._order}
         self._complete = set()
         self._launched = 0
 
     def _check_begin(self) -> None:
-        if self._under_way:
+        if self._in_flight:
             raise RuntimeError("the last backward() did not end: call zero_grad() and start the step again")
         if self._done == self._micro_batches:
-            self._under_way = True  # this backward may have added to the gradients: they are no longer a mean
+            self._in_flight = True  # this backward may have added to the gradients: they are no longer a mean
             raise RuntimeError(
                 f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
                 "calls came; call step(), and call zero_grad() before the next backward()"
             )
 
-    def _launch_complete(self, turn: ReductionPass) -> None:
+    def _launch_complete(self, this_pass: ReductionPass) -> None:
         while self._launched < len(self._order) and self._order[self._launched] in self._complete:
-            self._launch_next(turn)
+            self._launch_next(this_pass)
 
-    def _launch_next(self, turn: ReductionPass) -> None:
+    def _launch_next(self, this_pass: ReductionPass) -> None:
         unit = self._order[self._launched]
         self._launched += 1
-        handle = self._gradients[unit].reduce(self._missing[unit], turn)
+        handle = self._gradients[unit].reduce(self._missing[unit], this_pass)
         if self._overlap:
             self._handles.append(handle)
         else:
@@ -230,17 +230,17 @@ class GradientReducer:
     def _end(self) -> None:
         if not self._backward.accumulates:
             return
-        while self._turn is not None and self._launched < len(self._order):
-            self._launch_next(self._turn)
+        while self._pass is not None and self._launched < len(self._order):
+            self._launch_next(self._pass)
         self._wait()
         self._done += 1
-        self._under_way = False
+        self._in_flight = False
 
     def _wait(self) -> None:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.wait()
-        self._settle()
+        self._wait_pending()
 
 
 class Gradients:
@@ -267,7 +267,7 @@ class Gradients:
         self._sign_kept = not on_gpus or probe_sign_of_zero(flat, config.wire_dtype, comm)
         self.by_unit = {unit: self._make(unit) for unit in flat}
 
-    def settle(self) -> None:
+    def wait_pending(self) -> None:
         """Wait for reductions in flight, and free shared memory that is not persistent."""
         for pool in self._pools:
             pool.drain()

@@ -73,7 +73,7 @@ class GradShard(Protocol):
 class Reduction(Protocol):
     """Average a unit's full gradients into the mean that this rank keeps."""
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """Start to average over the ranks; the mean is complete once the handle has been waited for."""
 
 
@@ -91,7 +91,7 @@ class ReduceScatterInPlace:
         self._name = name
         self._divisor = divisor
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
         flat = self._whole.flat
         self._presence.average(flat, self._divisor)
@@ -120,11 +120,11 @@ class ReduceScatterBucket:
         self._divisor = divisor
         self._pool = pool
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
         bucket = self._whole.hand_over()
         self._presence.average(bucket, self._divisor)
-        handle = self._first(bucket) if turn.first else self._later(bucket)
+        handle = self._first(bucket) if this_pass.first else self._later(bucket)
         self._pool.lend(bucket, handle)
         return handle
 
@@ -162,24 +162,24 @@ class ReduceScatterThroughBuffers:
         self._pieces = pieces
         self._pool = pool
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
-        handles = [self._piece(cut, turn) for cut in self._pieces]
+        handles = [self._piece(cut, this_pass) for cut in self._pieces]
         self._whole.close()
         return HandleGroup(handles)
 
-    def _piece(self, cut: Cut, turn: ReductionPass) -> Handle:
+    def _piece(self, cut: Cut, this_pass: ReductionPass) -> Handle:
         buffer = self._pool.take(cut.elements * self._comm.world_size)
         self._whole.read(cut, buffer)
         self._presence.average(buffer, self._divisor, cut)
         mean = buffer[self._comm.rank * cut.elements : (self._comm.rank + 1) * cut.elements]
         launched = self._comm.reduce_scatter(mean, buffer, self._name)
-        handle = ChainedHandle(launched, partial(self._account, mean, self._owned.tensor, cut, turn))
+        handle = ChainedHandle(launched, partial(self._account, mean, self._owned.tensor, cut, this_pass))
         self._pool.lend(buffer, handle)
         return handle
 
-    def _account(self, mean: torch.Tensor, owned: torch.Tensor, cut: Cut, turn: ReductionPass) -> None:
-        if turn.first:
+    def _account(self, mean: torch.Tensor, owned: torch.Tensor, cut: Cut, this_pass: ReductionPass) -> None:
+        if this_pass.first:
             owned[cut.slice].copy_(mean)
             self._presence.keep_signs(owned, mean, cut, shard=self._comm.rank)
         else:
@@ -201,16 +201,16 @@ class AccumulatedReduction:
         self._owned = owned
         self._sum = torch.zeros_like(owned.tensor)
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
-        return ChainedHandle(self._each.start(ReductionPass()), partial(self._account, turn))
+        return ChainedHandle(self._each.start(ReductionPass()), partial(self._account, this_pass))
 
-    def _account(self, turn: ReductionPass) -> None:
-        if turn.first:
+    def _account(self, this_pass: ReductionPass) -> None:
+        if this_pass.first:
             self._sum.copy_(self._owned.tensor)
         else:
             self._sum.add_(self._owned.tensor)
-        if turn.last:
+        if this_pass.last:
             self._owned.tensor.copy_(self._sum)
         else:
             self._whole.flat.zero_()
@@ -237,11 +237,11 @@ class AllReduceInPlace:
         self._micro_batches = micro_batches
         self._pieces = pieces
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
         flat = self._whole.flat
-        divisor = _compute_divisor(self._comm, self._micro_batches, turn)
-        self._presence.average(flat, divisor, first_sum=turn.first)
+        divisor = _compute_divisor(self._comm, self._micro_batches, this_pass)
+        self._presence.average(flat, divisor, first_sum=this_pass.first)
         return HandleGroup([self._comm.all_reduce(flat[cut.slice], self._name) for cut in self._pieces])
 
 
@@ -268,15 +268,15 @@ class AllReduceThroughBuffers:
         self._pieces = pieces
         self._pool = pool
 
-    def start(self, turn: ReductionPass) -> Handle:
+    def start(self, this_pass: ReductionPass) -> Handle:
         """See :class:`Reduction`."""
-        return HandleGroup([self._piece(cut, turn) for cut in self._pieces])
+        return HandleGroup([self._piece(cut, this_pass) for cut in self._pieces])
 
-    def _piece(self, cut: Cut, turn: ReductionPass) -> Handle:
+    def _piece(self, cut: Cut, this_pass: ReductionPass) -> Handle:
         buffer = self._pool.take(cut.elements * self._comm.world_size)
         self._whole.read(cut, buffer)
-        divisor = _compute_divisor(self._comm, self._micro_batches, turn)
-        self._presence.average(buffer, divisor, cut, first_sum=turn.first)
+        divisor = _compute_divisor(self._comm, self._micro_batches, this_pass)
+        self._presence.average(buffer, divisor, cut, first_sum=this_pass.first)
         launched = self._comm.all_reduce(buffer, self._name)
         handle = ChainedHandle(launched, partial(self._write_back, cut, buffer))
         self._pool.lend(buffer, handle)
@@ -288,8 +288,8 @@ class AllReduceThroughBuffers:
         self._presence.keep_signs(self._whole.flat, buffer, cut, shard=None)
 
 
-def _compute_divisor(comm: Comm, micro_batches: int, turn: ReductionPass) -> int:
-    return comm.world_size * (micro_batches if turn.last else 1)
+def _compute_divisor(comm: Comm, micro_batches: int, this_pass: ReductionPass) -> int:
+    return comm.world_size * (micro_batches if this_pass.last else 1)
 
 
 class PersistentGradShard:

@@ -111,10 +111,10 @@ class BucketPool:
     def take(self, elements: int) -> torch.Tensor:
         """Return a bucket of that size with arbitrary content; may wait for the oldest reduction."""
         while len(self._in_flight) >= self._limit:
-            self._settle_oldest()
+            self._wait_oldest()
         bucket = self._memory.take(elements)
         while bucket is None and self._in_flight:
-            self._settle_oldest()
+            self._wait_oldest()
             bucket = self._memory.take(elements)
         return self._memory.allocate(elements) if bucket is None else bucket
 
@@ -129,10 +129,10 @@ class BucketPool:
     def drain(self) -> None:
         """Wait for all reductions and free all buckets."""
         while self._in_flight:
-            self._settle_oldest()
+            self._wait_oldest()
         self._memory.reset()
 
-    def _settle_oldest(self) -> None:
+    def _wait_oldest(self) -> None:
         bucket, handle = self._in_flight.popleft()
         handle.wait()
         self._memory.give_back(bucket)
@@ -177,9 +177,12 @@ def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
     return limit // block * block
 
 
-def split_into_cuts(elements: int, most: int) -> tuple[Cut, ...]:
-    """Split [0, elements) into consecutive cuts of at most ``most`` elements."""
-    return tuple(Cut(first=first, last=min(first + most, elements)) for first in range(0, elements, most))
+def split_into_cuts(elements: int, max_elements: int) -> tuple[Cut, ...]:
+    """Split [0, elements) into consecutive cuts of at most ``max_elements`` elements."""
+    return tuple(
+        Cut(first=first, last=min(first + max_elements, elements))
+        for first in range(0, elements, max_elements)
+    )
 
 
 def find_runs(layout: Layout, cut: Cut) -> tuple[ElementRun, ...]:

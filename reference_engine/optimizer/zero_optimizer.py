@@ -56,10 +56,10 @@ def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any])
     """Return this rank's segments of a unit with reduced gradients; may add step counts to ``state``."""
     elements = unit.owned_range.stop - unit.owned_range.start
     lacking = {}
-    for index in gradients.presence.lacking_here():
+    for index in gradients.presence.missing_here():
         part = _find_owned_part(unit, index)
         if part is not None:
-            lacking[index] = gradients.presence.lacking_everywhere(index, gradients.owned[part.start])
+            lacking[index] = gradients.presence.missing_everywhere(index, gradients.owned[part.start])
             state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
     segments = []
     done = 0

@@ -69,26 +69,26 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
             the message names it.
     """
     given = vars(options)
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for option in (option for group in OPTION_GROUPS.values() for option in group if option.dest in given):
-        asked.update(option.fields_of(given[option.dest]))
+        requested.update(option.fields_of(given[option.dest]))
     plant = plants.find_plant(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
     _check_option_pairs(
-        {**base, **asked}, rotates=plant is not None and "compute.straggler_rotates" in plant.change
+        {**base, **requested}, rotates=plant is not None and "compute.straggler_rotates" in plant.change
     )
-    config = _apply_plant(plant, asked, cured=bool(given.get("cured")))
+    config = _apply_plant(plant, requested, cured=bool(given.get("cured")))
     if config.zero.defragment and config.activations.checkpoint:
         return replace_fields(config, {"activations.contiguous": True})
     return config
 
 
-def _apply_plant(plant: Plant | None, asked: dict[str, Any], *, cured: bool) -> TrainConfig:
+def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, cured: bool) -> TrainConfig:
     if plant is None and cured:
         raise ValueError("--cured needs --plant: it says of which cause")
     if plant is None:
-        return replace_fields(TrainConfig(), asked)
-    return plant.cured(TrainConfig(), asked) if cured else plant.apply(TrainConfig(), asked)
+        return replace_fields(TrainConfig(), requested)
+    return plant.cured(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
 
 
 def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:

@@ -38,19 +38,19 @@ class Plant:
         """True if the plant comes with a link and compute of a chosen speed."""
         return any(name.startswith("link.") for name in self.base)
 
-    def apply(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
-        """Return the config with the cause planted; fields in ``asked`` override ``base``.
+    def apply(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
+        """Return the config with the cause planted; fields in ``requested`` override ``base``.
 
         Raises:
-            ValueError: ``asked`` contradicts the cause; the message names the field.
+            ValueError: ``requested`` contradicts the cause; the message names the field.
         """
-        asked = {} if asked is None else asked
+        requested = {} if requested is None else requested
         for name, value in self.change.items():
-            if name in asked and asked[name] != value:
+            if name in requested and requested[name] != value:
                 raise ValueError(
                     f"plant {self.cause} sets {name} to {_format_value(value)}; do not set it beside"
                 )
-        planted = replace_fields(config, {**self.base, **asked, **self.change, "plant": self.cause})
+        planted = replace_fields(config, {**self.base, **requested, **self.change, "plant": self.cause})
         for name, allowed in self.needs.items():
             value = _get_field(planted, name)
             if value not in allowed:
@@ -60,14 +60,14 @@ class Plant:
                 )
         return planted
 
-    def cured(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
+    def cured(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
         """Return the same run without the cause, to compare a planted run with.
 
         Raises:
             ValueError: a setting is out of range.
         """
-        asked = {} if asked is None else asked
-        return replace_fields(config, {**self.base, **asked, **self.cure})
+        requested = {} if requested is None else requested
+        return replace_fields(config, {**self.base, **requested, **self.cure})
 
 
 def _get_field(config: TrainConfig, path: str) -> Any:
