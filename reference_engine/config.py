@@ -72,14 +72,14 @@ class ZeroConfig:
     loss_scale: LossScale = field(default_factory=LossScale)
     """float16 only."""
     clip_norm: float | None = None
-    """Scale gradients down to this norm, taken over all ranks; None: never.  Moves 8 bytes a step more."""
+    """Scale gradients down to this norm, taken over all ranks; None: never.  Moves 8 bytes per step more."""
 
     micro_batches: int = 1
     """Backward passes to a step; gradients are the mean over them."""
     reduce_each_micro_batch: bool | None = None
     """Whether every backward communicates.  None: as the stage needs it.  Stages 0 and 1 keep whole gradients
-    anyway and reduce once a step.  Stages 2 and 3 reduce each time, because only shards are kept; False there
-    (others call it no_sync) communicates once a step, and keeps whole gradients until then."""
+    anyway and reduce once per step.  Stages 2 and 3 reduce each time, because only shards are kept; False
+    there (others call it no_sync) communicates once per step, and keeps whole gradients until then."""
 
     forward_prefetch: int = 1
     """Stage 3: units gathered ahead of the forward; 0 turns it off."""

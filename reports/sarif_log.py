@@ -89,7 +89,7 @@ def _run(log: Log) -> dict[str, Any]:
         "artifacts": [
             {
                 "location": {"uri": _uri(log.run)},
-                "description": {"text": "the recording that was looked at"},
+                "description": {"text": "the recording that was examined"},
                 "roles": ["analysisTarget"],
             }
         ],

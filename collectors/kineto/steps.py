@@ -150,7 +150,7 @@ def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
         kind=GapKind.STEPS,
         what="steps",
         reason=f"the file ends early, and not all of step {shorten(left_out, _MAX_TEXT)} is in it: what the "
-        "device did then is not known, and the step is left out",
+        "device did then is unknown, and the step is left out",
         remedy="copy the file again, or export the trace again",
     )
     return [step for step, good in zip(steps, whole, strict=True) if good], (gap,)

@@ -39,7 +39,7 @@ Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 WITHOUT_MODEL = Gap(
     kind=GapKind.MEMORY_PART,
-    what="memory: parameters and an optimizer's master weights cannot be told apart",
+    what="memory: parameters and an optimizer's master weights cannot be separated",
     reason="the model was not given: all that an optimizer optimizes counts as parameters",
     remedy="pass model=",
 )

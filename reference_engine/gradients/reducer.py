@@ -108,7 +108,7 @@ class GradientReducer:
     ) -> None:
         """Register hooks on the parameters.
 
-        ``gradients`` is in forward order. ``wait_pending`` waits for reductions that still use shared buffers.
+        ``gradients`` is in forward order. ``wait_pending`` waits until no reduction uses a shared buffer.
         """
         self._gradients = gradients
         self._order: Sequence[FlatUnit] = tuple(reversed(list(gradients)))

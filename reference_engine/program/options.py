@@ -192,7 +192,7 @@ _REDUCE_EACH_FIELDS = ("zero.reduce_each_micro_batch",)
 OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     "run": (
         _count_option("--steps", "steps", "optimizer steps, those of a resumed run included"),
-        _count_option("--batch", "batch", "sequences a step, over all ranks and micro-batches"),
+        _count_option("--batch", "batch", "sequences per step, over all ranks and micro-batches"),
         _count_option("--seed", "seed", "of weights and data"),
         _path_option("--save", "save", "write a checkpoint here after the last step, over an older one"),
         _path_option("--resume", "resume", "go on from a checkpoint, of any number of ranks and any stage"),
@@ -239,11 +239,11 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
         _number_option("--weight-decay", "zero.weight_decay", "of AdamW"),
     ),
     "accumulation": (
-        _count_option("--accumulate", "zero.micro_batches", "micro-batches a step"),
+        _count_option("--accumulate", "zero.micro_batches", "micro-batches per step"),
         _flag_option("--sync-each-micro-batch", _REDUCE_EACH_FIELDS, True, ("reduce gradients after "
             "each (as the stage needs it)"),
               excludes=True),
-        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False, ("reduce once a step; stages 2 and 3 then "
+        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False, ("reduce once per step; stages 2 and 3 then "
             "keep whole gradients"),
               excludes=True),
     ),

@@ -188,7 +188,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="accumulation_syncs",
-        does="gradients are reduced after each micro-batch, not once a step",
+        does="gradients are reduced after each micro-batch, not once per step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
         cure={"zero.reduce_each_micro_batch": False},
@@ -196,7 +196,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="accumulation_regathers",
-        does="parameters are gathered twice for each micro-batch, gradients are reduced once a step",
+        does="parameters are gathered twice for each micro-batch, gradients are reduced once per step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
         cure={"zero.reduce_each_micro_batch": False, "zero.stage": 2},

@@ -183,7 +183,7 @@ def _break_even(rows: Sequence[BreakEven]) -> Iterator[Table]:
         notes=(
             "Forward, backward: from so many tokens on, compute hides what that pass moves, without latency.",
             f"Holds from: the whole step keeps {kept} of its speed, latency included"
-            + (f"; {UNKNOWN}: not known." if any(row.holds_from_tokens is None for row in rows) else "."),
+            + (f"; {UNKNOWN}: unknown." if any(row.holds_from_tokens is None for row in rows) else "."),
             _GROUP,
         ),
     )

@@ -146,7 +146,7 @@ def is_whole_trace(time: Time) -> bool:
 
 def per(time: Time) -> str:
     """Return what the figures are of, as the TUI writes it."""
-    return "in all" if is_whole_trace(time) else "a step"
+    return "in all" if is_whole_trace(time) else "per step"
 
 
 def unsplit_ns(ranks: Sequence[RankTime]) -> int:

@@ -240,8 +240,8 @@ def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     return Gap(
         kind=GapKind.UNEQUAL_WORK,
         what="time at equal work",
-        reason=f"how many tokens a step of {who} has is not known: a larger batch would look slower",
-        remedy="say it: --tokens-per-step, --baseline-tokens-per-step, "
+        reason=f"how many tokens a step of {who} has is unknown: a larger batch would look slower",
+        remedy="set it with --tokens-per-step, --baseline-tokens-per-step, "
         "or zprof.record(training=TrainingFacts(…))",
     )
 
@@ -274,8 +274,8 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
             str(training.model_parallel_ranks if spoken else None),
         ),
         ("micro_batches", "micro-batches", str(training.micro_batches if spoken else None)),
-        ("samples_per_step", "samples a step", str(samples)),
-        ("tokens_per_step", "tokens a step", str(tokens)),
+        ("samples_per_step", "samples per step", str(samples)),
+        ("tokens_per_step", "tokens per step", str(tokens)),
         ("tokens_per_sample", "tokens a sample", str(sequence)),
         ("modelled", "modelled", "; ".join(facts.modelled) or "nothing"),
     ]

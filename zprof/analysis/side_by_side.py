@@ -47,7 +47,7 @@ def build_time_sections(a: Report, b: Report) -> list[Section]:
         *_late_rank_sections(a.time, b.time),
         Section(title="clocks", note="how well the ranks are on one clock",
                 rows=make_rows(a.time.alignment, b.time.alignment, _CLOCKS)),
-        Section(title="volume", note="a rank and step, against the law of the stage",
+        Section(title="volume", note="a rank and step, against the ZeRO formula of the stage",
                 rows=_volume_rows(a, b)),
     ]  # fmt: skip
     return [entry for entry in found if any(row.a is not None or row.b is not None for row in entry.rows)]
@@ -67,7 +67,7 @@ def _equal_work_section(comparison: Comparison | None) -> Section:
     rows: tuple[Row, ...] = ()
     if work is not None and times is not None:
         rows = (
-            Row(name=f"{work.unit.value} a step", unit="count", a=work.a_per_step, b=work.b_per_step),
+            Row(name=f"{work.unit.value} per step", unit="count", a=work.a_per_step, b=work.b_per_step),
             Row(name="step_at_equal_work_ns", unit="ns", a=times.a_ns, b=work.b_ns),
         )
     return Section(title="equal work", note="for as much as a rank of A does in a step", rows=rows)
@@ -78,7 +78,7 @@ def _rank_sections(a: Time, b: Time) -> Iterable[Section]:
         return
     pairs = pair_by_key(a.per_rank, b.per_rank, lambda entry: (entry.rank,))
     for (rank,), before, after in sorted(pairs, key=lambda pair: pair[0]):
-        yield Section(title=f"rank {rank}", note="a step", rows=make_rows(before, after, _LEDGER))
+        yield Section(title=f"rank {rank}", note="per step", rows=make_rows(before, after, _LEDGER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def _collective_sections(a: Report, b: Report) -> Iterable[Section]:
     pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.place))
     for (kind, place), before, after in pairs:
         rows = _collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
-        yield Section(title=f"{kind}, {place}", note="a step, mean of the ranks", rows=rows)
+        yield Section(title=f"{kind}, {place}", note="per step, mean of the ranks", rows=rows)
 
 
 def _collective_rows(
@@ -167,7 +167,7 @@ def _late_rank_sections(a: Time, b: Time) -> Iterable[Section]:
     pairs = pair_by_key(before, after, lambda entry: (entry.rank,))
     for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
         yield Section(
-            title=f"rank {rank} as the late one", note="what others wait for it a step, per waiting rank",
+            title=f"rank {rank} as the late one", note="what others wait for it per step, per waiting rank",
             rows=make_rows(one, other, _LATE),
         )  # fmt: skip
 
@@ -218,7 +218,7 @@ def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
         )
         for name in names
     ]
-    return Section(title="kernels", note="a step, mean of the ranks", rows=tuple(rows))
+    return Section(title="kernels", note="per step, mean of the ranks", rows=tuple(rows))
 
 
 def _kernel_times(run: RunAnalysis) -> dict[str, int]:

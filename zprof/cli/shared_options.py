@@ -51,7 +51,8 @@ def read_measuring_options(arguments: argparse.Namespace) -> MeasuringOptions:
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Declare the training facts that the ZeRO volume formula needs."""
     group = parser.add_argument_group(
-        "what a trace cannot say", "with it the bytes of a step are held against the law of the stage"
+        "what a trace cannot say",
+        "with it the bytes of a step are checked against the ZeRO formula of the stage",
     )
     group.add_argument("--stage", type=int, choices=range(4), help="ZeRO stage: 0 is DDP, 3 is FSDP2")
     group.add_argument("--parameters", metavar="N", type=parse_elements, help="elements of the model, as 7e9")

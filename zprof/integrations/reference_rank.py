@@ -106,7 +106,7 @@ def _describe_compute(compute: ComputeModel) -> Iterator[str]:
     yield f"compute of {forward} forward and {backward} backward a block"
     delay = format_ns(compute.straggler_s * 1e9)
     if compute.straggler_rank is not None:
-        yield f"straggler: rank {compute.straggler_rank} late by {delay} a step"
+        yield f"straggler: rank {compute.straggler_rank} late by {delay} per step"
     if compute.straggler_rotates:
         yield f"straggler: in each step another rank, late by {delay}"
 

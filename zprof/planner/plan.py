@@ -171,7 +171,7 @@ def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
         yield Gap(
             kind=GapKind.PLAN,
             what=f"times of {_join_scheme_names(lacking)}",
-            reason="how wide the tensors are that pass between their ranks is not known of a counted model",
+            reason="how wide the tensors are that pass between their ranks is unknown of a counted model",
             remedy=_SHAPE_INSTEAD,
         )
 

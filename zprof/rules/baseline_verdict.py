@@ -41,7 +41,7 @@ def judge_against_baseline(
     asked: Sequence[Rule] = (),
     *,
     loaded: str = "",
-    of: str = "a step",
+    of: str = "per step",
 ) -> tuple[VerdictStatus, str]:
     """Return status and sentence; both runs must be timed.
 
@@ -59,7 +59,7 @@ def judge_against_baseline(
     other = [entry for entry in comparison.differences if entry.key in WORK_SETTINGS]
     if other and work is None:
         jobs = ", ".join(f"{entry.b} vs {entry.a} {entry.what}" for entry in other)
-        return VerdictStatus.INCONCLUSIVE, f"{head}: other jobs ({jobs}), their work a step is not known"
+        return VerdictStatus.INCONCLUSIVE, f"{head}: other jobs ({jobs}), their work per step is unknown"
     if change.ratio >= _SLOWER_RATIO and change.low > 0:
         return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, asked)}"
     if change.high < _SAME_RATIO:

@@ -95,7 +95,7 @@ def _windows_differ(analysis: RunAnalysis) -> _Sign | None:
         ),
         severity=Severity.LOW if common else Severity.HIGH,
         confidence=Confidence.LOW,
-        fix="give every rank the same zprof.steps(...), and call .step() once a step on each",
+        fix="give every rank the same zprof.steps(...), and call .step() once per step on each",
     )
 
 
@@ -109,10 +109,10 @@ def _clocks_blind(analysis: RunAnalysis) -> _Sign | None:
         return None
     return _Sign(
         sentence=f"the ranks' clocks are known to {format_ns(uncertainty)}, more than all waiting of a step "
-        f"({format_ns(wait)}): wait and transfer cannot be told apart",
+        f"({format_ns(wait)}): wait and transfer cannot be separated",
         evidence=(
             Evidence(key="clock_uncertainty", what="clock uncertainty", value=uncertainty, unit="ns"),
-            Evidence(key="wait_per_step", what="waiting in collectives, a step", value=wait, unit="ns"),
+            Evidence(key="wait_per_step", what="waiting in collectives per step", value=wait, unit="ns"),
         ),
         severity=Severity.HIGH if uncertainty > _MATTERS_RATIO * wall else Severity.LOW,
         confidence=Confidence.HIGH if uncertainty > _MATTERS_RATIO * wall else Confidence.LOW,
@@ -137,7 +137,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     return _Sign(
         sentence=f"{format_percent(first / total)} of all exposed waiting begins in the window's first "
         f"collective: the ranks' profilers started apart (the rank that waits longest loses "
-        f"{format_ns(a_step)} a step)",
+        f"{format_ns(a_step)} per step)",
         evidence=(
             Evidence(
                 key="first_wait_summed",
@@ -153,7 +153,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
             ),
             Evidence(
                 key=START_COST_PER_STEP,
-                what="lost a step by the rank that waits longest for the others' start",
+                what="lost per step by the rank that waits longest for the others' start",
                 value=a_step,
                 unit="ns",
             ),
@@ -270,7 +270,7 @@ def _unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
         return None
     return _Sign(
         sentence=f"the ranks' recordings do not fit together: {format_percent(matched)} of their collectives "
-        "were matched, and without that wait and transfer cannot be told apart",
+        "were matched, and without that wait and transfer cannot be separated",
         evidence=(
             Evidence(
                 key="collectives_matched",

@@ -225,7 +225,7 @@ def _explain_idle(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
     """Return what is known about the causes of idle time, none of which was found."""
     missing = list_untested(_IDLE_CAUSES, gaps, asked)
     if missing:
-        return f"and what the host does meanwhile is not known: not tested: {_join_causes(missing)}"
+        return f"and what the host does meanwhile is unknown: not tested: {_join_causes(missing)}"
     return f"and none of its known causes was found ({_join_causes(_IDLE_CAUSES)})"
 
 
@@ -244,7 +244,7 @@ def _mean_step(time: Time) -> str:
 
 def _step_unit(time: Time) -> str:
     whole = time.window is not None and time.window.policy is WindowPolicy.TRACE
-    return "in all" if whole else "a step"
+    return "in all" if whole else "per step"
 
 
 def _idle_share(time: Time) -> str | None:
@@ -276,7 +276,7 @@ def _describe_excess_volume(volume: Volume | None) -> str:
     if volume is None or not volume.exceeds_formula:
         return ""
     seen, formula = format_bytes(volume.seen_bytes), format_bytes(volume.expected_bytes)
-    return f"; a rank moves {seen} a step, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
+    return f"; a rank moves {seen} per step, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
 
 
 def _largest_loss(time: Time) -> str:
@@ -300,7 +300,7 @@ def _describe_unsplit(run: RunFacts, time: Time) -> str:
     lacking = "without the other ranks" if missing else "as long as the ranks' collectives are not matched"
     return (
         f"; {format_ns(exposed / len(ranks))} of it is exposed communication, and {lacking}, "
-        "waiting and moving bytes cannot be told apart"
+        "waiting and moving bytes cannot be separated"
     )
 
 

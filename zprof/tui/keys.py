@@ -54,7 +54,7 @@ KEYS: tuple[Key, ...] = (
     Key(keys="question_mark", spelled="?", action="explain", says="explain what is focused", footer="help"),
     Key(keys="f1", spelled="F1", action="help", says="all keys", footer="keys"),
     Key(keys="r", action="pick_rank", says="pick a rank"),
-    Key(keys="t", action="pick_step", says="pick a step"),
+    Key(keys="t", action="pick_step", says="pick per step"),
     Key(keys="left_square_bracket", spelled="[", action="step(-1)", says="the step before"),
     Key(keys="right_square_bracket", spelled="]", action="step(1)", says="the next step"),
     Key(keys="b", action="baseline", says="name another run as the baseline"),

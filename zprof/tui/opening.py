@@ -153,7 +153,7 @@ def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
     law, facts = loaded.report.memory.laws[place], loaded.analysis.training
     stem = f"memory.laws[{place}]"
     terms = (
-        ("law_bytes", "law of the stage"),
+        ("law_bytes", "ZeRO formula"),
         ("padding_bytes", "+ padding of shards to equal size"),
         ("scalar_bytes", "+ step counters of the optimizer"),
         ("unexplained_bytes", "+ unexplained"),
@@ -163,14 +163,14 @@ def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
     lines = [
         *(f"{size:>12}  {name}" for size, name in sizes),
         "",
-        f"cause: {printable(law.cause)}" if law.cause else "measured to the byte what the law gives",
+        f"cause: {printable(law.cause)}" if law.cause else "measured to the byte what the formula gives",
         "",
         *_FORMULA,
         f"{tenant_name(law.tenant)}: {_SHARDED[law.tenant]}",
         "",
         *_format_facts(facts),
     ]
-    return f"{tenant_name(law.tenant)} of rank {law.rank} against the law", "\n".join(lines)
+    return f"{tenant_name(law.tenant)} of rank {law.rank} against the formula", "\n".join(lines)
 
 
 def _format_facts(facts: TrainingFacts) -> list[str]:

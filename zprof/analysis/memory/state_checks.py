@@ -24,29 +24,29 @@ _TOLERANCE = 0.01
 #: Explanation by (bytes per element in the formula, bytes per element measured).
 _SIZES: dict[Tenant, dict[tuple[int, int], str]] = {
     Tenant.PARAMETERS: {
-        (2, 4): "parameters are kept in fp32, the law counts 2 bytes an element",
-        (4, 2): "parameters are kept in 2 bytes an element, the law counts 4",
-        (2, 6): "bf16 parameters with fp32 masters: 6 bytes an element, the law counts 2",
+        (2, 4): "parameters are kept in fp32, the formula has 2 bytes an element",
+        (4, 2): "parameters are kept in 2 bytes an element, the formula has 4",
+        (2, 6): "bf16 parameters with fp32 masters: 6 bytes an element, the formula has 2",
         (4, 6): "fp32 parameters with a copy in 2 bytes an element",
     },
     Tenant.GRADIENTS: {
-        (2, 4): "gradients are reduced in fp32 and kept so: 4 bytes an element, the law counts 2",
-        (4, 2): "gradients are kept in 2 bytes an element, the law counts 4",
+        (2, 4): "gradients are reduced in fp32 and kept so: 4 bytes an element, the formula has 2",
+        (4, 2): "gradients are kept in 2 bytes an element, the formula has 4",
         (2, 6): "gradients in 2 bytes an element and their fp32 sums",
     },
     Tenant.OPTIMIZER_STATE: {
-        (8, 12): "fp32 masters beside the moments: 12 bytes an element, the law counts 8",
-        (12, 8): "no fp32 masters: 8 bytes an element, the law counts 12",
-        (8, 4): "moments of 2 bytes, or one moment of 4: 4 bytes an element, the law counts 8",
-        (12, 4): "4 bytes an element (masters, or one moment, alone), the law counts 12",
-        (8, 2): "moments of 1 byte: 2 bytes an element, the law counts 8",
-        (12, 6): "masters with moments of 1 byte: 6 bytes an element, the law counts 12",
+        (8, 12): "fp32 masters beside the moments: 12 bytes an element, the formula has 8",
+        (12, 8): "no fp32 masters: 8 bytes an element, the formula has 12",
+        (8, 4): "moments of 2 bytes, or one moment of 4: 4 bytes an element, the formula has 8",
+        (12, 4): "4 bytes an element (masters, or one moment, alone), the formula has 12",
+        (8, 2): "moments of 1 byte: 2 bytes an element, the formula has 8",
+        (12, 6): "masters with moments of 1 byte: 6 bytes an element, the formula has 12",
     },
 }
 _COPY = {
-    Tenant.PARAMETERS: "twice the law: parameters and a full copy",
-    Tenant.GRADIENTS: "twice the law: gradients and a full copy",
-    Tenant.OPTIMIZER_STATE: "twice the law: the state and a full copy",
+    Tenant.PARAMETERS: "twice the formula: parameters and a full copy",
+    Tenant.GRADIENTS: "twice the formula: gradients and a full copy",
+    Tenant.OPTIMIZER_STATE: "twice the formula: the state and a full copy",
 }
 
 
@@ -112,10 +112,10 @@ def _causes_by_ratio(state: StateDifference) -> Iterator[str]:
     times = (state.measured_bytes - state.scalar_bytes) / base if base else 0.0
     if state.ranks > 1 and state.sharded and _is_near(times, state.ranks):
         yield (
-            f"equals {state.ranks} x the law: the state is not sharded (replicated on {state.ranks} ranks)"
+            f"equals {state.ranks} x the formula: the state is replicated on {state.ranks} ranks, not sharded"
         )
     if state.ranks > 1 and not state.sharded and _is_near(times, 1 / state.ranks):
-        yield f"equals the law / {state.ranks}: the state is sharded over {state.ranks} ranks"
+        yield f"equals the formula / {state.ranks}: the state is sharded over {state.ranks} ranks"
     known = _SIZES[state.tenant].items()
     sizes = [
         text for (law, there), text in known if law == state.element_bytes and _is_near(times, there / law)
@@ -132,7 +132,7 @@ def _is_near(value: float, expected: float) -> bool:
 _STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
 #: Relative to the formula; a larger excess is not padding.
 _MAX_PADDING_RATIO = 0.1
-_UNEVEN = "shards of unequal size: all ranks together hold the law"
+_UNEVEN = "shards of unequal size: all ranks together hold the formula"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) 
     return (
         Gap(
             kind=GapKind.MODEL_STATES,
-            what="law of the model states",
+            what="ZeRO formula of the model states",
             reason=f"no law of {names}: {_describe_missing_fact(facts)}",
             remedy="tell the recorder: zprof.record(..., training=TrainingFacts(...))",
         ),

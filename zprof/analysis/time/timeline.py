@@ -188,7 +188,7 @@ def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
     named = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
     reason = (
         f"the recording or its file ends before kernels that step {named} launched: "
-        "what the device did then is not known, and the step is left out"
+        "what the device did then is unknown, and the step is left out"
     )
     remedy = "let the device finish before the window closes (prof.step() once more), and copy the whole file"
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]

@@ -41,13 +41,13 @@ def collective_bytes_law(asked: GateInput) -> Reading:
     volume = asked.report.volume
     if volume is None or not volume.parameter_bytes:
         gap = next((gap for gap in asked.report.gaps if gap.kind is GapKind.VOLUME), None)
-        missing = "what a step moves against its law is not known"
+        missing = "what a step moves against its law is unknown"
         remedy = RECORD_HINT if gap is None else clean_name(gap.remedy)
         return Reading(missing=missing, remedy=remedy, shown=format_psi)
     if asked.now.collectives is None:
         return Reading(missing=NO_COLLECTIVES, remedy=RECORD_HINT, shown=format_psi)
     missing_ranks = asked.now.time.missing_ranks if asked.now.time else ()
-    law = f"the law of the stage says {format_psi(volume.expected_bytes / volume.parameter_bytes)}"
+    law = f"the ZeRO formula of the stage says {format_psi(volume.expected_bytes / volume.parameter_bytes)}"
     return Reading(
         now=Figure(
             value=Fraction(volume.seen_bytes, volume.parameter_bytes),
@@ -56,7 +56,7 @@ def collective_bytes_law(asked: GateInput) -> Reading:
         ),
         shown=format_psi,
         leaf="volume.seen_bytes",
-        where=f" ({format_bytes(volume.seen_bytes)}) a step",
+        where=f" ({format_bytes(volume.seen_bytes)}) per step",
         grew=law,
     )
 
@@ -77,7 +77,7 @@ def _reading(asked: GateInput, amount: Amount, shown: Callable[[float], str], fi
         shown=shown,
         leaf=_leaf(asked, field),
         subject=_choose_subject(grown, now, amount),
-        where=" a step",
+        where=" per step",
         grew=_describe_growth(grown, now, before, amount, shown),
         other_sort=before is not None and not lacked and _keys(now) != _keys(before),
         remedy=RECORD_HINT,

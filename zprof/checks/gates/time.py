@@ -107,7 +107,7 @@ def step_time(asked: GateInput) -> Reading:
         remedy=RECORD_HINT,
         shown=format_ns,
         leaf=STEPS,
-        where=" a step",
+        where=" per step",
         samples=(_samples(now), _samples(before)),
     )
 
@@ -136,7 +136,7 @@ def exposed_wait(asked: GateInput) -> Reading:
         shown=format_ns,
         leaf=STEPS,
         subject="" if late is None else f"rank {late}",
-        where=" a step",
+        where=" per step",
         grew="" if late is None else f"rank {late} is late in nearly all steps",
         only_warns="no rank is late in nearly all steps, so that it only warns" if late is None else "",
     )

@@ -173,7 +173,7 @@ def count_model(spec: str, job: Job, limits: Limits | None = None) -> Job:
     """
     if job.degrees.mp > 1:
         raise BadInput(
-            f"--model counts a whole model; how {job.degrees.mp} model-parallel ranks share it is not known",
+            f"--model counts a whole model; how {job.degrees.mp} model-parallel ranks share it is unknown",
             hint="leave --mp out, or plan with --layers, --hidden and --vocabulary",
         )
     task = {"what": "count", "model": spec, "job": msgspec.to_builtins(job)}

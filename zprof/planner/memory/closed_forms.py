@@ -189,18 +189,18 @@ def sum_known_bytes(terms: Sequence[Term]) -> int:
 
 
 _NO_SHAPE = (
-    "the model's layers are not known",
+    "the model's layers are unknown",
     "state --layers and --hidden, or --preset, in place of --params",
 )
-_NO_BATCH = ("the batch is not known", "state --micro-batch and --sequence")
+_NO_BATCH = ("the batch is unknown", "state --micro-batch and --sequence")
 #: Reason and remedy for a counted model.
 _NO_UNIT_BYTES = (
-    "what the model's units keep and need is not known",
+    "what the model's units keep and need is unknown",
     "let its forward take int64 tokens [samples, sequence], or plan with --layers and --hidden in place of "
     "--model",
 )
 _NO_SPLIT = (
-    "how model-parallel ranks share what a counted model keeps and needs is not known",
+    "how model-parallel ranks share what a counted model keeps and needs is unknown",
     "plan with --layers and --hidden in place of --model",
 )
 _TENANT_WORDS = {

@@ -33,7 +33,7 @@ LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
         formula="the larger of two that fit: of the job's width with other layers, of its layers with "
         "another hidden; without layers, memory x mp x pp / bytes of states a parameter",
         source="arXiv 1910.02054, table 2; search over the peak of this plan",
-        deviation="an upper bound where a part of the peak is not known: by what is known",
+        deviation="an upper bound where a part of the peak is unknown: by what is known",
     ),
 }
 #: Up to this many layers, any count is evaluated. Beyond, the search starts from a linear extrapolation.

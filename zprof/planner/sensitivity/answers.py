@@ -72,7 +72,7 @@ def speed_up_sentences(rows: Sequence[SpeedUp]) -> Iterator[str]:
         return
     first, last = rows[0], rows[-1]
     kind = "super-linear" if last.whole_ratio >= _SUPER_LINEAR_RATIO else "not super-linear"
-    bound = " (at most: a part of the memory is not known)" if first.at_most or last.at_most else ""
+    bound = " (at most: a part of the memory is unknown)" if first.at_most or last.at_most else ""
     yield (
         f"With the most samples of a micro-batch that fit{bound}, {first.samples:,} on {first.devices:,} "
         f"devices and {last.samples:,} on {last.devices:,}, a device's throughput changes by "

@@ -240,7 +240,7 @@ def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
         Gap(
             kind=GapKind.PLAN,
             what="times of a step",
-            reason=f"the fp32 peak of {hardware.name} is not known, and its peak is that of 16-bit matrices",
+            reason=f"the fp32 peak of {hardware.name} is unknown, and its peak is that of 16-bit matrices",
             remedy="state peak_fp32_tflops in the hardware's file, or plan with --precision bf16",
         ),
     )

@@ -21,8 +21,8 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         "latency is all that a message costs beside its bytes, software and threads too",
         source="the run, and the order in which the reference engine gathers, waits and reduces",
         deviation="other engines are taken to order their passes in the same way; a range holds the noise of "
-        "this run and the model's doubt (at least 8 % of the step for another stage, 3 % for other changes), "
-        "not what two recordings of one job differ by",
+        "this run and the model's uncertainty (at least 8 % of the step for another stage, 3 % for other "
+        "changes), not what two recordings of one job differ by",
     ),
     COMPUTE: Assumption(
         formula="as recorded; equal on all ranks where they are made even",

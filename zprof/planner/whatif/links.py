@@ -183,7 +183,7 @@ def _fit_line(
             known=least is not None,
         )
         residual = float(np.median(np.abs(times - line.latency_ns - line.ns_per_byte * sizes) / times))
-        how = "one size: latency and bandwidth cannot be told apart"
+        how = "one size: latency and bandwidth cannot be separated"
         if least is not None:
             how = "one size, and the latency of messages of some bytes"
     return line, FittedLink(

@@ -103,7 +103,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
                 what="whether stages 1 and 2 hide the gather of new parameters",
                 reason="this run has none after its update: the range reaches from hidden under the next "
                 "forward to waited for at once",
-                remedy="say it: --overlap-gather on or off",
+                remedy="set it with --overlap-gather on or off",
             )
         )
     if any(is_far_latency(change) for change in changes):

@@ -125,18 +125,18 @@ def _find_from_trace(seen: AllocatorCalls, counted: AllocatorCounters | None) ->
     return make_finding(
         Cause.ALLOCATOR_RETRIES,
         sentence=f"the allocator of rank {seen.rank} gives memory back {seen.gives:.1f} and takes it "
-        f"{seen.takes:.1f} times a step, while the device is idle for {format_ns(seen.lost_ns)}{told}",
+        f"{seen.takes:.1f} times per step, while the device is idle for {format_ns(seen.lost_ns)}{told}",
         evidence=[
             Evidence(
                 key="device_frees_per_step",
-                what="frees of the device's memory, a step",
+                what="frees of the device's memory per step",
                 value=seen.gives,
                 unit="count",
                 rank=seen.rank,
             ),
             Evidence(
                 key="device_allocations_per_step",
-                what="allocations of it, a step",
+                what="allocations of it per step",
                 value=seen.takes,
                 unit="count",
                 rank=seen.rank,
@@ -150,7 +150,7 @@ def _find_from_trace(seen: AllocatorCalls, counted: AllocatorCounters | None) ->
             ),
             Evidence(
                 key="idle_in_calls_per_step",
-                what="idle in these calls, a step",
+                what="idle in these calls per step",
                 value=seen.lost_ns,
                 unit="ns",
                 rank=seen.rank,
@@ -181,7 +181,7 @@ def _find_from_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Find
     return make_finding(
         Cause.ALLOCATOR_RETRIES,
         sentence=f"the allocator freed its cache and asked again {retries} times on rank {worst.rank}, "
-        f"{rate:.1f} times a step{survived}: each waits for the device",
+        f"{rate:.1f} times per step{survived}: each waits for the device",
         evidence=[
             Evidence(
                 key="allocation_retries",

@@ -87,7 +87,7 @@ def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:
         saving_ns=(_MIN_SAVING_RATIO * lost, most),
         count=most_ranks_mean(analysis, "dry_syncs"),
         key="idle_in_waits_per_step",
-        what="idle in and right behind waits for the device, a step",
+        what="idle in and right behind waits for the device per step",
     )
 
 
@@ -99,7 +99,7 @@ def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
         saving_ns=(_LEAST_WITHOUT_DEVICE_RATIO * lost, _MAX_SAVING_RATIO * lost),
         count=most_ranks_mean(analysis, "held_reads"),
         key="exposed_transfer_of_reads_per_step",
-        what="exposed transfer waited for right after a scalar was read, a step",
+        what="exposed transfer waited for right after a scalar was read per step",
     )
 
 
@@ -109,14 +109,14 @@ def _finding(analysis: RunAnalysis, held: _HostWaits) -> Finding:
     usual = held.count <= _USUAL_COUNT or is_inference(analysis)
     return make_finding(
         Cause.BLOCKING_SYNC,
-        sentence=f"the host waits for all that runs {held.count:.0f} times a step, which costs "
+        sentence=f"the host waits for all that runs {held.count:.0f} times per step, which costs "
         f"{format_ns(held.lost_ns)} ({share:.1%})",
         evidence=[
             Evidence(key=held.key, what=held.what, value=held.lost_ns, unit="ns"),
             Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
             Evidence(
                 key="blocking_waits_per_step",
-                what="waits after which nothing was queued, a step",
+                what="waits after which nothing was queued per step",
                 value=held.count,
                 unit="count",
             ),

@@ -185,7 +185,7 @@ def _evidence(seen: Slowdown, excess: float, beside: float) -> list[Evidence]:
         ),
         Evidence(
             key="compute_beside_collectives_per_step",
-            what="compute beside collectives, a step",
+            what="compute beside collectives per step",
             value=beside,
             unit="ns",
         ),

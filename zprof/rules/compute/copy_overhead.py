@@ -45,7 +45,7 @@ _MOSTLY_RATIO = 1 / 2
 
 _FIXES = {
     "FSDP2": "fully_shard(block)  # without shard_placement_fn: any dimension but the first is copied twice\n"
-    "fully_shard(block, reshard_after_forward=False)  # one gather, one copy a step; costs memory\n"
+    "fully_shard(block, reshard_after_forward=False)  # one gather, one copy per step; costs memory\n"
     "one dtype and few, large parameters a unit: fuse q, k and v",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "contiguous_gradients": true,\n'
     '                      "stage3_prefetch_bucket_size": 50000000}',
@@ -78,23 +78,23 @@ def _finding(analysis: RunAnalysis, cost: float) -> Finding:
     moved = mean_per_step(analysis, float(gathers["bytes"].sum()))
     return make_finding(
         Cause.COPY_OVERHEAD,
-        sentence=f"copies around collectives take {format_ns(cost)} a step "
+        sentence=f"copies around collectives take {format_ns(cost)} per step "
         f"({format_percent(cost / wall_ns(analysis))} of it), most of it {name}",
         evidence=[
             Evidence(
                 key="exposed_copies_per_step",
-                what="copies around collectives, nothing beside them, a step",
+                what="copies around collectives, nothing beside them per step",
                 value=cost,
                 unit="ns",
             ),
-            Evidence(key="copies_per_step", what="of them a step", value=count, unit="count"),
+            Evidence(key="copies_per_step", what="of them per step", value=count, unit="count"),
             Evidence(
                 key="largest_copy_per_step",
-                what="the largest, a step",
+                what="the largest per step",
                 value=mean_per_step(analysis, most.max()),
                 unit="ns",
             ),
-            Evidence(key="gathered_bytes_per_step", what="gathered a step", value=moved, unit="bytes"),
+            Evidence(key="gathered_bytes_per_step", what="gathered per step", value=moved, unit="bytes"),
             Evidence(
                 key="gathered_bytes_per_copy_second",
                 what="gathered bytes a second of copying",

@@ -141,7 +141,7 @@ def _finding(analysis: RunAnalysis, seen: _LateHost) -> Finding:
         evidence=[
             Evidence(
                 key="idle_nothing_queued_per_step",
-                what="idle with nothing queued, a step",
+                what="idle with nothing queued per step",
                 value=seen.idle_ns,
                 unit="ns",
             ),

@@ -69,7 +69,7 @@ def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
         evidence=[
             Evidence(
                 key="idle_in_data_loader_per_step",
-                what="idle while the loader is asked for a batch, a step",
+                what="idle while the loader is asked for a batch per step",
                 value=lost,
                 unit="ns",
             ),

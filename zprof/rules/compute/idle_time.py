@@ -112,7 +112,7 @@ def single_occurrence_gap(
     return untested_gap(
         cause,
         f"the window has one step, and {format_ns(lost)} of its idle time is one occurrence: whether that "
-        "comes back in each step is not known",
+        "comes back in each step is unknown",
         "time three steps or more",
     )
 

@@ -77,7 +77,7 @@ def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None)
     if not seen.work.unit and abs(seen.count_ratio - 1) > _SAME_COUNT_RATIO:
         return untested_gap(
             Cause.LOST_COMPUTE_EFFICIENCY,
-            "the runs launch different numbers of kernels a step, and do not say how much work that is",
+            "the runs launch different numbers of kernels per step, and do not say how much work that is",
             "say it when recording: --tokens-per-step",
         )
     slow = seen.ratio[seen.ratio > _SLOWER_RATIO]
@@ -151,7 +151,7 @@ def _finding(analysis: RunAnalysis, seen: _Comparison, slow: "pd.Series[float]")
     return make_finding(
         Cause.LOST_COMPUTE_EFFICIENCY,
         sentence=f"the same kernels take {format_percent(ratio - 1)} longer than in the baseline"
-        f"{_describe_unit(seen)}, on {_name_ranks(slow, seen)}: {format_ns(seen.lost_ns)} a step, "
+        f"{_describe_unit(seen)}, on {_name_ranks(slow, seen)}: {format_ns(seen.lost_ns)} per step, "
         "not counting what collectives slow down",
         evidence=_evidence(seen, slow),
         saving_ns=(min(low * kept, most), min(high, most)),
@@ -176,7 +176,7 @@ def _describe_unit(seen: _Comparison) -> str:
         return ""
     differs = abs(seen.work.b / seen.work.a - 1) > 0.01
     unit = seen.work.unit.removesuffix("s")
-    return f" per {unit} ({seen.work.b:,.0f} a step and rank, there {seen.work.a:,.0f})" * differs
+    return f" per {unit} ({seen.work.b:,.0f} per step and rank, there {seen.work.a:,.0f})" * differs
 
 
 def _name_ranks(slow: "pd.Series[float]", seen: _Comparison) -> str:
@@ -217,11 +217,11 @@ def _evidence(seen: _Comparison, slow: "pd.Series[float]") -> list[Evidence]:
         ),
         Evidence(
             key="kernel_count_ratio",
-            what="kernels a step, to the baseline",
+            what="kernels per step, to the baseline",
             value=seen.count_ratio,
             unit="ratio",
         ),
-        Evidence(key="lost_per_step", what="lost a step", value=seen.lost_ns, unit="ns"),
+        Evidence(key="lost_per_step", what="lost per step", value=seen.lost_ns, unit="ns"),
     ]
 
 

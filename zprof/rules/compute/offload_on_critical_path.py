@@ -92,19 +92,19 @@ def _finding(analysis: RunAnalysis, seen: _OffloadCost) -> Finding:
         evidence=[
             Evidence(
                 key="exposed_copies_per_step",
-                what="exposed copies between host and device, a step",
+                what="exposed copies between host and device per step",
                 value=seen.copies_ns,
                 unit="ns",
             ),
             Evidence(
                 key="copies_beside_collectives_per_step",
-                what="copies beside a collective alone, a step",
+                what="copies beside a collective alone per step",
                 value=seen.background_ns,
                 unit="ns",
             ),
             Evidence(
                 key="idle_in_cpu_optimizer_per_step",
-                what="idle while the CPU runs the optimizer, a step",
+                what="idle while the CPU runs the optimizer per step",
                 value=seen.optimizer_ns,
                 unit="ns",
             ),

@@ -170,7 +170,7 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             cause=Cause.BLOCKING_SYNC,
             changed=[edits.unblock_calls(graph, chosen)],
             sentence=lambda gain, share: (
-                f"the host waits for the device {_format_times(count)} a step: "
+                f"the host waits for the device {_format_times(count)} per step: "
                 f"without these waits a step is {gain} shorter ({share})"
             ),
             fix=SYNC_FIX,
@@ -195,7 +195,7 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.RATE_LIMITED_PREFETCH,
             changed=[edits.unblock_calls(graph, chosen)],
             sentence=lambda gain, share: (
-                f"the host waits {_format_times(count)} a step for an event before it "
+                f"the host waits {_format_times(count)} per step for an event before it "
                 f"goes on gathering: without these waits a step is {gain} shorter ({share})"
             ),
             fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
@@ -254,7 +254,7 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             changed=[edits.unblock_calls(graph, chosen)],
             sentence=lambda gain, share: (
                 f"the allocator asks the device for memory, or gives it back, {count:.1f} "
-                f"times a step: without that a step is {gain} shorter ({share})"
+                f"times per step: without that a step is {gain} shorter ({share})"
             ),
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
             "leave room: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
@@ -275,7 +275,7 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
             cause=Cause.COMPUTE_BLOCKS_COMM,
             changed=start_held_collectives(analysis, graph),
             sentence=lambda gain, share: (
-                f"{count:.0f} collectives a step start only when a kernel ends that they do "
+                f"{count:.0f} collectives per step start only when a kernel ends that they do "
                 f"not depend on: started at once, a step is {gain} shorter ({share})"
             ),
             fix=BLOCKED_FIX,

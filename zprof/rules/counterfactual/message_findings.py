@@ -116,7 +116,7 @@ def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
         f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(key="units_per_block", what="wrapped units of a block", value=per_block, unit="count"),
-            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=count, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=count, unit="count"),
             Evidence(key="latency_of_one", what="latency of one", value=_latency_ns(sizes), unit="ns"),
             _replay_evidence(gain),
         ],

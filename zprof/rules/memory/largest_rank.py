@@ -162,7 +162,7 @@ def missing_facts_gap(cause: Cause) -> Gap:
     """Return the gap of a rule without training facts, with one text for all rules, so that gaps merge."""
     return untested_gap(
         cause,
-        "the sharding stage, its ranks, the number of parameters or their bytes are not known",
+        "the sharding stage, its ranks, the number of parameters or their bytes are unknown",
         "give the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
     )
 

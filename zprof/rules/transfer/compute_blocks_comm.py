@@ -75,7 +75,7 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
     if known.empty:
         return untested_gap(
             Cause.COMPUTE_BLOCKS_COMM,
-            "which unit computed when a gather was launched is not known: no launches, or no ranges of FSDP",
+            "which unit computed when a gather was launched is unknown: no launches, or no ranges of FSDP",
             "record the host too (ProfilerActivity.CPU); FSDP marks its passes by itself",
         )
     seen = _measure(analysis, known)
@@ -113,20 +113,20 @@ def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
             ),
             Evidence(
                 key="gathers_examined",
-                what="all_gathers looked at, all ranks and steps",
+                what="all_gathers examined, all ranks and steps",
                 value=seen.count,
                 unit="count",
             ),
-            Evidence(key="blocked_per_step", what="blocked a step", value=seen.blocked_ns, unit="ns"),
+            Evidence(key="blocked_per_step", what="blocked per step", value=seen.blocked_ns, unit="ns"),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="exposed transfer of these a step",
+                what="exposed transfer of these per step",
                 value=seen.exposed_ns,
                 unit="ns",
             ),
             Evidence(
                 key="exposed_by_blocking_per_step",
-                what="exposed because blocked, a step",
+                what="exposed because blocked per step",
                 value=seen.cost_ns,
                 unit="ns",
             ),

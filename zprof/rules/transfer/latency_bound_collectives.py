@@ -72,7 +72,7 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{most.kind.value}s of {format_bytes(int(most.bytes))} take {format_ns(most.each_ns)}, "
         f"{format_percent(small.latency_ratio)} of it latency "
-        f"(exposed {format_ns(small.step.exposed_ns)} a step)",
+        f"(exposed {format_ns(small.step.exposed_ns)} per step)",
         evidence=small.evidence,
         saving_ns=saving,
         severity=rate_severity(saving[1], small.wall_ns),

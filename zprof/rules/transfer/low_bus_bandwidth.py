@@ -139,10 +139,10 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
         name = each.kind.value
         evidence += [
             _reached_evidence(each.kind, each.reached_ratio),
-            Evidence(key=f"{name}_count", what=f"{name}s looked at", value=each.count, unit="count"),
+            Evidence(key=f"{name}_count", what=f"{name}s examined", value=each.count, unit="count"),
             Evidence(
                 key=f"{name}_exposed_transfer_per_step",
-                what=f"{name} exposed transfer, a step",
+                what=f"{name} exposed transfer per step",
                 value=each.exposed_ns,
                 unit="ns",
             ),
@@ -263,10 +263,10 @@ def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
             unit="bytes_per_s",
         ),
         _reached_evidence(entry.rate.kind, reached),
-        Evidence(key=f"{kind}_count", what=f"large {kind}s looked at", value=entry.rate.count, unit="count"),
+        Evidence(key=f"{kind}_count", what=f"large {kind}s examined", value=entry.rate.count, unit="count"),
         Evidence(
             key=f"{kind}_exposed_transfer_per_step",
-            what=f"{kind} exposed transfer and queue, a step",
+            what=f"{kind} exposed transfer and queue per step",
             value=entry.exposed_ns,
             unit="ns",
         ),

@@ -112,7 +112,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if any(rank.upper_bound for rank in analysis.time.per_rank):
         return untested_gap(
             Cause.NO_PREFETCH,
-            "no wait for a collective was recorded: whether all_gathers are exposed is not known",
+            "no wait for a collective was recorded: whether all_gathers are exposed is unknown",
             "write ::wait ranges (docs/recording.md)",
         )
     seen = _measure(analysis, gathers)
@@ -188,7 +188,7 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
     return make_finding(
         Cause.NO_PREFETCH,
         sentence="all_gathers begin only when the compute that could have hidden them is done "
-        f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} a step)",
+        f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} per step)",
         evidence=_evidence(seen),
         saving_ns=expected.saving_ns,
         severity=rate_severity(high, wall_ns(analysis)),
@@ -216,32 +216,32 @@ def _evidence(seen: _Gathers) -> list[Evidence]:
         ),
         Evidence(
             key="gathers_examined",
-            what="all_gathers looked at, all ranks and steps",
+            what="all_gathers examined, all ranks and steps",
             value=seen.count,
             unit="count",
         ),
         Evidence(
             key="gather_transfer_per_step",
-            what="all_gather transfer a step",
+            what="all_gather transfer per step",
             value=seen.transfer_ns,
             unit="ns",
         ),
         Evidence(key="exposed_part", what="of it exposed", value=seen.exposed_ns, unit="ns"),
         Evidence(
             key="queued_per_step",
-            what="blocked while queued behind others, a step",
+            what="blocked while queued behind others per step",
             value=seen.queued_ns,
             unit="ns",
         ),
         Evidence(
             key="compute_before_idle_link_per_step",
-            what="compute before them with the link idle, a step",
+            what="compute before them with the link idle per step",
             value=seen.free_ns,
             unit="ns",
         ),
         Evidence(
             key="hideable_per_step",
-            what="hideable under that compute, a step",
+            what="hideable under that compute per step",
             value=seen.hideable_ns,
             unit="ns",
         ),

@@ -126,24 +126,24 @@ def _find_rate_limit(analysis: RunAnalysis, held: _Holds) -> Finding:
     steps = analysis.steps["step"].nunique()
     return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
-        sentence=f"the host is held back before {held.count:.0f} all_gathers a step, and the device then has "
-        f"nothing to compute for {format_ns(held.idle_ns)}",
+        sentence=f"the host is held back before {held.count:.0f} all_gathers per step, and the device then "
+        f"has nothing to compute for {format_ns(held.idle_ns)}",
         evidence=[
             Evidence(
                 key="gathers_held_back_per_step",
-                what="all_gathers held back, a step",
+                what="all_gathers held back per step",
                 value=held.count,
                 unit="count",
             ),
             Evidence(
                 key="host_blocked_per_step",
-                what="host blocked before them, a step",
+                what="host blocked before them per step",
                 value=held.blocked_ns,
                 unit="ns",
             ),
             Evidence(
                 key="device_idle_after_per_step",
-                what="device without compute after that, a step",
+                what="device without compute after that per step",
                 value=held.idle_ns,
                 unit="ns",
             ),
@@ -178,24 +178,24 @@ def _measure_shallow_prefetch(analysis: RunAnalysis, gathers: pd.DataFrame) -> _
 def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> Finding:
     return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
-        sentence=f"{shallow.count:.0f} all_gathers a step wait for earlier compute while the link is idle, "
-        f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} a step)",
+        sentence=f"{shallow.count:.0f} all_gathers per step wait for earlier compute while the link is idle, "
+        f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} per step)",
         evidence=[
             Evidence(
                 key="late_gathers_per_step",
-                what="all_gathers that begin behind earlier compute, a step",
+                what="all_gathers that begin behind earlier compute per step",
                 value=shallow.count,
                 unit="count",
             ),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="of them exposed transfer, a step",
+                what="of them exposed transfer per step",
                 value=shallow.exposed_ns,
                 unit="ns",
             ),
             Evidence(
                 key="hideable_per_step",
-                what="hideable with more depth, a step",
+                what="hideable with more depth per step",
                 value=shallow.hideable_ns,
                 unit="ns",
             ),

@@ -84,7 +84,7 @@ def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if any(hosts is None for hosts in counted):
         return untested_gap(
             Cause.SHARDING_SPANS_NODES,
-            "it is not known on which hosts the ranks ran, or which ranks a group has",
+            "it is unknown on which hosts the ranks ran, or which ranks a group has",
             "record with zprof, or with a torch whose traces name their host and groups",
         )
     layout = _find_layout([hosts for hosts in counted if hosts])
@@ -183,7 +183,7 @@ def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
         Cause.SHARDING_SPANS_NODES,
         sentence=f"shards lie on {found.hosts} hosts, so every {kind} crosses the link between them: "
         f"{format_rate(found.seen)} of bus bandwidth, {_describe_expected(found)} "
-        f"(exposed {format_ns(found.step.exposed_ns)} a step)",
+        f"(exposed {format_ns(found.step.exposed_ns)} per step)",
         evidence=_evidence(found),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
@@ -222,7 +222,7 @@ def _evidence(found: _Spanning) -> list[Evidence]:
         ),
         Evidence(
             key="exposed_transfer_per_step",
-            what="exposed transfer of sharding, a step",
+            what="exposed transfer of sharding per step",
             value=found.step.exposed_ns,
             unit="ns",
         ),

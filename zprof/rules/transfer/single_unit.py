@@ -114,7 +114,7 @@ def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Mes
         Cause.SINGLE_UNIT,
         sentence=f"the {what}: {_article(messages)} {messages.kind.value} of "
         f"{format_bytes(int(messages.bytes))} takes {format_ns(messages.each_ns)} "
-        f"with nothing to compute beside it (exposed {format_ns(step.exposed_ns)} a step)",
+        f"with nothing to compute beside it (exposed {format_ns(step.exposed_ns)} per step)",
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
@@ -133,7 +133,7 @@ def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evide
     kind, end = messages.kind.value, "first" if first else "last"
     shown = _shown_ratio(messages, first=first)
     return [
-        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s per step", value=messages.count, unit="count"),
         Evidence(key=f"{kind}_bytes", what=f"bytes of one {kind}", value=messages.bytes, unit="bytes"),
         Evidence(
             key=f"{kind}_time_median", what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"
@@ -146,7 +146,7 @@ def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evide
         ),
         Evidence(
             key="exposed_transfer_per_step",
-            what="exposed transfer of gathers and reductions, a step",
+            what="exposed transfer of gathers and reductions per step",
             value=step.exposed_ns,
             unit="ns",
         ),

@@ -101,7 +101,7 @@ class SmallMessages:
             ),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="exposed transfer of them, a step",
+                what="exposed transfer of them per step",
                 value=self.step.exposed_ns,
                 unit="ns",
             ),
@@ -109,7 +109,7 @@ class SmallMessages:
         if self.step.traffic.launch_ns:
             launch = self.step.traffic.launch_ns
             facts.append(
-                Evidence(key="launch_time_per_step", what="launching them, a step", value=launch, unit="ns")
+                Evidence(key="launch_time_per_step", what="launching them per step", value=launch, unit="ns")
             )
         return facts
 
@@ -117,7 +117,7 @@ class SmallMessages:
 def _message_evidence(messages: Messages) -> list[Evidence]:
     kind = messages.kind.value
     return [
-        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s per step", value=messages.count, unit="count"),
         Evidence(
             key=f"{kind}_bytes_median",
             what=f"bytes of one {kind}, median",
@@ -160,7 +160,7 @@ def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
         return None
     return untested_gap(
         cause,
-        "all messages of a kind have one size, so their latency is not known",
+        "all messages of a kind have one size, so their latency is unknown",
         "record a step that reduces a scalar too (the norm of the gradients, the loss)",
     )
 

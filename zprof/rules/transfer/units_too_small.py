@@ -49,8 +49,8 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     gathers = small.step.traffic.gathers
     assert gathers is not None, "units are at fault where units are gathered"
     parts = small.per_block is not None and small.per_block > UNITS_PER_BLOCK
-    shown = f"(exposed {format_ns(small.step.exposed_ns)} a step)"
-    what = f"each block is {small.per_block:g} units" if parts else f"{gathers.count:g} all_gathers a step"
+    shown = f"(exposed {format_ns(small.step.exposed_ns)} per step)"
+    what = f"each block is {small.per_block:g} units" if parts else f"{gathers.count:g} all_gathers per step"
     return make_finding(
         Cause.UNITS_TOO_SMALL,
         sentence=f"{what}, of {format_bytes(int(gathers.bytes))} in {format_ns(gathers.each_ns)}, while one "

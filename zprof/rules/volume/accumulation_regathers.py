@@ -52,25 +52,26 @@ def _finding(
     units, total = counted
     return make_finding(
         Cause.ACCUMULATION_REGATHERS,
-        sentence=f"{total:.0f} all_gathers a step for {units:.0f} units and {micro_batches} micro-batches: "
+        sentence=f"{total:.0f} all_gathers per step for {units:.0f} units and {micro_batches} micro-batches: "
         f"{price.size} are gathered again though nothing has changed them "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
+        f"{headroom.says}",
         evidence=[
             Evidence(
-                key="micro_batches_per_step", what="micro-batches a step", value=micro_batches, unit="count"
+                key="micro_batches_per_step", what="micro-batches per step", value=micro_batches, unit="count"
             ),
             Evidence(key="units", what="units", value=units, unit="count"),
-            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=total, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=total, unit="count"),
             Evidence(
                 key="regathers_per_step",
-                what="of them gathered again, a step",
+                what="of them gathered again per step",
                 value=price.count,
                 unit="count",
             ),
             *price.size_evidence,
             Evidence(
                 key="exposed_time_per_step",
-                what="their exposed time a step",
+                what="their exposed time per step",
                 value=price.exposed_ns,
                 unit="ns",
             ),

@@ -88,29 +88,29 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
     wall = wall_ns(analysis)
     return make_finding(
         Cause.ACCUMULATION_SYNCS,
-        sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once a step: "
+        sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once per step: "
         f"{price.count:.0f} reductions of {price.size} too many "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
             Evidence(
                 key="reducing_micro_batches_per_step",
-                what="micro-batches that reduce, a step",
+                what="micro-batches that reduce per step",
                 value=micro_batches,
                 unit="count",
             ),
             Evidence(
                 key="early_reductions_per_step",
-                what="reductions before the last micro-batch, a step",
+                what="reductions before the last micro-batch per step",
                 value=price.count,
                 unit="count",
             ),
             *price.size_evidence,
             Evidence(
-                key="transfer_per_step", what="their transfer a step", value=price.transfer_ns, unit="ns"
+                key="transfer_per_step", what="their transfer per step", value=price.transfer_ns, unit="ns"
             ),
             Evidence(
                 key="exposed_time_per_step",
-                what="their exposed time a step",
+                what="their exposed time per step",
                 value=price.exposed_ns,
                 unit="ns",
             ),
@@ -131,7 +131,7 @@ def _volume_evidence(analysis: RunAnalysis) -> list[Evidence]:
     if volume is None:
         return []
     return [
-        Evidence(key="moved_bytes_per_step", what="moved a step", value=volume.seen_bytes, unit="bytes"),
+        Evidence(key="moved_bytes_per_step", what="moved per step", value=volume.seen_bytes, unit="bytes"),
         Evidence(
             key="formula_bytes_per_step",
             what="by the ZeRO formula",

@@ -39,21 +39,21 @@ def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units: int) -> Finding:
     return make_finding(
         Cause.CHECKPOINT_REGATHERS,
-        sentence=f"{units} units are gathered three times a step, the third time for recomputation: "
+        sentence=f"{units} units are gathered three times per step, the third time for recomputation: "
         f"{price.size} that the backward has gathered anyway "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
-            Evidence(key="all_gathers_per_step", what="all_gathers a step", value=gathers, unit="count"),
+            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=gathers, unit="count"),
             Evidence(
                 key="units_gathered_three_times", what="units gathered three times", value=units, unit="count"
             ),
             Evidence(
-                key="third_gathers_per_step", what="third gathers a step", value=price.count, unit="count"
+                key="third_gathers_per_step", what="third gathers per step", value=price.count, unit="count"
             ),
             *price.size_evidence,
             Evidence(
                 key="exposed_time_per_step",
-                what="their exposed time a step",
+                what="their exposed time per step",
                 value=price.exposed_ns,
                 unit="ns",
             ),

@@ -90,7 +90,7 @@ def _finding(
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
     moved = Evidence(
         key="float32_gathered_bytes_per_step",
-        what="parameters gathered in float32, a step",
+        what="parameters gathered in float32 per step",
         value=priced.bytes,
         unit="bytes",
     )
@@ -98,7 +98,7 @@ def _finding(
         Cause.FP32_GATHER,
         sentence=f"parameters travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} a step{unsure})",
+        f"{format_ns(priced.transfer_ns)} per step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
             Evidence(
@@ -108,7 +108,7 @@ def _finding(
                 unit="count",
             ),
             Evidence(
-                key="transfer_per_step", what="their transfer, a step", value=priced.transfer_ns, unit="ns"
+                key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
             ),
             Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],

@@ -96,7 +96,7 @@ def _finding(
     expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
     moved = Evidence(
         key="float32_reduced_bytes_per_step",
-        what="gradients reduced in float32, a step",
+        what="gradients reduced in float32 per step",
         value=priced.bytes,
         unit="bytes",
     )
@@ -104,7 +104,7 @@ def _finding(
         Cause.FP32_REDUCE,
         sentence=f"gradients travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} a step{unsure})",
+        f"{format_ns(priced.transfer_ns)} per step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
             Evidence(
@@ -114,7 +114,7 @@ def _finding(
                 unit="count",
             ),
             Evidence(
-                key="transfer_per_step", what="their transfer, a step", value=priced.transfer_ns, unit="ns"
+                key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
             ),
             Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],

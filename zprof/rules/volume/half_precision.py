@@ -106,7 +106,7 @@ class HalvedBytes:
     @property
     def size(self) -> str:
         """The bytes per step as text; empty if unknown."""
-        return f" ({format_bytes(int(self.bytes))} a step)" if self.bytes else ""
+        return f" ({format_bytes(int(self.bytes))} per step)" if self.bytes else ""
 
 
 def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:

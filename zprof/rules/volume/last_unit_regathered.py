@@ -44,18 +44,18 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is dropped and gathered again at once: "
         f"{price.size} with nothing to hide them under "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
             Evidence(
                 key="needless_gathers_per_step",
-                what="gathers of it too many, a step",
+                what="gathers of it too many per step",
                 value=price.count,
                 unit="count",
             ),
             *price.size_evidence,
             Evidence(
                 key="exposed_time_per_step",
-                what="their exposed time a step",
+                what="their exposed time per step",
                 value=price.exposed_ns,
                 unit="ns",
             ),

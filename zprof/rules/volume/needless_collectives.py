@@ -53,7 +53,7 @@ class CollectiveCost:
     @property
     def size_evidence(self) -> tuple[Evidence, ...]:
         """The bytes as evidence; empty if unknown."""
-        known = Evidence(key="bytes_per_step", what="their bytes a step", value=self.bytes, unit="bytes")
+        known = Evidence(key="bytes_per_step", what="their bytes per step", value=self.bytes, unit="bytes")
         return (known,) if self.bytes else ()
 
     @property

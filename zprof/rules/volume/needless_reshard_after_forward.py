@@ -49,7 +49,8 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
         f"{price.size} "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
+        f"{headroom.says}",
         evidence=[
             Evidence(
                 key="units_regathered",
@@ -58,12 +59,12 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
                 unit="count",
             ),
             Evidence(
-                key="second_gathers_per_step", what="second gathers a step", value=price.count, unit="count"
+                key="second_gathers_per_step", what="second gathers per step", value=price.count, unit="count"
             ),
             *price.size_evidence,
             Evidence(
                 key="exposed_time_per_step",
-                what="their exposed time a step",
+                what="their exposed time per step",
                 value=price.exposed_ns,
                 unit="ns",
             ),

@@ -221,10 +221,10 @@ class Headroom:
     def says(self) -> str:
         """The headroom as text."""
         if not self.needed_bytes:
-            return "how much memory it takes to keep them is not known"
+            return "how much memory it takes to keep them is unknown"
         needed = format_bytes(self.needed_bytes)
         if self.free_bytes is None:
-            return f"to keep them takes {needed}, whether there is room is not known"
+            return f"to keep them takes {needed}, headroom unknown"
         room = "there is room" if self.suffices else "there is no room"
         return f"to keep them takes {needed}, {room}: {format_bytes(self.free_bytes)} are free at the peak"
 

@@ -272,7 +272,7 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         return None
     return untested_gap(
         Cause.UNEVEN_SHAPES,
-        "kernels that can pad take time, and how many parameters the model has is not known",
+        "kernels that can pad take time, and how many parameters the model has is unknown",
         "say it (report --parameters N), or give a baseline of the same model",
     )
 
@@ -310,7 +310,7 @@ def _make_padding_finding(
 ) -> Finding:
     spent = filled.total_ns if filled else 0.0
     padding = "padding" if ratio is None else f"{format_percent(ratio)} of padding"
-    evidence = [Evidence(key="padding_time_per_step", what="filling up, a step", value=spent, unit="ns")]
+    evidence = [Evidence(key="padding_time_per_step", what="filling up per step", value=spent, unit="ns")]
     if ratio is not None:
         evidence.append(
             Evidence(key="padding_ratio", what="padding, of the model's elements", value=ratio, unit="ratio")
@@ -318,7 +318,7 @@ def _make_padding_finding(
         wasted = _padding_bytes(analysis, ratio)
         evidence.append(
             Evidence(
-                key="padding_bytes_per_step", what="padding that travels, a step", value=wasted, unit="bytes"
+                key="padding_bytes_per_step", what="padding that travels per step", value=wasted, unit="bytes"
             )
         )
     if filled is not None and filled.slower is not None:
@@ -333,7 +333,7 @@ def _make_padding_finding(
     return make_finding(
         Cause.UNEVEN_SHAPES,
         sentence=f"shapes do not divide evenly: {padding} travels ({proof}), and filling it up takes "
-        f"{format_ns(spent)} a step",
+        f"{format_ns(spent)} per step",
         evidence=evidence,
         saving_ns=saving,
         severity=rate_severity(saving[1], wall_ns(analysis)),
@@ -388,7 +388,7 @@ def _evidence(seen: LongerInputs) -> list[Evidence]:
         ),
         Evidence(
             key="compute_excess_per_step",
-            what="computes longer than they, a step",
+            what="computes longer than they per step",
             value=seen.excess_ns,
             unit="ns",
             rank=rank,

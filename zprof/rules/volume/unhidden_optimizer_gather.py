@@ -242,7 +242,7 @@ def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:
 def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
     gathered = Evidence(
         key="gathered_bytes_per_step",
-        what="new parameters gathered, a step",
+        what="new parameters gathered per step",
         value=cost.gathered_bytes,
         unit="bytes",
     )
@@ -250,7 +250,7 @@ def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
         *((gathered,) if cost.gathered_bytes else ()),
         Evidence(
             key="transfer_per_step",
-            what="transfer of these gathers, a step",
+            what="transfer of these gathers per step",
             value=cost.transfer_ns,
             unit="ns",
         ),
@@ -267,13 +267,13 @@ def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
         rows += [
             Evidence(
                 key="all_reduced_bytes_per_step",
-                what="gradients all-reduced in full, a step",
+                what="gradients all-reduced in full per step",
                 value=cost.reduced_bytes,
                 unit="bytes",
             ),
             Evidence(
                 key="moved_bytes_per_step",
-                what="moved a step, an all-reduce twice",
+                what="moved per step, an all-reduce twice",
                 value=moved,
                 unit="bytes",
             ),

@@ -171,7 +171,7 @@ def _evidence(turns: _Turns) -> list[Evidence]:
     return [
         Evidence(
             key="latest_rank_delay_per_step",
-            what="latest rank behind the others, a step",
+            what="latest rank behind the others per step",
             value=turns.cost_ns,
             unit="ns",
         ),

@@ -179,7 +179,7 @@ def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank
     idle = measure_own_time_with_idle(analysis)
     if not own.is_host_known and _is_seen(_measure(analysis, idle, find_suspect(analysis, idle))):
         reason = (
-            "a rank is idle while others wait for it, and whether its host is slower than theirs is not known"
+            "a rank is idle while others wait for it, and whether its host is slower than theirs is unknown"
         )
         remedy = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks"
         return untested_gap(Cause.STRAGGLER_RANK, reason, remedy)
@@ -194,7 +194,7 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """Return the gap of a rule about late ranks that lacks ranks or matched steps, None if it has enough."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
         # Complete groups do not help: a rank that is late there may only pass a delay on.
-        reason = "ranks are missing: who came last is not known where not all were seen"
+        reason = "ranks are missing: who came last is unknown where not all were seen"
         return untested_gap(cause, reason, "record, or import, all ranks")
     rows = steady_rows(analysis)
     matched = rows[rows["matched"].astype(bool)]
@@ -298,7 +298,7 @@ def _describe_waits(waits: CausedWaits) -> str:
         if hidden > _MIN_HIDDEN_RATIO * waits.caused_ns
         else ""
     )
-    return f"{who} {format_ns(waits.caused_ns)} a step for it, exposed{more}"
+    return f"{who} {format_ns(waits.caused_ns)} per step for it, exposed{more}"
 
 
 def _name_ranks(ranks: tuple[int, ...]) -> str:
@@ -341,7 +341,7 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
         ),
         Evidence(
             key="wait_caused_per_step",
-            what="wait caused a step, per waiting rank",
+            what="wait caused per step, per waiting rank",
             value=waits.caused_ns,
             unit="ns",
         ),

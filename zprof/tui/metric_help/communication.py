@@ -15,7 +15,7 @@ from zprof.tui.metric_help.communication_rows import (
 from zprof.tui.metric_help.metric import MetricHelp
 
 _FORMULA = (
-    "With P parameters, of as many bytes as travel, a rank moves 2P a step in stages 0, 1 and 2 and 3P in "
+    "With P parameters, of as many bytes as travel, a rank moves 2P per step in stages 0, 1 and 2 and 3P in "
     "stage 3 (arXiv 1910.02054, section 7); stages 2 and 3 in every micro-batch. An all-reduce counts "
     "twice; the ring's (N-1)/N is left out on both sides. Replicas of shards are not counted."
 )
@@ -31,11 +31,11 @@ _VOLUME = tuple(
             "",
             ("expected_bytes", "ratio"),
         ),
-        ("expected_bytes", "bytes by the law", _FORMULA, "2P, 2P, 2P, 3P", ("seen_bytes", "ratio")),
+        ("expected_bytes", "bytes by the formula", _FORMULA, "2P, 2P, 2P, 3P", ("seen_bytes", "ratio")),
         (
             "ratio",
-            "bytes against the law",
-            f"Above 1 something travels more often than it has to; below, less than the law says. {_FORMULA}",
+            "bytes against the formula",
+            f"Above 1, something travels more often than it must; below, less than by the formula. {_FORMULA}",
             "seen / expected",
             ("seen_bytes", "expected_bytes"),
         ),
@@ -68,7 +68,7 @@ _SUMS = (
 _ALIGNMENT = (
     MetricHelp(
         leaf="time.alignment.uncertainty_ns",
-        title="doubt of the clocks",
+        title="clock uncertainty",
         says="To what the offset of the worst rank's clock is known. Clocks are aligned by the collectives "
         "themselves: no rank can leave one before all have entered. A wait below twice this means nothing.",
         inputs=("matched", "unmatched"),
@@ -264,14 +264,14 @@ def _collective_help(
 _COLLECTIVES = (
     _collective_help(
         "count",
-        "collectives a step",
+        "collectives per step",
         f"How many ran on a rank; times ranks and steps they are the rows below. {MEAN} {STEADY}",
         ("bytes", "duration_ns"),
         "duration_ns",
     ),
     _collective_help(
         "bytes",
-        "bytes a step",
+        "bytes per step",
         f"Of the full tensors: the gathered size of an all-gather, what goes into a reduce-scatter. {MEAN}",
         ("bytes", "dtype", "duration_ns"),
         "bytes",

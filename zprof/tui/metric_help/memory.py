@@ -265,14 +265,14 @@ _FORMULA_CHECKS = (
     MetricHelp(
         leaf="memory.laws[].scalar_bytes",
         title="step counters",
-        says="The optimizer's 4-byte step counters, of which the law knows nothing.",
+        says="The optimizer's 4-byte step counters, of which the formula knows nothing.",
         formula="4 x step counters of the rank",
         rows=select_fact_rows,
     ),
     MetricHelp(
         leaf="memory.laws[].unexplained_bytes",
         title="unexplained",
-        says="What neither the law nor what is stated beside it gives. The cause stands in the row.",
+        says="What neither the formula nor what is stated beside it gives. The cause stands in the row.",
         formula="unexplained = measured - law - padding - step counters",
         inputs=("measured_bytes", "law_bytes", "padding_bytes", "scalar_bytes"),
         rows=select_formula_rows,

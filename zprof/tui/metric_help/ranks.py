@@ -85,7 +85,7 @@ _BLAMES = (
         leaf=f"{_BLAME}.exposed_wait_ns",
         title="exposed waiting that a rank causes",
         says="The part of the waiting that it causes in which the waiting ranks compute nothing, in a step, "
-        "summed over them. It came last beyond the doubt of the clocks, or it is not charged.",
+        "summed over them. It came last beyond the clock uncertainty, or it is not charged.",
         formula="blamed + tied + unjudged = all exposed waiting",
         inputs=("rank", "wait_ns", "last_ratio", "own_wait_ns"),
         rows=_select_caused_waits,
@@ -117,7 +117,7 @@ _BLAMES = (
         leaf=f"{_BLAME}.last_ratio",
         title="how often a rank comes last",
         says="Of the judged collectives that it took part in, the share to which it came last, beyond the "
-        "doubt of the clocks. Judged: seen on all ranks, and not the first of the window.",
+        "clock uncertainty. Judged: seen on all ranks, and not the first of the window.",
         formula="collectives to which it came last / collectives that it took part in",
         inputs=("rank", "wait_ns", "exposed_wait_ns"),
         rows=_select_caused_waits,

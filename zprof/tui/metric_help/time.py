@@ -167,7 +167,7 @@ _LEDGER_TERMS = {
     "noise_floor_ns": _TermHelp(
         title="noise floor",
         says="Below this size a term means nothing: edges of spans are stamped to about 1 µs, and the last "
-        "rank's arrival is known to twice the doubt of the clocks.",
+        "rank's arrival is known to twice the clock uncertainty.",
     ),
     "steps": _TermHelp(
         title="steps", says="How many steps the means are of.", rows=make_step_rows("wall_ns")

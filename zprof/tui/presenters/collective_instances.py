@@ -41,13 +41,13 @@ def build_instances_table(loaded: LoadedRun, at: int) -> Table:
 
 
 _HELP = (
-    "One row a rank and collective: what runs once a step on 2 ranks has 2 rows a step. Wait: until the "
+    "One row a rank and collective: what runs once per step on 2 ranks has 2 rows per step. Wait: until the "
     "last rank of the group came; transfer: from then on; exposed: what of both the rank stood still "
-    "for.\nlast: the rank that came last; tied: all came within the doubt of the clocks; unknown: not all "
+    "for.\nlast: the rank that came last; tied: all came within the clock uncertainty; unknown: not all "
     "ranks were matched.\nwhy late: what that rank did longer than the others before: compute, host "
     "(Python, launches), collective before (it came late out of that one), copies, allocator, sync, data; "
     "profiler start: the first of the window, which says nothing; blank: nobody was late, or what it did is "
-    "not known.\nWhere not all ranks are matched a wait is at least, a transfer at most what is shown."
+    "unknown.\nWhere not all ranks are matched a wait is at least, a transfer at most what is shown."
 )
 #: Reasons whose display text differs from their name.
 _REASONS: Mapping[str, str] = {
@@ -63,7 +63,7 @@ _COLUMNS = (
     Column(title="wait", says="in ms, hidden or not", numeric=True),
     Column(title="transfer", says="in ms, hidden or not", numeric=True),
     Column(title="last", says="the rank that came last"),
-    Column(title="why late", says="what the last rank did longer than the others before; blank: not known"),
+    Column(title="why late", says="what the last rank did longer than the others before; blank: unknown"),
     Column(title="began on", says="the rank where the delay began", from_width=100),
     Column(title="at", says="its start, in ms after the begin of the step", numeric=True, from_width=100),
     Column(title="bytes", says="of the full tensor", numeric=True, from_width=110),

@@ -114,7 +114,7 @@ def _fields(time: Time) -> Sequence[_Field]:
     if types:
         shown.append(_Field(column=Column(title="type", says="of an element", from_width=100), cell=_dtype))
     shown += [
-        _number_field("n", "collectives a step, of one rank", "count", Unit.COUNT),
+        _number_field("n", "collectives per step, of one rank", "count", Unit.COUNT),
         _Field(
             column=Column(
                 title="bytes", says="of the full tensors", numeric=True, from_width=100 if many else 0

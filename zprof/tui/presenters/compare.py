@@ -223,7 +223,7 @@ def explain_no_tokens(loaded: LoadedRun) -> str:
         return "the steps of both runs are not timed"
     if comparison.equal_work is None:
         gap = next((gap for gap in loaded.report.gaps if gap.kind is GapKind.UNEQUAL_WORK), None)
-        return f"{gap.reason} ({gap.remedy})" if gap else "the work of a step is not known of both runs"
+        return f"{gap.reason} ({gap.remedy})" if gap else "the work of a step is unknown of both runs"
     runs = [loaded.report.run, *([comparison.baseline_run] if comparison.baseline_run else [])]
     if any(len(run.ranks_loaded) < run.world_size for run in runs):
         return "not all ranks are loaded, and the tokens are those of all"

@@ -148,13 +148,13 @@ def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
     """
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
-        return Uncertainty(times_ns=None, why_not="times of both are not known")
+        return Uncertainty(times_ns=None, why_not="times of both are unknown")
     few = next((gap for gap in report.gaps if gap.kind is GapKind.NO_INTERVAL), None)
     if few is not None:
         return Uncertainty(times_ns=None, why_not=few.reason)
     work, times = comparison.equal_work, comparison.step_time
     if work is None and any(entry.key in WORK_SETTINGS for entry in comparison.differences):
-        return Uncertainty(times_ns=None, why_not="these are other jobs, and the work of a step is not known")
+        return Uncertainty(times_ns=None, why_not="these are other jobs, and the work of a step is unknown")
     if work is not None and not per_token and work.b_ns != times.b_ns:
         return Uncertainty(
             times_ns=None,
@@ -207,8 +207,8 @@ def _explain_share(judgement: Judgement) -> str:
 def _explain_time(judgement: Judgement, doubt: Uncertainty) -> str:
     limit = format_ns(doubt.times_ns or 0)
     if judgement is Judgement.NOISE:
-        return f"no more than the doubt of the step time, {limit}"
-    return f"by more than the doubt of the step time, {limit}; less is better"
+        return f"no more than the uncertainty of the step time, {limit}"
+    return f"by more than the uncertainty of the step time, {limit}; less is better"
 
 
 _NO_TIME_INTERVAL = Uncertainty(times_ns=None, why_not="no interval is known of these times")

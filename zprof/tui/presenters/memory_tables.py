@@ -97,7 +97,7 @@ def find_telling_frame(entry: Allocation) -> str:
 def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     """Return the rank's model states against the ZeRO formula of the stage."""
     found = [(at, law) for at, law in enumerate(loaded.report.memory.laws) if law.rank == rank]
-    title = f"law of the stage against measured, rank {rank}"
+    title = f"ZeRO formula against measured, rank {rank}"
     if not found:
         otherwise = "no law is known of this rank's states, or they were not seen complete"
         remedy = "tell the recorder: zprof.record(..., training=TrainingFacts(...))"
@@ -111,13 +111,13 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
             numeric_column("measured"),
             numeric_column("padding"),
             numeric_column("counters", "the optimizer's step counters"),
-            numeric_column("unexplained", "what neither the law nor padding nor counters give"),
+            numeric_column("unexplained", "what neither the formula nor padding nor counters give"),
             Column(title="cause", rest=True),
         ),
         lines=tuple(_build_formula_line(loaded, place, law) for place, law in found),
         help="measured = law + padding + counters + unexplained, of each state where it is complete: "
         "gradients when the optimizer begins. At the peak, which the bars are of, not all need be alive. "
-        "enter on a state: the law, and the cause.",
+        "enter on a state: the formula, and the cause.",
         note="each state where it is complete, not at the peak",
     )
 

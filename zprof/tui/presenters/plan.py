@@ -60,7 +60,7 @@ def format_gaps_cell(planned: PlannedChange) -> TextCell:
     """Return the first thing that is not predicted and why, and how many more there are."""
     said = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
     more = f" (g: all {len(said)})" if len(said) > 1 else ""
-    what = "not known" if planned.is_whole else "not predicted"
+    what = "unknown" if planned.is_whole else "not predicted"
     return TextCell(f"! {what}{more}: {said[0]}" if said else "", Mark.DOUBTFUL)
 
 
@@ -86,7 +86,7 @@ def _describe_step(planned: PlannedChange) -> str:
     share = f", {format_value(abs(saved) / entry.measured, Unit.RATIO)}" if entry.measured else ""
     verb, more = ("saves", "of") if saved > 0 else ("costs", "more than")
     whole = (
-        f"{format_value(abs(saved), Unit.NS)} {more} {format_value(entry.measured, Unit.NS)} a step{share}"
+        f"{format_value(abs(saved), Unit.NS)} {more} {format_value(entry.measured, Unit.NS)} per step{share}"
     )
     return f"{verb} {whole}{_format_saving_range(prediction, entry)}"
 

@@ -42,8 +42,8 @@ class CommunicationScreen(PageScreen):
     help_of: ClassVar[str] = (
         "Collectives by kind and group, the most exposed first; the line below splits the focused one.\n"
         "enter on a name: its worst instances; on a number: its formula and rows. m: message sizes, then "
-        "units, then the fitted link. At the bottom: bytes against the law, sums against the ledger, clocks; "
-        "enter on one that is unknown: why."
+        "units, then the fitted link. At the bottom: bytes against the formula, sums against the ledger, "
+        "clocks; enter on one that is unknown: why."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.COMMUNICATION)]
     CSS: ClassVar[str] = """

@@ -30,7 +30,7 @@ class RanksScreen(PageScreen):
 
     name_of: ClassVar[str] = "ranks"
     help_of: ClassVar[str] = (
-        "The heat map has a row a rank and a column a step; below it stands the number under the cursor.\n"
+        "The heat map has a row a rank and a column per step; below it stands the number under the cursor.\n"
         "Where ranks do not fit, several share a row, which then shows the worst of them: f gives each its "
         "own.\n"
         "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"

@@ -65,7 +65,7 @@ def _format_last_rank(row: Row) -> str:
         return "unknown: not all ranks could be matched"
     blamed = int(row["blamed_rank"])
     if blamed < 0:
-        return f"rank {int(row['last_rank'])}, within the doubt of the clocks"
+        return f"rank {int(row['last_rank'])}, within the clock uncertainty"
     reason = str(row["late_reason"] or LateReason.UNKNOWN).replace("_", " ")
     why = "why is unknown" if reason == LateReason.UNKNOWN else f"for {reason}"
     return f"rank {int(row['last_rank'])}, {format_ns(int(row['last_lateness_ns']))} after the first; {why}"

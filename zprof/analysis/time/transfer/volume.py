@@ -29,7 +29,9 @@ def measure_volume(
     expected = compute_expected_volume(training)
     if expected is None:
         return None, [
-            _volume_gap(f"not known: {', '.join(_list_missing_facts(training)) or 'the law of this stage'}")
+            _volume_gap(
+                f"unknown: {', '.join(_list_missing_facts(training)) or 'the ZeRO formula of this stage'}"
+            )
         ]
     if not sum(steps.of_rank.values()):
         return None, [_volume_gap("no step of a time window was recorded")]
@@ -106,7 +108,7 @@ def _replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
             kind=GapKind.VOLUME,
             what="volume",
             reason="all-reduces in groups of another size than the one that shares the states move "
-            f"{format_bytes(other_bytes)} a step more (replicas of shards); the law is without them",
+            f"{format_bytes(other_bytes)} per step more (replicas of shards); the formula is without them",
             remedy="compare them with 2 x the bytes of a rank's shard",
         )
     ]
@@ -128,5 +130,5 @@ def _volume_gap(reason: str) -> Gap:
         kind=GapKind.VOLUME,
         what="volume",
         reason=reason,
-        remedy="say it: report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
+        remedy="set it with report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
     )
