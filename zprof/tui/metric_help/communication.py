@@ -35,7 +35,7 @@ _VOLUME = tuple(
         (
             "ratio",
             "bytes against the formula",
-            f"Above 1, something travels more often than it must; below, less than by the formula. {_FORMULA}",
+            f"Above 1, something travels too often; below, less than by the formula. {_FORMULA}",
             "seen / expected",
             ("seen_bytes", "expected_bytes"),
         ),
