@@ -40,9 +40,10 @@ def build_checks_table(loaded: LoadedRun) -> Table:
             )
             for line in lines
         ),
-        help="Bytes of a step against the ZeRO formula of its stage; the exposed time of "
-        "all collectives, each weighted with its rank, against the terms of the ledger: they differ by what runs across the ends "
-        "of the window, for a collective belongs whole to the step that launched it; and to what the "
+        help="Bytes of a step against the ZeRO formula of its stage; the exposed time of all "
+        "collectives, each weighted with its rank, against the terms of the ledger: they differ by what "
+        "runs across the ends of the window, because a collective belongs to the step that launched it; "
+        "and how exactly the "
         "clocks of the ranks are known, from collectives matched across ranks.",
     )
 
