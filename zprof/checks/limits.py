@@ -276,7 +276,10 @@ def read_amount(gate: Gate, found: LimitText) -> Amount:
     if not found.signed and not is_points:
         return Amount(value=_read_absolute(gate, found))
     if not gate.of_baseline:
-        raise InvalidLimit(f"is a change, and {gate.name} is held against a law", f"write {example}")
+        raise InvalidLimit(
+            f"is a change, and {gate.name} is compared with a formula, not with a baseline",
+            f"write {example}",
+        )
     if not found.signed:
         raise InvalidLimit("has no sign", f"write +{found.text} for more than the baseline, - for less")
     if is_points and gate.unit != "ratio":

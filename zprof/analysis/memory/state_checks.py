@@ -176,7 +176,7 @@ def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) 
         Gap(
             kind=GapKind.MODEL_STATES,
             what="ZeRO formula of the model states",
-            reason=f"no law of {names}: {_describe_missing_fact(facts)}",
+            reason=f"no formula of {names}: {_describe_missing_fact(facts)}",
             remedy="tell the recorder: zprof.record(..., training=TrainingFacts(...))",
         ),
     )

@@ -41,7 +41,7 @@ def collective_bytes_law(asked: GateInput) -> Reading:
     volume = asked.report.volume
     if volume is None or not volume.parameter_bytes:
         gap = next((gap for gap in asked.report.gaps if gap.kind is GapKind.VOLUME), None)
-        missing = "what a step moves against its law is unknown"
+        missing = "the bytes of a step cannot be compared with the ZeRO formula"
         remedy = RECORD_HINT if gap is None else clean_name(gap.remedy)
         return Reading(missing=missing, remedy=remedy, shown=format_psi)
     if asked.now.collectives is None:

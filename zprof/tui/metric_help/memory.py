@@ -242,7 +242,7 @@ _OUTSIDE = (
 _FORMULA_CHECKS = (
     MetricHelp(
         leaf="memory.laws[].law_bytes",
-        title="law",
+        title="formula",
         says="What ZeRO's formula gives one rank of this state, without padding and counters.",
         formula=_FORMULA,
         rows=select_fact_rows,
@@ -251,7 +251,7 @@ _FORMULA_CHECKS = (
         leaf="memory.laws[].measured_bytes",
         title="measured",
         says=_MEASURED,
-        formula="measured = law + padding + step counters + unexplained",
+        formula="measured = formula + padding + step counters + unexplained",
         inputs=("law_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes"),
         rows=select_formula_rows,
     ),
@@ -273,7 +273,7 @@ _FORMULA_CHECKS = (
         leaf="memory.laws[].unexplained_bytes",
         title="unexplained",
         says="What neither the formula nor what is stated beside it gives. The cause stands in the row.",
-        formula="unexplained = measured - law - padding - step counters",
+        formula="unexplained = measured - formula - padding - step counters",
         inputs=("measured_bytes", "law_bytes", "padding_bytes", "scalar_bytes"),
         rows=select_formula_rows,
     ),

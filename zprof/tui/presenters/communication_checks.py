@@ -56,7 +56,7 @@ def _volume(loaded: LoadedRun) -> tuple[Cell, ...]:
         return (
             what,
             TextCell("none" if alone else UNKNOWN),
-            TextCell("law"),
+            TextCell("formula"),
             TextCell(""),
             TextCell(""),
             TextCell("one rank alone" if alone else reasons, Mark.MUTED),
@@ -64,10 +64,10 @@ def _volume(loaded: LoadedRun) -> tuple[Cell, ...]:
     return (
         what,
         figure(tree, Unit.BYTES, "volume.seen_bytes"),
-        TextCell("law"),
+        TextCell("formula"),
         figure(tree, Unit.BYTES, "volume.expected_bytes"),
         figure(tree, Unit.RATIO, "volume.ratio"),
-        TextCell(reasons or "of its stage's law", Mark.MUTED),
+        TextCell(reasons or "of its stage's formula", Mark.MUTED),
     )
 
 

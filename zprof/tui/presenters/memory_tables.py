@@ -99,15 +99,15 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     found = [(at, law) for at, law in enumerate(loaded.report.memory.laws) if law.rank == rank]
     title = f"ZeRO formula against measured, rank {rank}"
     if not found:
-        otherwise = "no law is known of this rank's states, or they were not seen complete"
+        otherwise = "no formula is known for this rank's states, or they were never complete"
         remedy = "tell the recorder: zprof.record(..., training=TrainingFacts(...))"
-        return build_missing_table(loaded.report, "law", title, GapKind.MODEL_STATES, otherwise, remedy)
+        return build_missing_table(loaded.report, "formulas", title, GapKind.MODEL_STATES, otherwise, remedy)
     return Table(
-        name="law",
+        name="formulas",
         title=title,
         columns=(
             Column(title="state"),
-            numeric_column("law"),
+            numeric_column("formula"),
             numeric_column("measured"),
             numeric_column("padding"),
             numeric_column("counters", "the optimizer's step counters"),
@@ -115,7 +115,7 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
             Column(title="cause", rest=True),
         ),
         lines=tuple(_build_formula_line(loaded, place, law) for place, law in found),
-        help="measured = law + padding + counters + unexplained, of each state where it is complete: "
+        help="measured = formula + padding + counters + unexplained, of each state where it is complete: "
         "gradients when the optimizer begins. At the peak, which the bars are of, not all need be alive. "
         "enter on a state: the formula, and the cause.",
         note="each state where it is complete, not at the peak",

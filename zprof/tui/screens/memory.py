@@ -27,7 +27,7 @@ from zprof.tui.widgets.stacked_bars import StackedBars
 from zprof.tui.widgets.trend import Trend
 
 #: Tables in the order in which ``m`` brings them to the front.
-TABLES = ("top", "law", "phases", "modules", "device")
+TABLES = ("top", "formulas", "phases", "modules", "device")
 _MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
 _MIDDLE_WIDTH = 100
 #: Limits by terminal size: small, middle, large.
@@ -56,7 +56,7 @@ class MemoryScreen(PageScreen):
         "The step in the line at the bottom is one of the times.\n"
         "tab: bars, timeline, table. On the bars up and down pick a rank, left and right a tenant; on the "
         "timeline left and right move in time; enter opens what is under the cursor.\n"
-        "m: the next table (largest allocations, law, phases, modules, device); on a small terminal the "
+        "m: the next table (largest allocations, formulas, phases, modules, device); on a small terminal the "
         "timeline makes room for a long one."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.MEMORY)]
@@ -76,7 +76,7 @@ class MemoryScreen(PageScreen):
             yield FactTable(id="top", classes="fill")
             with Container(id="more"):
                 with Vertical(id="left"):
-                    yield FactTable(id="law", classes="fill")
+                    yield FactTable(id="formulas", classes="fill")
                     yield FactTable(id="phases", classes="fill")
                 with Vertical(id="right"):
                     yield FactTable(id="modules", classes="fill")
@@ -162,7 +162,7 @@ class MemoryScreen(PageScreen):
         return table is not None and self.front != TABLES[0] and len(table.lines) > _FEW_ROWS
 
     def _tables(self, large: bool, middle: bool) -> None:
-        beside = "law" if self.front != "law" else "top"
+        beside = "formulas" if self.front != "formulas" else "top"
         shown = set(self._there) if large else {self.front, beside} if middle else {self.front}
         tall = {"phases", "modules"} if large else {self.front}
         for name in TABLES:
