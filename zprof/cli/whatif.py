@@ -52,8 +52,8 @@ class WhatIfCommand:
 def _predict(arguments: argparse.Namespace) -> "WhatIf":
     from zprof.analysis.analysis import analyse
     from zprof.model.report import WhatIf
-    from zprof.planner.whatif.changes import refuse_merging
     from zprof.planner.whatif.outlook import predict_changes
+    from zprof.replay.whatif.changes import refuse_merging
     from zprof.version import __version__
 
     analysis = analyse(open_run(arguments.run))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
 from zprof.model.whatif import Change
-from zprof.planner.whatif.outlook import predict_saving_ns
+from zprof.replay.whatif.prediction import predict_saving_ns
 
 _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 

@@ -1,1 +1,1 @@
-"""Model a measured run and predict the effect of single changes."""
+"""Answer what changes would make of a measured run: its step and its memory."""

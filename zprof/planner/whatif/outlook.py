@@ -6,17 +6,18 @@ from dataclasses import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Report
-from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
-from zprof.planner.whatif.assumptions import ASSUMPTIONS
-from zprof.planner.whatif.calibration import CalibratedModel, calibrate
-from zprof.planner.whatif.changes import describe_change, refuse_change, usual_changes
+from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.planner.whatif.memory import MeasuredMemory, measure_memory, predict_memory
-from zprof.planner.whatif.prediction import (
+from zprof.replay.whatif.assumptions import ASSUMPTIONS
+from zprof.replay.whatif.calibration import CalibratedModel, calibrate
+from zprof.replay.whatif.changes import describe_change, refuse_change, usual_changes
+from zprof.replay.whatif.prediction import (
     REPRODUCES_RATIO,
     ModelledRun,
     find_change_gaps,
     model_run,
     predict_step,
+    saving_range_ns,
 )
 
 _STEP_GAP = "step of a changed run"
@@ -77,14 +78,6 @@ def _predict_memory_only(
     return Prediction(change=change, words=describe_change(change), memory=rows)
 
 
-def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
-    """Return the lowest and highest saving per step, in ns; None if the wall time is not predicted."""
-    wall = next((row for row in step if row.name == "wall_ns"), None)
-    if wall is None or wall.measured is None or wall.low is None or wall.high is None:
-        return None
-    return wall.measured - wall.high, wall.measured - wall.low
-
-
 def _model_gaps(base: ModelledRun) -> list[Gap]:
     """Return the gaps that make the model uncertain."""
     found = []
@@ -109,18 +102,3 @@ def _model_gaps(base: ModelledRun) -> list[Gap]:
             )
         )
     return found
-
-
-def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] | None:
-    """Return the lowest and highest saving per step in ns, at least 0.
-
-    None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
-    """
-    model = calibrate(analysis)
-    if isinstance(model, Gap):
-        return None
-    base = model_run(analysis, model)
-    if not base.reproduces:
-        return None
-    saving = saving_range_ns(predict_step(base, change))
-    return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

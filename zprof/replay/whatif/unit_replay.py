@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.planner.whatif.engine_policy import EnginePolicy
-from zprof.planner.whatif.links import Link, MessageCosts
-from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER
-from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses
+from zprof.replay.whatif.engine_policy import EnginePolicy
+from zprof.replay.whatif.links import Link, MessageCosts
+from zprof.replay.whatif.unit_messages import ALL_REDUCE, GATHER, SCATTER
+from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepPasses
 
 HEAD, TAIL = -1, -2
 

@@ -13,8 +13,8 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.planner.whatif.messages import GATHER, UnitOrder, launch_times_ns, unit_names
-from zprof.planner.whatif.passes import Floats, Pass, Phase
+from zprof.replay.whatif.unit_messages import GATHER, UnitOrder, launch_times_ns, unit_names
+from zprof.replay.whatif.unit_passes import Floats, Pass, Phase
 
 #: A thread that waited for a message resumes within this time after it.
 _RESUMES_NS = 200_000

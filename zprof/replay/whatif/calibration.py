@@ -12,9 +12,10 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
-from zprof.planner.whatif.engine_policy import EnginePolicy, detect_policy
-from zprof.planner.whatif.links import Link, MessageCosts, fit_link, measure_costs
-from zprof.planner.whatif.messages import (
+from zprof.replay.whatif.engine_policy import EnginePolicy, detect_policy
+from zprof.replay.whatif.links import Link, MessageCosts, fit_link, measure_costs
+from zprof.replay.whatif.pass_times import RankRows, collect_rank_rows, pass_starts
+from zprof.replay.whatif.unit_messages import (
     GATHER,
     ShardingMessages,
     UnitOrder,
@@ -22,8 +23,7 @@ from zprof.planner.whatif.messages import (
     launch_times_ns,
     select_messages,
 )
-from zprof.planner.whatif.pass_times import RankRows, collect_rank_rows, pass_starts
-from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize, list_passes
+from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize, list_passes
 
 _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.

@@ -17,11 +17,11 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import Change, PredictedFigure
-from zprof.planner.whatif import assumptions
-from zprof.planner.whatif.calibration import CalibratedModel
-from zprof.planner.whatif.changes import change_passes, change_policy, describe_change
-from zprof.planner.whatif.links import Link
-from zprof.planner.whatif.replay import ReplayedSteps, build_program, replay_steps
+from zprof.replay.whatif import assumptions
+from zprof.replay.whatif.calibration import CalibratedModel, calibrate
+from zprof.replay.whatif.changes import change_passes, change_policy, describe_change
+from zprof.replay.whatif.links import Link
+from zprof.replay.whatif.unit_replay import ReplayedSteps, build_program, replay_steps
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
 TRUST_RATIO = 0.1
@@ -279,3 +279,26 @@ def _make_row(name: str, base: ModelledRun, value: float, low: float, high: floa
         error_ratio=modelled / measured - 1 if measured else None,
         assumption=_TERM_ASSUMPTIONS.get(name, assumptions.COMPUTE),
     )
+
+
+def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
+    """Return the lowest and highest saving per step, in ns; None if the wall time is not predicted."""
+    wall = next((row for row in step if row.name == "wall_ns"), None)
+    if wall is None or wall.measured is None or wall.low is None or wall.high is None:
+        return None
+    return wall.measured - wall.high, wall.measured - wall.low
+
+
+def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] | None:
+    """Return the lowest and highest saving per step in ns, at least 0.
+
+    None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
+    """
+    model = calibrate(analysis)
+    if isinstance(model, Gap):
+        return None
+    base = model_run(analysis, model)
+    if not base.reproduces:
+        return None
+    saving = saving_range_ns(predict_step(base, change))
+    return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.planner.whatif.messages import GATHER, UnitOrder
+from zprof.replay.whatif.unit_messages import GATHER, UnitOrder
 
 #: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2

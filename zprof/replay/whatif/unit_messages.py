@@ -17,7 +17,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.planner.whatif.passes import UnitSize
+from zprof.replay.whatif.unit_passes import UnitSize
 
 GATHER = CollectiveKind.ALL_GATHER.value
 SCATTER = CollectiveKind.REDUCE_SCATTER.value
