@@ -59,11 +59,11 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
     """Return the first finding of one recording, its range, and the steps with and without the cause."""
     # with memory, as by default: what a rank keeps distinguishes longer inputs from a slower rank
     recorded = ("--time-steps", str(steps))
-    sick, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-cured.zprof"
-    zprof("train", "--plant", cause, "-o", str(sick), *recorded)
+    planted, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-cured.zprof"
+    zprof("train", "--plant", cause, "-o", str(planted), *recorded)
     zprof("train", "--plant", cause, "--cured", "-o", str(well), *recorded)
     beside = ("--baseline", str(well)) if cause in {str(each) for each in BESIDE_HEALTHY} else ()
-    report = json.loads(zprof("report", str(sick), *beside, "-f", "json"))
+    report = json.loads(zprof("report", str(planted), *beside, "-f", "json"))
     healthy = json.loads(zprof("report", str(well), "-f", "json"))
     found = [entry for entry in report["findings"] if entry["confidence"] != "low" and entry["saving_ns"][1]]
     mine = next((entry for entry in found if entry["cause"] == cause), None)

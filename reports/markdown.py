@@ -36,13 +36,13 @@ _MAX_CELL, _MAX_TITLE, _MAX_FACTS = 300, 160, 16
 def render_markdown(page: Page) -> str:
     """Return all sections in their order, of each as many pieces as fit, and the foot."""
     foot = f"---\n{prose(page.made_by, 80)}{f', {code(page.subject)}' if page.subject else ''}"
-    room = MAX_CHARACTERS - _RESERVED - len(foot)
+    min_width = MAX_CHARACTERS - _RESERVED - len(foot)
     texts, cut = [], []
     for title, is_folded, pieces in _parts(page):
-        kept = _that_fit(title, pieces, room, is_folded=is_folded)
+        kept = _that_fit(title, pieces, min_width, is_folded=is_folded)
         if kept:
             texts.append(_part(title, kept, is_folded=is_folded))
-            room -= len(texts[-1]) + 2
+            min_width -= len(texts[-1]) + 2
         if len(kept) < len(pieces):
             cut.append(f"{title or 'the head'} ({len(pieces) - len(kept)} of {len(pieces)} pieces)")
     if cut:
@@ -64,10 +64,10 @@ def _parts(page: Page) -> Iterator[tuple[str, bool, list[str]]]:
         yield section.title, section.detail, pieces
 
 
-def _that_fit(title: str, pieces: Sequence[str], room: int, *, is_folded: bool) -> list[str]:
+def _that_fit(title: str, pieces: Sequence[str], min_width: int, *, is_folded: bool) -> list[str]:
     kept: list[str] = []
     for piece in pieces:
-        if len(_part(title, [*kept, piece], is_folded=is_folded)) + 2 <= room:
+        if len(_part(title, [*kept, piece], is_folded=is_folded)) + 2 <= min_width:
             kept.append(piece)  # a shorter one that comes later may still fit
     return kept
 

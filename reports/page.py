@@ -105,7 +105,7 @@ class Column:
     """The head of a column.
 
     ``wide``: a terminal has no room for it.  ``lifted``: the terminal writes the value above the rows that
-    share it. ``room``: the least width in a terminal, so that tables below each other align.
+    share it. ``min_width``: the least width in a terminal, so that tables below each other align.
     """
 
     title: str
@@ -113,7 +113,7 @@ class Column:
     kind: Kind = Kind.NUMBER
     wide: bool = False
     lifted: bool = False
-    room: int = 0
+    min_width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ class _Grid:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: tuple[bool, ...]
-    room: tuple[int, ...]
+    min_width: tuple[int, ...]
 
 
 def table_lines(table: Table) -> list[str]:
@@ -99,13 +99,13 @@ def _grid(table: Table, rows: Sequence[Row], shown: Sequence[int]) -> _Grid:
             heads=tuple(heads),
             rows=tuple((name, *row[1:]) for name, row in zip(names, cells, strict=True)),
             left=tuple(at == 0 or column.kind is not Kind.NUMBER for at, column in enumerate(columns)),
-            room=tuple(column.room for column in columns),
+            min_width=tuple(column.min_width for column in columns),
         )
     return _Grid(
         heads=("", *names),
         rows=tuple((heads[at], *(row[at] for row in cells)) for at in range(1, len(heads))),
         left=(True, *(False for _ in names)),
-        room=(0,) * (len(names) + 1),
+        min_width=(0,) * (len(names) + 1),
     )
 
 
@@ -133,8 +133,8 @@ def _laid_out(grid: _Grid, places: Sequence[str], below: Sequence[Sequence[str]]
             return list(_drawn(grid, widths, gap, places, below))
     count = len(grid.heads)
     if count <= 2:
-        room = page_width() - len(INDENT) - _MIN_NAME - 1
-        return list(_drawn(grid, [_MIN_NAME, *[room] * (count - 1)], 1, places, below))
+        min_width = page_width() - len(INDENT) - _MIN_NAME - 1
+        return list(_drawn(grid, [_MIN_NAME, *[min_width] * (count - 1)], 1, places, below))
     half = (count + 1) // 2
     first, second = range(1, half), range(half, count)
     return [*_laid_out(_part(grid, first), places, []), *_laid_out(_part(grid, second), places, below)]
@@ -146,7 +146,7 @@ def _part(grid: _Grid, columns: Sequence[int]) -> _Grid:
         heads=tuple(grid.heads[at] for at in kept),
         rows=tuple(tuple(row[at] for at in kept) for row in grid.rows),
         left=tuple(grid.left[at] for at in kept),
-        room=tuple(grid.room[at] for at in kept),
+        min_width=tuple(grid.min_width[at] for at in kept),
     )
 
 
@@ -158,7 +158,7 @@ def _widths(grid: _Grid, gap: int, *, wrap_heads: bool) -> list[int] | None:
         if not grid.left[at]:
             cells = min(cells, _MAX_NUMBER)
         head = _longest_word(grid.heads[at]) if wrap_heads else display_width(grid.heads[at])
-        wanted.append(max(cells, head, 0 if wrap_heads else grid.room[at]))
+        wanted.append(max(cells, head, 0 if wrap_heads else grid.min_width[at]))
     spare = page_width() - len(INDENT) - sum(wanted) - gap * (len(wanted) - 1)
     if not wrap_heads or spare >= 0:
         return wanted if spare >= 0 else None

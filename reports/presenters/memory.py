@@ -191,11 +191,11 @@ def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
     )
 
 
-def _formula_parts(law: StateFormula) -> list[tuple[str, int, str]]:
+def _formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
     states = (
-        (Tenant.PARAMETERS, law.parameters),
-        (Tenant.GRADIENTS, law.gradients),
-        (Tenant.OPTIMIZER_STATE, law.optimizer_state),
+        (Tenant.PARAMETERS, state.parameters),
+        (Tenant.GRADIENTS, state.gradients),
+        (Tenant.OPTIMIZER_STATE, state.optimizer_state),
     )
     return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
 

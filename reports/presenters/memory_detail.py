@@ -188,8 +188,8 @@ def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
 
 def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
     """Return the model states, those furthest from their formula first."""
-    shown = sorted(laws, key=lambda law: -abs(law.unexplained_bytes))
-    causes = dict.fromkeys(f"{tenant_name(law.tenant)}: {law.cause}" for law in shown if law.cause)
+    shown = sorted(laws, key=lambda state: -abs(state.unexplained_bytes))
+    causes = dict.fromkeys(f"{tenant_name(state.tenant)}: {state.cause}" for state in shown if state.cause)
     return make_table(
         "Model states against the ZeRO formula",
         (
@@ -197,7 +197,7 @@ def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
             *numbers("rank"),
             *numbers("formula", "measured", "padding", "counters", "difference", unit="bytes"),
         ),
-        [_formula_row(law) for law in shown],
+        [_formula_row(state) for state in shown],
         note="bytes of a rank",
         notes=list(causes)[:MAX_ROWS],
         max_text_rows=_MAX_TEXT_ROWS,
@@ -205,10 +205,20 @@ def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
     )
 
 
-def _formula_row(law: FormulaCheck) -> tuple[str, ...]:
-    sizes = (law.law_bytes, law.measured_bytes, law.padding_bytes, law.scalar_bytes)
-    rest = signed_bytes(law.unexplained_bytes)
-    return (tenant_name(law.tenant), str(law.rank), *(format_bytes(size) for size in sizes), rest)
+def _formula_row(state: FormulaCheck) -> tuple[str, ...]:
+    sizes = (
+        state.law_bytes,
+        state.measured_bytes,
+        state.padding_bytes,
+        state.scalar_bytes,
+    )
+    rest = signed_bytes(state.unexplained_bytes)
+    return (
+        tenant_name(state.tenant),
+        str(state.rank),
+        *(format_bytes(size) for size in sizes),
+        rest,
+    )
 
 
 def _spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:

@@ -222,21 +222,21 @@ def state_lines(laws: Sequence[FormulaCheck], most: int) -> tuple[str, ...]:
 def _state_checks(laws: Sequence[FormulaCheck]) -> list[StateCheck]:
     """Return the three states of each rank as one sum, if each of them has a formula."""
     by_rank: dict[int, list[FormulaCheck]] = {}
-    for law in laws:
-        by_rank.setdefault(law.rank, []).append(law)
+    for state in laws:
+        by_rank.setdefault(state.rank, []).append(state)
     return [_state_check(rank, found) for rank, found in by_rank.items() if len(found) == _STATES]
 
 
 def _state_check(rank: int, laws: Sequence[FormulaCheck]) -> StateCheck:
     return StateCheck(
         rank=rank,
-        law_bytes=sum(law.law_bytes for law in laws),
-        measured_bytes=sum(law.measured_bytes for law in laws),
-        padding_bytes=sum(law.padding_bytes for law in laws),
-        scalar_bytes=sum(law.scalar_bytes for law in laws),
-        rest_bytes=sum(law.unexplained_bytes for law in laws),
-        off_bytes=sum(abs(law.unexplained_bytes) for law in laws),
-        has_cause=all(law.cause not in _NO_CAUSE for law in laws if law.unexplained_bytes),
+        law_bytes=sum(state.law_bytes for state in laws),
+        measured_bytes=sum(state.measured_bytes for state in laws),
+        padding_bytes=sum(state.padding_bytes for state in laws),
+        scalar_bytes=sum(state.scalar_bytes for state in laws),
+        rest_bytes=sum(state.unexplained_bytes for state in laws),
+        off_bytes=sum(abs(state.unexplained_bytes) for state in laws),
+        has_cause=all(state.cause not in _NO_CAUSE for state in laws if state.unexplained_bytes),
     )
 
 

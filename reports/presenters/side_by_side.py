@@ -156,10 +156,10 @@ def _leaf_table(section: Leaves, *, everything: bool) -> Table | None:
     return make_table(
         section.title,
         (
-            Column(title="figure", kind=Kind.NAME, room=30),
-            Column(title="A", kind=kind, room=16),
-            Column(title="B", kind=kind, room=16),
-            Column(title="change", room=9),
+            Column(title="figure", kind=Kind.NAME, min_width=30),
+            Column(title="A", kind=kind, min_width=16),
+            Column(title="B", kind=kind, min_width=16),
+            Column(title="change", min_width=9),
         ),
         rows,
         note=section.note,

@@ -72,8 +72,8 @@ def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
     for scene in scenes:
         job = scene.job(folder)
         assert job.run is not None
-        room = replace_run(job.run, force=True)
-        with room, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
+        replaced = replace_run(job.run, force=True)
+        with replaced, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
             train_reference(job, on_step=on_step)
 
 

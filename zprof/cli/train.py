@@ -78,13 +78,13 @@ class TrainCommand:
         )
         options.setdefault("steps", max(1, job.recorded_steps))
         ranks = _choose_ranks(_build_config(options), arguments.ranks)
-        room = replace_run(path, force=arguments.force)
+        replaced = replace_run(path, force=arguments.force)
         progress = (
             live_progress(path, path.name, options["steps"])
             if should_show_live(arguments.live, path)
             else steps_progress(path.name, options["steps"])
         )
-        with room, progress as on_step:
+        with replaced, progress as on_step:
             losses = train_reference(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
         console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")

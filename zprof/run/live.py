@@ -143,12 +143,12 @@ class LiveRun:
 
     def _read_new(self, followed: list["_RankFollower"]) -> None:
         """Read new data of each rank; every poll starts with another rank, so that no rank starves."""
-        room, many = MAX_NEW_BYTES, len(followed)
+        budget_bytes, many = MAX_NEW_BYTES, len(followed)
         for place in range(many):
             rank = followed[(self._first + place) % many]
             self._tables += rank.read_manifest()
-            room -= rank.read_steps(min(_MAX_RANK_BYTES, room))
-            if room <= 0:
+            budget_bytes -= rank.read_steps(min(_MAX_RANK_BYTES, budget_bytes))
+            if budget_bytes <= 0:
                 self._first = (self._first + place + 1) % many
                 return
 

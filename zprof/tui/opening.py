@@ -150,7 +150,7 @@ def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
 
     The text has the terms, the cause of a difference, the formula, and the known inputs.
     """
-    law, facts = loaded.report.memory.laws[place], loaded.analysis.training
+    state, facts = loaded.report.memory.laws[place], loaded.analysis.training
     stem = f"memory.laws[{place}]"
     terms = (
         ("law_bytes", "ZeRO formula"),
@@ -163,14 +163,14 @@ def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
     lines = [
         *(f"{size:>12}  {name}" for size, name in sizes),
         "",
-        f"cause: {printable(law.cause)}" if law.cause else "measured to the byte what the formula gives",
+        f"cause: {printable(state.cause)}" if state.cause else "measured to the byte what the formula gives",
         "",
         *_FORMULA,
-        f"{tenant_name(law.tenant)}: {_SHARDED[law.tenant]}",
+        f"{tenant_name(state.tenant)}: {_SHARDED[state.tenant]}",
         "",
         *_format_facts(facts),
     ]
-    return f"{tenant_name(law.tenant)} of rank {law.rank} against the formula", "\n".join(lines)
+    return f"{tenant_name(state.tenant)} of rank {state.rank} against the formula", "\n".join(lines)
 
 
 def _format_facts(facts: TrainingFacts) -> list[str]:

@@ -234,7 +234,7 @@ class EventArray:
     def _read_element(self, start: int, stop: int) -> int | None:
         """Read one bracketed element; return its start if it is broken and may contain others."""
         data = self._window.data
-        if data[start] == _CURLY_OPEN and not self._mend(start, stop):
+        if data[start] == _CURLY_OPEN and not self._repair(start, stop):
             if self._separators.last(data, start, stop) is not None:
                 return start
             self.dropped += 1
@@ -242,17 +242,17 @@ class EventArray:
 
     def _read_piece(self, start: int, stop: int) -> int | None:
         """Read the text between two separators; return the end of the array if it is in there."""
-        if self._mend(start, stop):
+        if self._repair(start, stop):
             return None
         data = self._window.data
         found = find_elements(data, start, stop)
         ends = found.closed is not None and data[found.closed] == _CLOSE and len(found.spans) == 1
-        if ends and (self._decodes(*found.spans[0]) or self._mend(*found.spans[0])):
+        if ends and (self._decodes(*found.spans[0]) or self._repair(*found.spans[0])):
             return found.closed
         self.dropped += 1
         return None
 
-    def _mend(self, start: int, stop: int) -> bool:
+    def _repair(self, start: int, stop: int) -> bool:
         mended = repair_event(bytes(self._window.data[start:stop]))
         if mended is not None:
             self._rows.repaired += mended.changed

@@ -116,7 +116,11 @@ class PathPiece:
 
 
 def walk_back(
-    rank: int, begins: Mapping[int, int], end_ns: int, blocked: Mapping[int, Intervals], meetings: SyncPoints
+    rank: int,
+    begins: Mapping[int, int],
+    end_ns: int,
+    blocked: Mapping[int, Intervals],
+    sync_points: SyncPoints,
 ) -> list[PathPiece]:
     """Return the path of one step, last piece first.
 
@@ -131,14 +135,14 @@ def walk_back(
     now = end_ns
     while now > begins[rank] and len(pieces) < _MAX_PIECES:
         held_from, held_until = _find_last_held_up(blocked[rank], now)
-        row = meetings.ended(rank, held_from, held_until) if held_until > begins[rank] else -1
-        since = int(meetings.end[row]) if row >= 0 else held_from
+        row = sync_points.ended(rank, held_from, held_until) if held_until > begins[rank] else -1
+        since = int(sync_points.end[row]) if row >= 0 else held_from
         own = max(begins[rank], min(since, now))
         if own < now:
             pieces.append(PathPiece(rank=rank, begin_ns=own, end_ns=now, moving=False))
         now = own
         if row >= 0:
-            rank, now = _walk_through_collective(meetings, row, now, begins, pieces)
+            rank, now = _walk_through_collective(sync_points, row, now, begins, pieces)
     return pieces
 
 
@@ -151,16 +155,16 @@ def _find_last_held_up(blocked: Intervals, now: int) -> tuple[int, int]:
 
 
 def _walk_through_collective(
-    meetings: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
+    sync_points: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
 ) -> tuple[int, int]:
     """Follow a collective, and those it queued behind, back; return the rank that arrived last, and when."""
     while True:
-        last = int(meetings.last[row])
-        rank = int(meetings.rank[row])
-        arrived = max(begins[rank], min(int(meetings.start[last]), now - 1))
+        last = int(sync_points.last[row])
+        rank = int(sync_points.rank[row])
+        arrived = max(begins[rank], min(int(sync_points.start[last]), now - 1))
         pieces.append(PathPiece(rank=rank, begin_ns=arrived, end_ns=now, moving=True))
-        rank, now = int(meetings.rank[last]), arrived
-        row = int(meetings.queued[last])
+        rank, now = int(sync_points.rank[last]), arrived
+        row = int(sync_points.queued[last])
         if row < 0 or now <= begins[rank] or len(pieces) >= _MAX_PIECES:
             return rank, now
 
@@ -182,7 +186,7 @@ def find_critical_path(
     windows = _find_common_steps(steps)
     if not windows:
         return None
-    meetings = index_sync_points(frame)
+    sync_points = index_sync_points(frame)
     blocked = {rank: did.blocked for rank, did in work.items()}
     kinds = _PieceClassifier(work, calls)
     sums: dict[tuple[int, PathKind], int] = defaultdict(int)
@@ -191,7 +195,7 @@ def find_critical_path(
     for step, spans in windows.items():
         last = max(spans, key=lambda rank: spans[rank][1])
         begins = {rank: begin for rank, (begin, _) in spans.items()}
-        pieces = walk_back(last, begins, spans[last][1], blocked, meetings)
+        pieces = walk_back(last, begins, spans[last][1], blocked, sync_points)
         wall += sum(piece.end_ns - piece.begin_ns for piece in pieces)
         segments += [_make_segment(step, piece, kinds, sums, pieces[-1].begin_ns) for piece in pieces]
     return _make_critical_path(sums, segments, wall, len(windows))

@@ -77,8 +77,8 @@ def _judge_figure(limit: Limit, reading: Reading, now: Figure) -> GateResult:
         beside = reading.before if is_relative(limit) and reading.before is not None else allowed
         interval = _interval(limit, reading, allowed)
         held = holds_with_confidence(interval, now, beside.value, allowed, limit.sense)
-        room = float(abs(allowed.value - beside.value))
-        noise = _too_noisy(interval, room) if held and is_relative(limit) else None
+        allowed_change = float(abs(allowed.value - beside.value))
+        noise = _too_noisy(interval, allowed_change) if held and is_relative(limit) else None
     outcome = _outcome(limit, reading, now, allowed, held)
     result = replace(
         _make_result(limit, reading, outcome),
@@ -105,10 +105,10 @@ def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held:
     return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
 
 
-def _too_noisy(interval: tuple[float, float], room: float) -> float | None:
+def _too_noisy(interval: tuple[float, float], allowed_change: float) -> float | None:
     """Return half the width of the interval if that is more than the limit allows, else None."""
     half = (interval[1] - interval[0]) / 2
-    return half if half > room else None
+    return half if half > allowed_change else None
 
 
 def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:

@@ -88,8 +88,10 @@ def holds_with_confidence(
 ) -> bool | None:
     """Return the same for a sample, which is beyond the limit only if the whole interval of the change is."""
     low, high = interval
-    room = float(allowed.value - before)
-    return decide_with_bounds(low > room if sense is Sense.AT_MOST else high < room, now, allowed, sense)
+    allowed_change = float(allowed.value - before)
+    return decide_with_bounds(
+        low > allowed_change if sense is Sense.AT_MOST else high < allowed_change, now, allowed, sense
+    )
 
 
 def compute_interval(now: Samples, before: Samples, confidence: float) -> tuple[float, float]:

@@ -43,8 +43,8 @@ class HtaProcess:
     ) -> None:
         self._path, self._ending, self._limits, self._boot = path, ending, limits, boot
         self._job = {"rank": rank, "questions": [*questions], "limits": asdict(limits)}
-        self._room = tempfile.TemporaryDirectory(prefix="zprof-hta-")
-        self._folder = Path(self._room.name)
+        self._scratch = tempfile.TemporaryDirectory(prefix="zprof-hta-")
+        self._folder = Path(self._scratch.name)
         self._late = self._closed = False
 
     def __enter__(self) -> "HtaProcess":
@@ -99,7 +99,7 @@ class HtaProcess:
 
     def _close(self) -> None:
         self._end()
-        self._room.cleanup()
+        self._scratch.cleanup()
 
     def _end(self) -> None:
         """Kill the child's session, which includes its children; only once, because numbers are reused."""

@@ -57,8 +57,8 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
         MemoryError: the address-space limit, which the child inherits, is too low to import torch.
     """
     check_address_space("torch")
-    with tempfile.TemporaryDirectory(prefix="zprof-plan-") as room:
-        folder = Path(room)
+    with tempfile.TemporaryDirectory(prefix="zprof-plan-") as scratch:
+        folder = Path(scratch)
         (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))
         ended = _run_child(folder, limits.wall_s)
         lines = _read_lines(folder / ANSWERS)

@@ -53,28 +53,28 @@ class MemorySizes:
 
 
 def list_moments(
-    skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes
+    skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes
 ) -> Iterator[tuple[str, BytesByTenant]]:
     """Yield each moment as its phase and its bytes of gradients, communication buffers and activations."""
-    walk = _Walk(skeleton, habits, sizes)
+    walk = _Walk(skeleton, policy, sizes)
     yield from walk.forward()
     yield from walk.backward()
     yield walk.optimizer()
 
 
 class _Walk:
-    def __init__(self, skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes) -> None:
+    def __init__(self, skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes) -> None:
         self._units = [unit for unit in skeleton.units if not unit.encloses]
         self._root = sum(unit.gather_bytes for unit in skeleton.units if unit.encloses)
         self._whole = sum(unit.reduce_bytes for unit in skeleton.units) or 1.0
-        self._habits = habits
+        self._policy = policy
         self._sizes = sizes
         self._several = skeleton.micro_batches > 1
 
     def forward(self) -> Iterator[tuple[str, BytesByTenant]]:
         for place in range(len(self._units)):
-            ahead = range(place, min(place + 1 + self._habits.prefetch, len(self._units)))
-            kept = range(place) if self._habits.keep == "all" else range(0)
+            ahead = range(place, min(place + 1 + self._policy.prefetch, len(self._units)))
+            kept = range(place) if self._policy.keep == "all" else range(0)
             gathered = self._gathered({*ahead, *kept})
             scratch = self._scratch(place) if self._sharded else 0.0
             yield "forward", self._held(self._before_backward(), gathered + scratch, self._saved(place + 1))
@@ -83,14 +83,14 @@ class _Walk:
         count = len(self._units)
         for place in reversed(range(count)):
             reduced = count - 1 - place
-            ahead = range(max(0, place - self._habits.prefetch), place + 1)
-            kept = range(place) if self._habits.keep == "all" else range(0)
+            ahead = range(max(0, place - self._policy.prefetch), place + 1)
+            kept = range(place) if self._policy.keep == "all" else range(0)
             gathered = self._gathered({*ahead, *kept})
             buckets = self._buckets(place, reduced)
-            reducing = self._scratch(place) if reduced and self._habits.stage else 0.0
+            reducing = self._scratch(place) if reduced and self._policy.stage else 0.0
             gathering = self._scratch(place) if self._gathers_again(place) else 0.0
             done, own = self._reduced(place), self._units[place].gather_bytes
-            own = own if self._habits.stage >= 2 else 0.0
+            own = own if self._policy.stage >= 2 else 0.0
             yield (
                 "backward",
                 self._held(done, gathered + buckets + reducing + gathering, self._saved(place + 1)),
@@ -100,17 +100,17 @@ class _Walk:
     def optimizer(self) -> tuple[str, BytesByTenant]:
         last = len(self._units) - 1
         scratch = 0.0
-        if self._habits.stage in (1, 2) and last >= 0:
+        if self._policy.stage in (1, 2) and last >= 0:
             scratch = _CONCURRENT_GATHERS * self._scratch(last)
-        whole = self._sizes.gradients / (self._sizes.ranks if self._habits.stage >= 2 else 1)
+        whole = self._sizes.gradients / (self._sizes.ranks if self._policy.stage >= 2 else 1)
         return "optimizer", self._held(whole, scratch, 0.0)
 
     @property
     def _sharded(self) -> bool:
-        return self._habits.stage == 3
+        return self._policy.stage == 3
 
     def _gathers_again(self, place: int) -> bool:
-        kept = self._habits.keep == "all" or (self._habits.keep == "last" and place == len(self._units) - 1)
+        kept = self._policy.keep == "all" or (self._policy.keep == "last" and place == len(self._units) - 1)
         return self._sharded and not kept
 
     def _gathered(self, places: set[int]) -> float:
@@ -119,22 +119,22 @@ class _Walk:
         return self._root + sum(self._units[place].gather_bytes for place in places)
 
     def _buckets(self, place: int, reduced: int) -> float:
-        if self._habits.stage < 2:
+        if self._policy.stage < 2:
             return 0.0
-        several = min(self._habits.in_flight if self._habits.overlap_reduce else 0, reduced)
+        several = min(self._policy.in_flight if self._policy.overlap_reduce else 0, reduced)
         return sum(self._units[place + 1 + index].reduce_bytes for index in range(several))
 
     def _scratch(self, place: int) -> float:
         return self._units[place].gather_bytes if self._sizes.scratch else 0.0
 
     def _before_backward(self) -> float:
-        if self._habits.stage < 2:
+        if self._policy.stage < 2:
             return self._sizes.gradients
         return self._sizes.gradients / self._sizes.ranks if self._several else 0.0
 
     def _reduced(self, place: int) -> float:
         """Return the gradient bytes held while the unit is in its backward."""
-        if self._habits.stage < 2:
+        if self._policy.stage < 2:
             return self._sizes.gradients
         if self._several:
             return self._sizes.gradients / self._sizes.ranks
@@ -216,10 +216,10 @@ def predict_memory(
     """Return ``peak_bytes`` and the tenants of the changed run; without a model, only model states change."""
     before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:
-        before |= _highest_moment(model.skeleton, model.habits, memory.sizes, before)
+        before |= _highest_moment(model.skeleton, model.policy, memory.sizes, before)
         skeleton = change_passes(model, change)
         sizes = _change_sizes(memory.sizes, model.skeleton, skeleton, change)
-        after |= _highest_moment(skeleton, change_policy(model.habits, change), sizes, after)
+        after |= _highest_moment(skeleton, change_policy(model.policy, change), sizes, after)
     tenants = [tenant for tenant in Tenant if tenant in memory.rank.tenants]
     rows = [
         _predict_tenant(
@@ -271,11 +271,11 @@ def _change_sizes(sizes: MemorySizes, old: StepPasses, new: StepPasses, change: 
 
 
 def _highest_moment(
-    skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes, states: Mapping[Tenant, float]
+    skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes, states: Mapping[Tenant, float]
 ) -> dict[Tenant, float]:
     """Return the bytes by tenant at the moment with the highest total."""
     return max(
-        (held for _, held in list_moments(skeleton, habits, sizes)), key=lambda held: sum(held.values())
+        (held for _, held in list_moments(skeleton, policy, sizes)), key=lambda held: sum(held.values())
     )
 
 

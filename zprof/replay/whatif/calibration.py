@@ -36,7 +36,7 @@ class CalibratedModel:
     """Fitted model of a run; ``alone`` counts the passes whose work was measured alone."""
 
     skeleton: StepPasses
-    habits: EnginePolicy
+    policy: EnginePolicy
     costs: MessageCosts
     link: Link
     alone: int
@@ -64,16 +64,16 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
     if link is None:
         return _calibration_gap("no message was matched across ranks", "record all ranks of one group")
     device = analysis.run.device != "cpu"
-    habits = detect_policy(rows, order, analysis.training.stage)
-    habits = replace(habits, updates_first=device and analysis.training.engine != _REFERENCE_ENGINE)
-    skeleton, alone = _fit_step_passes(analysis, messages, order, habits, device=device)
+    policy = detect_policy(rows, order, analysis.training.stage)
+    policy = replace(policy, updates_first=device and analysis.training.engine != _REFERENCE_ENGINE)
+    skeleton, alone = _fit_step_passes(analysis, messages, order, policy, device=device)
     return CalibratedModel(
         skeleton=skeleton,
-        habits=habits,
+        policy=policy,
         costs=measure_costs(rows, device=device),
         link=link,
         alone=alone,
-        summary=_summarize(analysis, skeleton, habits, link),
+        summary=_summarize(analysis, skeleton, policy, link),
         reduced_element_bytes=_reduced_element_bytes(analysis, messages),
     )
 
@@ -93,7 +93,7 @@ def _calibration_gap(reason: str, remedy: str) -> Gap:
 
 
 def _fit_step_passes(
-    analysis: RunAnalysis, messages: ShardingMessages, order: UnitOrder, habits: EnginePolicy, *, device: bool
+    analysis: RunAnalysis, messages: ShardingMessages, order: UnitOrder, policy: EnginePolicy, *, device: bool
 ) -> tuple[StepPasses, int]:
     passes = list_passes(order.units, order.backward, order.micro_batches, order.reduce_each)
     tracks = {each.rank: each for each in analysis.tracks}
@@ -114,7 +114,7 @@ def _fit_step_passes(
     shared: dict[tuple[int, int, int, int], float] = {}
     for column, rank in enumerate(by_rank):
         for row, step in enumerate(steps):
-            begins = pass_starts(rank, step, order, passes, habits.prefetch)
+            begins = pass_starts(rank, step, order, passes, policy.prefetch)
             stretches = _measure_stretches(rank, step, begins)
             for first, last, work in stretches:
                 if first < 0:
@@ -158,7 +158,7 @@ def _measure_stretches(rank: RankRows, step: int, begins: Floats) -> list[tuple[
     return found
 
 
-def _summarize(analysis: RunAnalysis, skeleton: StepPasses, habits: EnginePolicy, link: Link) -> Calibration:
+def _summarize(analysis: RunAnalysis, skeleton: StepPasses, policy: EnginePolicy, link: Link) -> Calibration:
     typical = np.median(skeleton.work.passes, axis=(1, 2))
     slowest, skew = _measure_skew(skeleton.work.passes.sum(axis=0), skeleton.ranks)
     return Calibration(
@@ -170,7 +170,7 @@ def _summarize(analysis: RunAnalysis, skeleton: StepPasses, habits: EnginePolicy
         links=link.fitted,
         slowest_rank=slowest,
         skew_ns=skew,
-        prefetch=habits.prefetch if habits.stage == 3 else None,
+        prefetch=policy.prefetch if policy.stage == 3 else None,
         steps=len(skeleton.steps),
     )
 

@@ -14,25 +14,25 @@ from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepP
 _SKEW_RATIO = 0.03
 
 
-def change_policy(habits: EnginePolicy, change: Change) -> EnginePolicy:
+def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
     """Return the engine's policy after a change."""
-    stage = habits.stage if change.stage is None else change.stage
-    from_2 = habits.stage >= 2
-    ahead = habits.prefetch if habits.stage == 3 or stage != 3 else 1
+    stage = policy.stage if change.stage is None else change.stage
+    from_2 = policy.stage >= 2
+    ahead = policy.prefetch if policy.stage == 3 or stage != 3 else 1
     return EnginePolicy(
         stage=stage,
         prefetch=ahead if change.prefetch is None else change.prefetch,
-        keep=habits.keep if change.keep_after_forward is None else change.keep_after_forward,
-        overlap_reduce=_value_or(change.overlap_reduce, habits.overlap_reduce),
-        overlap_gather=_value_or(change.overlap_gather, habits.overlap_gather),
-        in_flight=habits.in_flight if from_2 else _reductions_in_flight(habits, stage),
-        updates_first=habits.updates_first,
+        keep=policy.keep if change.keep_after_forward is None else change.keep_after_forward,
+        overlap_reduce=_value_or(change.overlap_reduce, policy.overlap_reduce),
+        overlap_gather=_value_or(change.overlap_gather, policy.overlap_gather),
+        in_flight=policy.in_flight if from_2 else _reductions_in_flight(policy, stage),
+        updates_first=policy.updates_first,
     )
 
 
-def _reductions_in_flight(habits: EnginePolicy, stage: int) -> int:
+def _reductions_in_flight(policy: EnginePolicy, stage: int) -> int:
     """Return the reductions in flight; a run below stage 2 does not show them, so use the default."""
-    return DEFAULT_IN_FLIGHT if stage >= 2 else habits.in_flight
+    return DEFAULT_IN_FLIGHT if stage >= 2 else policy.in_flight
 
 
 def _value_or(value: bool | None, otherwise: bool) -> bool:
@@ -43,7 +43,7 @@ def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     """Return passes, their work and their message bytes after a change."""
     skeleton = model.skeleton
     if change.stage is not None:
-        skeleton = _change_reductions(skeleton, model.habits.stage, change.stage)
+        skeleton = _change_reductions(skeleton, model.policy.stage, change.stage)
     if change.micro_batches is not None and change.micro_batches != skeleton.micro_batches:
         skeleton = _with_micro_batches(skeleton, change.micro_batches)
     if change.units_merged is not None and change.units_merged > 1:
@@ -143,11 +143,11 @@ def _level_ranks(work: PassWork) -> PassWork:
 
 def usual_changes(model: CalibratedModel) -> tuple[Change, ...]:
     """Return the usual changes: stages, prefetch, kept units, bandwidth and, if skewed, even ranks."""
-    habits, summary = model.habits, model.summary
-    found = [Change(stage=stage) for stage in range(4) if stage != habits.stage]
-    if habits.stage == 3:
-        found += [Change(prefetch=depth) for depth in (0, 1, 2) if depth != habits.prefetch]
-        found += [Change(keep_after_forward=keep) for keep in ("last", "all") if keep != habits.keep]
+    policy, summary = model.policy, model.summary
+    found = [Change(stage=stage) for stage in range(4) if stage != policy.stage]
+    if policy.stage == 3:
+        found += [Change(prefetch=depth) for depth in (0, 1, 2) if depth != policy.prefetch]
+        found += [Change(keep_after_forward=keep) for keep in ("last", "all") if keep != policy.keep]
     found += [Change(bandwidth_ratio=2.0), Change(bandwidth_ratio=0.5)]
     busy = summary.forward_ns + summary.backward_ns
     if summary.skew_ns > _SKEW_RATIO * max(1, busy):

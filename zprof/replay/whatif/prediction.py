@@ -47,15 +47,15 @@ def has_effect(model: CalibratedModel, change: Change) -> bool:
         and change.latency_ratio in (None, 1.0)
         and change.shard_ranks in (None, model.link.group_size)
     )
-    same_habits = change_policy(model.habits, change) == model.habits
-    return not (same_link and same_habits and change_passes(model, change) is model.skeleton)
+    same_policy = change_policy(model.policy, change) == model.policy
+    return not (same_link and same_policy and change_passes(model, change) is model.skeleton)
 
 
 def min_range_ratio(model: CalibratedModel, change: Change) -> float:
     """Return the minimum half range as a share of the measured step."""
     if not has_effect(model, change):
         return 0.0
-    other_stage = change.stage is not None and change.stage != model.habits.stage
+    other_stage = change.stage is not None and change.stage != model.policy.stage
     return MIN_STAGE_RANGE_RATIO if other_stage else MIN_RANGE_RATIO
 
 
@@ -88,8 +88,8 @@ def is_far_latency(change: Change) -> bool:
 
 def is_gather_unknown(model: CalibratedModel, change: Change) -> bool:
     """Return whether the run leaves open if stage 1 or 2 hides the gather of new parameters."""
-    stage = model.habits.stage if change.stage is None else change.stage
-    told = not model.habits.updates_first or model.habits.stage in (1, 2)
+    stage = model.policy.stage if change.stage is None else change.stage
+    told = not model.policy.updates_first or model.policy.stage in (1, 2)
     return stage in (1, 2) and not told and change.overlap_gather is None
 
 
@@ -121,7 +121,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
 
 def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
     """Return a gap that says why a part of the change has no effect."""
-    stage = model.habits.stage if change.stage is None else change.stage
+    stage = model.policy.stage if change.stage is None else change.stage
     of_passes = change.prefetch is not None or change.keep_after_forward is not None
     said = ""
     if change.overlap_gather is not None and stage not in (1, 2):
@@ -240,7 +240,7 @@ def _case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
 
 def _replay_change(model: CalibratedModel, change: Change, link: Link) -> ReplayedSteps:
     skeleton = change_passes(model, change)
-    ops = build_program(skeleton, change_policy(model.habits, change))
+    ops = build_program(skeleton, change_policy(model.policy, change))
     return replay_steps(ops, skeleton.work, link.changed(change), model.costs)
 
 

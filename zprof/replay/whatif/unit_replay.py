@@ -55,17 +55,17 @@ class Await:
 Op = Compute | Launch | Await
 
 
-def build_program(skeleton: StepPasses, habits: EnginePolicy) -> tuple[Op, ...]:
+def build_program(skeleton: StepPasses, policy: EnginePolicy) -> tuple[Op, ...]:
     """Return the operations of one step; consecutive steps repeat them."""
-    return tuple(_ProgramBuilder(skeleton, habits).ops())
+    return tuple(_ProgramBuilder(skeleton, policy).ops())
 
 
 class _ProgramBuilder:
     """Builds the operations; tracks gathered units and reductions in flight."""
 
-    def __init__(self, skeleton: StepPasses, habits: EnginePolicy) -> None:
+    def __init__(self, skeleton: StepPasses, policy: EnginePolicy) -> None:
         self._skeleton = skeleton
-        self._habits = habits
+        self._policy = policy
         self._present: set[int] = set()
         self._flying: list[str] = []
         self._count = 0
@@ -90,8 +90,8 @@ class _ProgramBuilder:
     def _need(self, number: int, each: Pass) -> Iterator[Op]:
         if not each.needs:
             return
-        if self._habits.stage < 3:
-            if self._habits.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
+        if self._policy.stage < 3:
+            if self._policy.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
                 yield Await(key=f"parameters.{each.unit}")
             return
         yield from self._gather(each.unit)
@@ -106,7 +106,7 @@ class _ProgramBuilder:
             for other in self._skeleton.passes[number + 1 :]
             if (other.phase, other.micro_batch) == (each.phase, each.micro_batch) and other.needs
         ]
-        return later[: self._habits.prefetch]
+        return later[: self._policy.prefetch]
 
     def _gather(self, unit: int) -> Iterator[Op]:
         if unit not in self._present:
@@ -125,21 +125,21 @@ class _ProgramBuilder:
             self._present = {unit for unit in self._present if self._stays(unit)}
 
     def _stays(self, unit: int) -> bool:
-        if self._habits.keep == "all":
+        if self._policy.keep == "all":
             return True
         inside = [index for index, each in enumerate(self._skeleton.units) if not each.encloses]
-        return self._habits.keep == "last" and unit == inside[-1]
+        return self._policy.keep == "last" and unit == inside[-1]
 
     def _reduce(self, each: Pass) -> Iterator[Op]:
         size = self._skeleton.units[each.unit].reduce_bytes
         if size <= 0:
             return
-        if self._habits.stage >= 2:
-            yield from self._settle(self._habits.in_flight - 1)
+        if self._policy.stage >= 2:
+            yield from self._settle(self._policy.in_flight - 1)
         self._count += 1
         key = f"reduce.{self._count}"
-        yield Launch(key=key, kind=SCATTER if self._habits.stage else ALL_REDUCE, bytes=size)
-        if self._habits.overlap_reduce:
+        yield Launch(key=key, kind=SCATTER if self._policy.stage else ALL_REDUCE, bytes=size)
+        if self._policy.overlap_reduce:
             self._flying.append(key)
         else:
             yield Await(key=key)
@@ -150,10 +150,10 @@ class _ProgramBuilder:
 
     def _finish(self) -> Iterator[Op]:
         units = self._skeleton.units
-        if self._habits.stage not in (1, 2):
+        if self._policy.stage not in (1, 2):
             yield Compute(what=TAIL)
             return
-        at_end = self._habits.updates_first and not self._habits.overlap_gather
+        at_end = self._policy.updates_first and not self._policy.overlap_gather
         share = 0.0 if at_end else 1.0 / (len(units) + 1)
         if at_end:
             yield Compute(what=TAIL)
@@ -163,7 +163,7 @@ class _ProgramBuilder:
             yield Launch(key=f"parameters.{index}", kind=GATHER, bytes=unit.gather_bytes)
         if share:
             yield Compute(what=TAIL, share=share)
-        if not self._habits.overlap_gather:
+        if not self._policy.overlap_gather:
             for index in range(len(units)):
                 yield Await(key=f"parameters.{index}")
 

@@ -135,8 +135,8 @@ def _saving(analysis: RunAnalysis, big: LargestRank, replica: _Replica) -> tuple
 
 
 def _confidence(big: LargestRank, states_bytes: int) -> Confidence:
-    has_room = big.total_bytes is not None and big.peak_bytes < _FREE_DEVICE_RATIO * big.total_bytes
-    if has_room or states_bytes < _MAX_STATES_RATIO * big.peak_bytes:
+    has_headroom = big.total_bytes is not None and big.peak_bytes < _FREE_DEVICE_RATIO * big.total_bytes
+    if has_headroom or states_bytes < _MAX_STATES_RATIO * big.peak_bytes:
         return Confidence.LOW
     return limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(*SHARDED_FROM))
 

@@ -225,8 +225,8 @@ class Headroom:
         needed = format_bytes(self.needed_bytes)
         if self.free_bytes is None:
             return f"to keep them takes {needed}, headroom unknown"
-        room = "there is room" if self.suffices else "there is no room"
-        return f"to keep them takes {needed}, {room}: {format_bytes(self.free_bytes)} are free at the peak"
+        fits = "which fits" if self.suffices else "which does not fit"
+        return f"to keep them takes {needed}, {fits}: {format_bytes(self.free_bytes)} are free at the peak"
 
     @property
     def evidence(self) -> Sequence[Evidence]:

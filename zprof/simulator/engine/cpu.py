@@ -65,10 +65,10 @@ class CpuMachine:
         called = after(state.host, LateReason.HOST, _PICK_UP_NS)
         state.host = after(state.host, LateReason.HOST, state.plan.host.collective_launch_ns)
         begin = later(called, state.lanes[groups.name])
-        meeting = state.meetings.meet(collective, groups, begin, state.step_begin)
-        state.lanes[groups.name] = state.done[collective.key] = meeting.end
+        sync_point = state.sync_points.meet(collective, groups, begin, state.step_begin)
+        state.lanes[groups.name] = state.done[collective.key] = sync_point.end
         # a worker that waits for the last rank sleeps: it takes no processor from the main thread
-        self._contention.add(meeting.arrival, meeting.end[0])
+        self._contention.add(sync_point.arrival, sync_point.end[0])
         self._unwaited.add(collective.key)
         state.lines.append(
             Line(
@@ -78,11 +78,11 @@ class CpuMachine:
                 host_end=state.host[0].copy(),
                 launch=begun,
                 begin=begin[0],
-                end=meeting.end[0],
+                end=sync_point.end[0],
                 groups=groups,
                 sequence=state.sequence(groups),
-                arrival=meeting.arrival,
-                late=meeting.late,
+                arrival=sync_point.arrival,
+                late=sync_point.late,
                 lane=groups.name,
             )
         )

@@ -78,9 +78,9 @@ class DeviceMachine:
         begin = state.latest(later(ready, state.lanes[lane]), collective.after)
         if self._compute.blocks_collectives:
             begin = later(begin, state.lanes[Lane.COMPUTE])
-        meeting = state.meetings.meet(collective, groups, begin, state.step_begin)
-        state.lanes[lane] = state.done[collective.key] = meeting.end
-        self._contention.add(begin[0], meeting.end[0])
+        sync_point = state.sync_points.meet(collective, groups, begin, state.step_begin)
+        state.lanes[lane] = state.done[collective.key] = sync_point.end
+        self._contention.add(begin[0], sync_point.end[0])
         state.lines.append(
             Line(
                 instruction=collective,
@@ -89,11 +89,11 @@ class DeviceMachine:
                 host_end=state.host[0].copy(),
                 launch=ready[0] - self._host.latency_ns,
                 begin=begin[0],
-                end=meeting.end[0],
+                end=sync_point.end[0],
                 groups=groups,
                 sequence=state.sequence(groups),
-                arrival=meeting.arrival,
-                late=meeting.late,
+                arrival=sync_point.arrival,
+                late=sync_point.late,
                 lane=lane,
             )
         )

@@ -19,7 +19,7 @@ class State:
         self.plan = plan
         self.mesh = mesh
         self.random = np.random.Generator(np.random.PCG64(plan.seed))
-        self.meetings = CollectiveExecutor(plan, self.random)
+        self.sync_points = CollectiveExecutor(plan, self.random)
         self.host = time_zero(plan.ranks)
         self.lanes: dict[str, Instant] = defaultdict(lambda: time_zero(plan.ranks))
         self.done: dict[str, Instant] = {}

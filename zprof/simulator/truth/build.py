@@ -47,7 +47,7 @@ def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[in
     """
     plan, known = schedule.plan, resolve_dependencies(schedule)
     lines = [schedule.lines[index] for index in known.collectives]
-    meetings = [_group_timings(line) for line in lines]
+    sync_points = [_group_timings(line) for line in lines]
     steps: list[StepTruth] = []
     rows: list[CollectiveTruth] = []
     for rank in range(plan.ranks):
@@ -55,7 +55,7 @@ def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[in
         steps += swept
         missing = lost.get(rank, frozenset())
         rows += [
-            _make_row(line, meetings[number][rank], rank, exposed, number not in missing)
+            _make_row(line, sync_points[number][rank], rank, exposed, number not in missing)
             for number, (line, exposed) in enumerate(
                 zip(lines, zip(sums.wait_ns, sums.transfer_ns, strict=True), strict=True)
             )
@@ -83,18 +83,18 @@ def _group_timings(line: Line) -> dict[int, _GroupTiming]:
     found: dict[int, _GroupTiming] = {}
     for members, (late, reason) in zip(line.groups.members, line.late, strict=True):
         starts = np.sort(line.begin[members])
-        meeting = _GroupTiming(
+        sync_point = _GroupTiming(
             ranks=tuple(sorted(int(rank) for rank in members)),
             late_rank=late,
             lead_ns=int(starts[-1] - starts[-2]) if len(starts) > 1 else 0,
             reason=reason,
         )
-        found.update(dict.fromkeys(members.tolist(), meeting))
+        found.update(dict.fromkeys(members.tolist(), sync_point))
     return found
 
 
 def _make_row(
-    line: Line, meeting: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
+    line: Line, sync_point: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
 ) -> CollectiveTruth:
     collective, arrival = line.instruction, line.arrival
     assert isinstance(collective, Collective)
@@ -105,7 +105,7 @@ def _make_row(
         rank=rank,
         step=line.step,
         kind=collective.kind,
-        ranks=meeting.ranks,
+        ranks=sync_point.ranks,
         sequence=line.sequence,
         unit=collective.unit,
         bytes=collective.bytes,
@@ -117,9 +117,9 @@ def _make_row(
         transfer_ns=end - came,
         exposed_wait_ns=exposed[0],
         exposed_transfer_ns=exposed[1],
-        late_rank=meeting.late_rank,
-        lead_ns=meeting.lead_ns,
-        reason=meeting.reason,
+        late_rank=sync_point.late_rank,
+        lead_ns=sync_point.lead_ns,
+        reason=sync_point.reason,
         recorded=recorded,
     )
 

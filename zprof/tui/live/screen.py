@@ -162,8 +162,8 @@ class LiveScreen(Screen[None]):
         self._say("status", format_status(seen))
 
     def _say(self, part: str, *lines: str) -> None:
-        room = self.app.size.width - 2
-        text = Text("\n".join(shorten(printable(line), room) for line in lines), no_wrap=True)
+        text_width = self.app.size.width - 2
+        text = Text("\n".join(shorten(printable(line), text_width) for line in lines), no_wrap=True)
         self.query_one(f"#{part}", Static).update(text)
 
     def _show_tables(self, seen: LiveSnapshot) -> None:
@@ -178,9 +178,9 @@ class LiveScreen(Screen[None]):
         """Show as many of the log's last lines as fit."""
         log = self.query_one("#log", Static)
         log.display = bool(lines)
-        room = self.app.size.width - 2
+        text_width = self.app.size.width - 2
         shown = lines[-max(1, log.size.height) :]
-        log.update(Text("\n".join(shorten(line, room) for line in shown), no_wrap=True))
+        log.update(Text("\n".join(shorten(line, text_width) for line in shown), no_wrap=True))
 
 
 def format_spread(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:

@@ -57,16 +57,16 @@ def build_rank_rows(
     memory = ["allocated", "peak so far", "process"] if on_device else ["process"]
     memory = memory if width >= _WIDE else memory[:1]
     titles, widths = titles + memory, widths + [_BYTES_WIDTH + 1] * len(memory)
-    room = max(0, width - sum(widths) - 4)
-    walls = [step.wall_ns for rank in ranks for step in rank.steps[-room:]] if room else []
+    step_count = max(0, width - sum(widths) - 4)
+    walls = [step.wall_ns for rank in ranks for step in rank.steps[-step_count:]] if step_count else []
     top, longest = compute_bar_top(walls), _find_longest_rank(ranks)
     chosen = sorted(ranks, key=_slowness_key) if slowest_first else ranks
     rows = tuple(
         RankRow(
             rank=rank.rank,
             cells=_format_cells(rank, memory),
-            bars=draw_bars([step.wall_ns for step in rank.steps[-room:]], top, ascii_only=ascii_only)
-            if room
+            bars=draw_bars([step.wall_ns for step in rank.steps[-step_count:]], top, ascii_only=ascii_only)
+            if step_count
             else "",
             is_longest=rank.rank == longest,
             is_over=rank.finished,

@@ -125,8 +125,8 @@ def select_module_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 def select_formula_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """Return the same state on all ranks, the most unexplained bytes first."""
-    law = find_entry(analysis.memory.laws, at)
-    found = [entry for entry in analysis.memory.laws if law is not None and entry.tenant == law.tenant]
+    state = find_entry(analysis.memory.laws, at)
+    found = [entry for entry in analysis.memory.laws if state is not None and entry.tenant == state.tenant]
     found.sort(key=lambda entry: -abs(entry.unexplained_bytes))
     columns = ("rank", "law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     return _make_frame([asdict(entry) for entry in found], (*columns, "cause"))

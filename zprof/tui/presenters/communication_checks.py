@@ -115,7 +115,7 @@ def _clocks(loaded: LoadedRun) -> tuple[Cell, ...]:
     if alignment is None or len(alignment.offsets_ns) < 2:
         why = TextCell(_explain_no_clocks(loaded.report), Mark.MUTED)
         return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), why)
-    doubt = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
+    uncertainty = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
     matched = figure(tree, Unit.COUNT, "time.alignment.matched")
     how, left = _format_method(alignment), figure(tree, Unit.COUNT, "time.alignment.unmatched")
     rest = (
@@ -123,7 +123,7 @@ def _clocks(loaded: LoadedRun) -> tuple[Cell, ...]:
         if left.value
         else (TextCell(""), TextCell(how, Mark.MUTED))
     )
-    return (TextCell("clocks, within"), doubt, TextCell("matched"), matched, *rest)
+    return (TextCell("clocks, within"), uncertainty, TextCell("matched"), matched, *rest)
 
 
 def _explain_no_clocks(report: Report) -> str:

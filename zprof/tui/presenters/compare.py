@@ -40,17 +40,17 @@ _MAX_PLACE = 200
 _MAX_TEXT = 10
 
 
-def build_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
+def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
     """Return a row with its figures per step."""
     row = place.row
     own = find_interval(loaded, place)
-    judgement = judge_place(loaded, place, doubt)
+    judgement = judge_place(loaded, place, uncertainty)
     cells: tuple[Cell, ...] = (
         TextCell(name_row(place)),
         _make_side_cell(loaded, place, after=False),
         _make_side_cell(loaded, place, after=True),
         _make_change_cell(row),
-        own if own is not None else _make_limit_cell(row, judgement, doubt),
+        own if own is not None else _make_limit_cell(row, judgement, uncertainty),
         format_judgement(judgement),
         TextCell(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
     )
@@ -93,16 +93,16 @@ def _make_exact_cell(row: Row, judgement: Judgement) -> TextCell:
     return TextCell("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
 
 
-def _make_limit_cell(row: Row, judgement: Judgement, doubt: Uncertainty) -> Cell:
+def _make_limit_cell(row: Row, judgement: Judgement, uncertainty: Uncertainty) -> Cell:
     """Return the change that a time must exceed to be significant, if it was judged by that."""
     is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
-    if row.unit != "ns" or not is_judged or doubt.times_ns is None:
+    if row.unit != "ns" or not is_judged or uncertainty.times_ns is None:
         return _make_exact_cell(row, judgement)
-    limit = format_ns(doubt.times_ns)
-    return CompareFigure(value=doubt.times_ns, unit=Unit.NS, leaves=(), words=f"± {limit}")
+    limit = format_ns(uncertainty.times_ns)
+    return CompareFigure(value=uncertainty.times_ns, unit=Unit.NS, leaves=(), words=f"± {limit}")
 
 
-def build_per_token_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
+def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
     """Return a step time per token: summed over all ranks, so that jobs of any size compare."""
     row, tree = place.row, loaded.tree
     before = leaf_figure(
@@ -122,14 +122,14 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty)
     scaled = replace(row, a=before.value, b=after.value)
     own = _is_wall_time(place)
     judgement = judge_row(
-        scaled, doubt, own=_get_work_interval(loaded) if own else None, is_bound=is_bound(loaded, place)
+        scaled, uncertainty, own=_get_work_interval(loaded) if own else None, is_bound=is_bound(loaded, place)
     )
     cells: Sequence[Cell] = (
         TextCell("rank time" if own else name_row(place)),
         add_bound_sign(before, find_bound_sign(loaded, place, after=False)),
         add_bound_sign(after, find_bound_sign(loaded, place, after=True)),
         _make_change_cell(scaled),
-        make_interval(tree, "equal_work") if own else _make_limit_cell(scaled, judgement, doubt),
+        make_interval(tree, "equal_work") if own else _make_limit_cell(scaled, judgement, uncertainty),
         format_judgement(judgement),
         TextCell("step times of all ranks, over the work of all", Mark.MUTED),
     )
@@ -276,32 +276,34 @@ VERDICTS = (
 
 def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
     assert loaded.both is not None
-    doubt = find_uncertainty(loaded.report)
+    uncertainty = find_uncertainty(loaded.report)
     found = select_places(loaded.both, only_differences=shown.only_differences)
-    return [build_line(loaded, place, doubt) for place in found]
+    return [build_line(loaded, place, uncertainty) for place in found]
 
 
 def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
     """Return the ledger per token, plus rows such as memory that do not depend on the step."""
     assert loaded.both is not None
-    doubt = find_uncertainty(loaded.report, per_token=True)
+    uncertainty = find_uncertainty(loaded.report, per_token=True)
     lines = []
     for place in select_places(loaded.both, only_differences=shown.only_differences):
         part = classify_section(place.section)
         if part is SectionKind.STEP and place.row.unit == "ns" and place.row.name not in _NOT_PER_TOKEN:
-            lines.append(build_per_token_line(loaded, place, _scale_to_token(doubt, loaded)))
+            lines.append(build_per_token_line(loaded, place, _scale_to_token(uncertainty, loaded)))
         elif part is not SectionKind.STEP and part not in _PER_STEP:
-            lines.append(build_line(loaded, place, doubt))
+            lines.append(build_line(loaded, place, uncertainty))
     return lines
 
 
-def _scale_to_token(doubt: Uncertainty, loaded: LoadedRun) -> Uncertainty:
+def _scale_to_token(uncertainty: Uncertainty, loaded: LoadedRun) -> Uncertainty:
     """Scale the uncertainty to the time of all of A's ranks per token."""
     comparison = loaded.report.comparison
     assert comparison is not None
     assert comparison.equal_work is not None
     share = len(comparison.baseline_time) / comparison.equal_work.a_per_step
-    return replace(doubt, times_ns=None if doubt.times_ns is None else doubt.times_ns * share)
+    return replace(
+        uncertainty, times_ns=None if uncertainty.times_ns is None else uncertainty.times_ns * share
+    )
 
 
 def settings_differ(loaded: LoadedRun) -> bool:
@@ -364,8 +366,8 @@ def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
 
 
 def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
-    section, row, doubt = place.section, place.row, find_uncertainty(loaded.report)
-    judgement = judge_place(loaded, place, doubt)
+    section, row, uncertainty = place.section, place.row, find_uncertainty(loaded.report)
+    judgement = judge_place(loaded, place, uncertainty)
     figures = [
         f"{find_bound_sign(loaded, place, after=after)}{figure(row.b if after else row.a, row.unit)}"
         for after in (False, True)
@@ -377,7 +379,7 @@ def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
         _format_sides(loaded, figures, name_row(place), place.key),
     ]
     return "\n".join(
-        [*said, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, doubt)]
+        [*said, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, uncertainty)]
     )
 
 

@@ -92,7 +92,7 @@ _SIGNS = {
 
 
 def judge_row(
-    row: Row, doubt: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
+    row: Row, uncertainty: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
 ) -> Judgement:
     """Return the verdict on a row, of b against a.
 
@@ -107,27 +107,27 @@ def judge_row(
     if isinstance(row.a, str) or isinstance(row.b, str):
         return Judgement.SAME if row.a == row.b else Judgement.DIFFERS
     if own is not None:
-        return _judge_by_interval((-own[1], -own[0]) if row.name in _MORE_IS_BETTER else own, doubt)
+        return _judge_by_interval((-own[1], -own[0]) if row.name in _MORE_IS_BETTER else own, uncertainty)
     if row.unit not in ("ns", "bytes", "count") or row.name in _WITHOUT_INTERVAL or is_bound:
         return Judgement.UNJUDGED
     if row.a == row.b:
         return Judgement.SAME
     if row.unit == "ns":
-        return _judge_by_uncertainty(row.name, row.b - row.a, doubt)
+        return _judge_by_uncertainty(row.name, row.b - row.a, uncertainty)
     return _judge_exact(row, row.b - row.a)
 
 
-def _judge_by_interval(own: Interval, doubt: Uncertainty) -> Judgement:
+def _judge_by_interval(own: Interval, uncertainty: Uncertainty) -> Judgement:
     low, high = own
-    if doubt.times_ns is None:
+    if uncertainty.times_ns is None:
         return Judgement.UNJUDGED
     return Judgement.WORSE if low > 0 else Judgement.BETTER if high < 0 else Judgement.NOISE
 
 
-def _judge_by_uncertainty(name: str, change: float, doubt: Uncertainty) -> Judgement:
-    if doubt.times_ns is None:
+def _judge_by_uncertainty(name: str, change: float, uncertainty: Uncertainty) -> Judgement:
+    if uncertainty.times_ns is None:
         return Judgement.UNJUDGED
-    if abs(change) <= doubt.times_ns:
+    if abs(change) <= uncertainty.times_ns:
         return Judgement.NOISE
     return _judge_less_is_better(change) if name in _LESS_IS_BETTER else Judgement.DIFFERS
 
@@ -173,12 +173,12 @@ def format_judgement(judgement: Judgement) -> TextCell:
     return TextCell(f"{sign} {judgement.value}".strip(), mark)
 
 
-def explain_judgement(judgement: Judgement, row: Row, doubt: Uncertainty) -> str:
+def explain_judgement(judgement: Judgement, row: Row, uncertainty: Uncertainty) -> str:
     """Return one line on how the verdict was reached."""
     if judgement is Judgement.UNKNOWN:
         return "unknown  a side does not know it"
     if judgement is Judgement.UNJUDGED:
-        return f"not judged: {_explain_unjudged(row, doubt)}"
+        return f"not judged: {_explain_unjudged(row, uncertainty)}"
     if row.unit == "ratio":
         return f"{judgement.value:<8} {_explain_share(judgement)}"
     if judgement in (Judgement.SAME, Judgement.DIFFERS) or row.unit != "ns":
@@ -188,13 +188,13 @@ def explain_judgement(judgement: Judgement, row: Row, doubt: Uncertainty) -> str
             Judgement.EXACT: "counted exactly; neither side is better for that",
         }
         return f"{judgement.value:<8} {said.get(judgement, 'counted exactly; less is better')}"
-    return f"{judgement.value:<8} {_explain_time(judgement, doubt)}"
+    return f"{judgement.value:<8} {_explain_time(judgement, uncertainty)}"
 
 
-def _explain_unjudged(row: Row, doubt: Uncertainty) -> str:
+def _explain_unjudged(row: Row, uncertainty: Uncertainty) -> str:
     is_of_steps = row.unit == "ns" or row.name in _MORE_IS_BETTER
-    if is_of_steps and row.name not in _WITHOUT_INTERVAL and doubt.times_ns is None:
-        return doubt.why_not
+    if is_of_steps and row.name not in _WITHOUT_INTERVAL and uncertainty.times_ns is None:
+        return uncertainty.why_not
     return "no interval is known of it: it is a rate, a share, a fit, a sample or a bound"
 
 
@@ -204,8 +204,8 @@ def _explain_share(judgement: Judgement) -> str:
     return "by the 95 % interval of the change, by the shares of the steps; more is better"
 
 
-def _explain_time(judgement: Judgement, doubt: Uncertainty) -> str:
-    limit = format_ns(doubt.times_ns or 0)
+def _explain_time(judgement: Judgement, uncertainty: Uncertainty) -> str:
+    limit = format_ns(uncertainty.times_ns or 0)
     if judgement is Judgement.NOISE:
         return f"no more than the uncertainty of the step time, {limit}"
     return f"by more than the uncertainty of the step time, {limit}; less is better"
@@ -266,7 +266,7 @@ def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
     return AT_MOST if name in _EXPOSED and any(entry.upper_bound for entry in mine) else EXACT
 
 
-def judge_place(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Judgement:
+def judge_place(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Judgement:
     """Return the verdict on a row of the report."""
     comparison, part = loaded.report.comparison, classify_section(place.section)
     own: Interval | None = bootstrap_share_interval(loaded, place)
@@ -274,9 +274,9 @@ def judge_place(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Judge
     if is_time and comparison is not None and comparison.step_time:
         work = comparison.equal_work if part is SectionKind.EQUAL_WORK else None
         own = work.ci95 if work else comparison.step_time.ci95
-        doubt = find_uncertainty(loaded.report, per_token=True) if work else doubt
+        uncertainty = find_uncertainty(loaded.report, per_token=True) if work else uncertainty
     row = replace(place.row, name="kernel_ns") if part is SectionKind.KERNELS else place.row
-    times = _NO_TIME_INTERVAL if part in _WITHOUT_STEP_INTERVAL else doubt
+    times = _NO_TIME_INTERVAL if part in _WITHOUT_STEP_INTERVAL else uncertainty
     found = judge_row(row, times, own=own, is_bound=is_bound(loaded, place))
     is_merit = found in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE)
     return Judgement.DIFFERS if is_merit and _is_one_sided(place.section) else found

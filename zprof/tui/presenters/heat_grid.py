@@ -88,19 +88,19 @@ def _find_place(find: Any, values: Floats) -> tuple[int, int]:
     return int(row), int(column)
 
 
-def split_axis(count: int, room: int, at: int, *, folded: bool) -> Int64s:
-    """Return the edges that divide `count` entries among at most ``room`` cells.
+def split_axis(count: int, max_cells: int, at: int, *, folded: bool) -> Int64s:
+    """Return the edges that divide `count` entries among at most ``max_cells`` cells.
 
     Folded, all entries are divided as evenly as possible. Otherwise each entry has its own cell, and the
     edges are those of the page that contains ``at``.
     """
-    room = max(1, room)
-    if count <= room:
+    max_cells = max(1, max_cells)
+    if count <= max_cells:
         return np.arange(count + 1)
     if folded:
-        return np.arange(room + 1) * count // room
-    first = min(at // room * room, count - room)
-    return np.arange(first, first + room + 1)
+        return np.arange(max_cells + 1) * count // max_cells
+    first = min(at // max_cells * max_cells, count - max_cells)
+    return np.arange(first, first + max_cells + 1)
 
 
 def find_cell(edges: Int64s, at: int) -> int:
@@ -212,9 +212,9 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
     rows = split_axis(len(grid.ranks), height, cursor.row, folded=folded)
     names = [format_row_name(grid, rows, row) for row in range(len(rows) - 1)]
     label = max(len(name) for name in (*names, f"r{grid.ranks[-1]}")) + 1
-    room = max(1, width - label)
-    cell = max(1, min(_MAX_CELL_WIDTH, room // len(grid.steps)))
-    columns = split_axis(len(grid.steps), room // cell, cursor.column, folded=folded)
+    max_cells = max(1, width - label)
+    cell = max(1, min(_MAX_CELL_WIDTH, max_cells // len(grid.steps)))
+    columns = split_axis(len(grid.steps), max_cells // cell, cursor.column, folded=folded)
     shown = reduce_to_worst(grid.values, rows, columns)
     ends = (grid.least.value or 0.0, grid.most.value or 0.0) if grid.is_known else (0.0, 0.0)
     return HeatPage(

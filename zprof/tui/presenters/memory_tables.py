@@ -96,7 +96,7 @@ def find_telling_frame(entry: Allocation) -> str:
 
 def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     """Return the rank's model states against the ZeRO formula of the stage."""
-    found = [(at, law) for at, law in enumerate(loaded.report.memory.laws) if law.rank == rank]
+    found = [(at, state) for at, state in enumerate(loaded.report.memory.laws) if state.rank == rank]
     title = f"ZeRO formula against measured, rank {rank}"
     if not found:
         otherwise = "no formula is known for this rank's states, or they were never complete"
@@ -114,7 +114,7 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
             numeric_column("unexplained", "what neither the formula nor padding nor counters give"),
             Column(title="cause", rest=True),
         ),
-        lines=tuple(_build_formula_line(loaded, place, law) for place, law in found),
+        lines=tuple(_build_formula_line(loaded, place, state) for place, state in found),
         help="measured = formula + padding + counters + unexplained, of each state where it is complete: "
         "gradients when the optimizer begins. At the peak, which the bars are of, not all need be alive. "
         "enter on a state: the formula, and the cause.",
@@ -122,20 +122,20 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     )
 
 
-def _build_formula_line(loaded: LoadedRun, place: int, law: FormulaCheck) -> Line:
+def _build_formula_line(loaded: LoadedRun, place: int, state: FormulaCheck) -> Line:
     stem = f"memory.laws[{place}]"
     leaves = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     sizes = [
         figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes")
         for leaf in leaves
     ]
-    exact = not law.unexplained_bytes
+    exact = not state.unexplained_bytes
     return Line(
-        key=law.tenant.value,
+        key=state.tenant.value,
         cells=(
-            TextCell(shorten_tenant(law.tenant)),
+            TextCell(shorten_tenant(state.tenant)),
             *sizes,
-            TextCell(law.cause or "to the byte", Mark.GOOD if exact else Mark.DOUBTFUL),
+            TextCell(state.cause or "to the byte", Mark.GOOD if exact else Mark.DOUBTFUL),
         ),
         opens=Opens.LAW,
         target=place,

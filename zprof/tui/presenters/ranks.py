@@ -17,7 +17,7 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
 
 #: Table widths from which on idle time, peak, critical path and host are shown.
-_ROOM, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
+_NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
 _BLAME = "time.blame.per_rank"
 _TIMES = ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
 #: Limit on the rows of the table; this many of each column's largest values are always included.
@@ -99,7 +99,7 @@ def _columns() -> tuple[Column, ...]:
         numeric_column("compute", "Time in which it computes."),
         numeric_column("wait", "Exposed waiting: for other ranks, with nothing beside it."),
         numeric_column("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
-        numeric_column("idle", "Nothing runs, and nothing is waited for.", from_width=_ROOM),
+        numeric_column("idle", "Nothing runs, and nothing is waited for.", from_width=_NARROW),
         numeric_column("caused", "Wait caused: exposed, of a step, per rank that waited for this one."),
         numeric_column("last", "Of the collectives that could be judged, the share to which it came last."),
         Column(

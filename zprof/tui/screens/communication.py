@@ -166,9 +166,11 @@ class SplitLine(Static):
         )
         text = Text(f" {name}{_HIDDEN_WORD}", no_wrap=True)
         sizes = [(paint, max(0.0, number.value or 0.0)) for paint, number in parts]
-        room = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
+        bar_width = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
         whole = sum(size for _, size in sizes)
-        text.append_text(render_parts(sizes, room, whole, look, ascii_only=ascii_only)).append_text(legend)
+        text.append_text(render_parts(sizes, bar_width, whole, look, ascii_only=ascii_only)).append_text(
+            legend
+        )
         self.update(text)
 
     def shown_figures(self) -> list[Figure]:

@@ -50,7 +50,7 @@ class OverviewScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words, self._warned, self._room = Text(""), TextCell(""), OverviewLayout()
+        self._words, self._warned, self._sizes = Text(""), TextCell(""), OverviewLayout()
 
     def parts(self) -> ComposeResult:
         """Yield the verdict, warnings, ledger, findings and the tables below them."""
@@ -111,15 +111,15 @@ class OverviewScreen(PageScreen):
         self.query_one("#warnings", Static).update(render_cell(warned, get_look(self.app)))
         above = len(lines) + bool(self.query_one("#warnings").display)
         terms, rows, rest = (self._shown_rows(name) for name in ("ledger", "findings", "rest"))
-        self._room = compute_layout(width, height - _LINES_AROUND - above - rest, terms, rows)
-        is_free, told = self._room.is_free, self.query_one("#told").styles
+        self._sizes = compute_layout(width, height - _LINES_AROUND - above - rest, terms, rows)
+        is_free, told = self._sizes.is_free, self.query_one("#told").styles
         findings = self.query_one("#findings").styles
-        self.query_one("#ledger").styles.max_height = self._room.ledger
+        self.query_one("#ledger").styles.max_height = self._sizes.ledger
         if is_free:
             findings.height = findings.max_height = told.height = told.max_height = None
         elif rows:
             findings.height, findings.max_height = "1fr", "100%"
-            told.height, told.max_height = "auto", max(1, self._room.told)
+            told.height, told.max_height = "auto", max(1, self._sizes.told)
         else:
             findings.height, told.height, told.max_height = MIN_TABLE_HEIGHT, "1fr", "100%"
         self._tell()
@@ -137,24 +137,24 @@ class OverviewScreen(PageScreen):
         focused = self.query_one("#findings", FactTable).focused_line()
         said = ""
         if loaded is not None and focused:
-            said = describe_finding(loaded.report, focused[0].target, whole=self._room.is_free)
+            said = describe_finding(loaded.report, focused[0].target, whole=self._sizes.is_free)
         elif loaded is not None and not loaded.report.findings:
             said = list_untested(loaded.report)
         text = Text("\n".join(printable_lines(said)))
         self.query_one("#told", Static).update(text)
-        self.query_one("#told", Static).display = bool(said) and (self._room.is_free or self._room.told > 0)
+        self.query_one("#told", Static).display = bool(said) and (self._sizes.is_free or self._sizes.told > 0)
         self._show_behind(loaded, focused[0].target if focused else -1, text)
 
     def _show_behind(self, loaded: LoadedRun | None, place: int, told: Text) -> None:
         """Show the focused finding's evidence and the worst units if they fit."""
-        fits = loaded is not None and fits_evidence(self._room, told, self.app.size.width - _SIDE_MARGIN)
+        fits = loaded is not None and fits_evidence(self._sizes, told, self.app.size.width - _SIDE_MARGIN)
         if loaded is not None and fits:
             self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, place))
         there = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]
         for name, is_there in zip(_EVIDENCE_TABLES, there, strict=True):
             self.query_one(f"#{name}").display = is_there
         self.query_one("#behind").display = any(there)
-        if self._room.is_free:
+        if self._sizes.is_free:
             self.query_one("#told").styles.height = "auto" if any(there) else None
 
     def _focus_what_there_is(self) -> None:
@@ -210,10 +210,10 @@ def compute_layout(width: int, left: int, terms: int, findings: int) -> Overview
     )
 
 
-def fits_evidence(room: OverviewLayout, told: Text, width: int) -> bool:
+def fits_evidence(sizes: OverviewLayout, told: Text, width: int) -> bool:
     """Return whether evidence and units fit below the description."""
     lines = told.wrap(Console(file=io.StringIO(), width=width), width)
-    return room.is_free and room.below - len(lines) >= _MIN_EVIDENCE_HEIGHT
+    return sizes.is_free and sizes.below - len(lines) >= _MIN_EVIDENCE_HEIGHT
 
 
 def shorten_warning(said: str, width: int) -> str:

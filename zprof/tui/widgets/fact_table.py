@@ -191,7 +191,7 @@ class FactTable(DataTable[object]):
         """Add columns and rows, or the reason why there are none."""
         assert self.table is not None
         if not self._columns:
-            self.add_column(Text(shorten(self._nothing(), max(1, self._room() - PADDING))))
+            self.add_column(Text(shorten(self._nothing(), max(1, self._width_limit() - PADDING))))
             return
         columns = [self.table.columns[place] for place in self._columns]
         titles = [self._title(place) for place in self._columns]
@@ -204,7 +204,7 @@ class FactTable(DataTable[object]):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        return fit_columns(columns, titles, rows, self._room())
+        return fit_columns(columns, titles, rows, self._width_limit())
 
     def _nothing(self) -> str:
         """Return why the table has no rows."""
@@ -220,7 +220,7 @@ class FactTable(DataTable[object]):
             return render_bar(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
         return render_cell(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
 
-    def _room(self) -> int:
+    def _width_limit(self) -> int:
         """Return the columns for cells, without the frame and a vertical scroll bar."""
         return int(self._drawn_for - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
 
@@ -253,12 +253,12 @@ _MIN_TEXT, _MIN_REST = 14, 8
 
 
 def fit_columns(
-    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], room: int
+    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
 ) -> list[int]:
-    """Return column widths that fit into ``room``, and shorten the texts in the rows to them."""
+    """Return column widths that fit into ``width_limit``, and shorten the texts in the rows to them."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
     texts = [not column.numeric and bool(column.title) for column in columns]
-    widths = shrink_widths(widths, texts, [column.rest for column in columns], room)
+    widths = shrink_widths(widths, texts, [column.rest for column in columns], width_limit)
     for row in rows:
         for text, width in zip(row, widths, strict=True):
             if text.cell_len > width:
@@ -266,16 +266,18 @@ def fit_columns(
     return widths
 
 
-def shrink_widths(widths: Sequence[int], texts: Sequence[bool], rest: Sequence[bool], room: int) -> list[int]:
-    """Return the widths shrunk to fit into ``room`` with padding.
+def shrink_widths(
+    widths: Sequence[int], texts: Sequence[bool], rest: Sequence[bool], width_limit: int
+) -> list[int]:
+    """Return the widths shrunk to fit into ``width_limit`` with padding.
 
     ``rest`` columns shrink first, then the widest text columns; numbers keep their width.
     """
     fits = [
-        min(width, room) if text or last else width
+        min(width, width_limit) if text or last else width
         for width, text, last in zip(widths, texts, rest, strict=True)
     ]
-    over = sum(fits) + PADDING * len(fits) - room
+    over = sum(fits) + PADDING * len(fits) - width_limit
     for places, least in ((_chosen_places(rest), _MIN_REST), (_chosen_places(texts), _MIN_TEXT)):
         over = _shrink(fits, places, least, over)
     return fits
@@ -306,24 +308,24 @@ class PagedTable(FactTable):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        return align_to_pages(super()._widths(columns, titles, rows), self._room())
+        return align_to_pages(super()._widths(columns, titles, rows), self._width_limit())
 
     def _scroll_cursor_into_view(self, animate: bool = False) -> None:
         """Scroll to the page of the cursor's column; all rows are always visible."""
         widths = [column.get_render_width(self) for column in self.ordered_columns]
         begin = [0, *accumulate(widths)][self.cursor_column]
-        room = max(1, self._room())
-        self.scroll_to(x=begin // room * room, animate=False)
+        width_limit = max(1, self._width_limit())
+        self.scroll_to(x=begin // width_limit * width_limit, animate=False)
 
 
-def align_to_pages(widths: Sequence[int], room: int) -> list[int]:
+def align_to_pages(widths: Sequence[int], width_limit: int) -> list[int]:
     """Return widths with which no column crosses a page boundary; each page's last column fills it."""
     found, used, last = list(widths), 0, 0
     for place, width in enumerate(widths):
-        if used and used + width + PADDING > room:
-            found[place - 1] += max(0, room - used)
+        if used and used + width + PADDING > width_limit:
+            found[place - 1] += max(0, width_limit - used)
             used, last = 0, _SCROLL_BAR
         used += width + PADDING
     if last:
-        found[-1] += max(0, room - used) + last
+        found[-1] += max(0, width_limit - used) + last
     return found

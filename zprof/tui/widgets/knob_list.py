@@ -148,18 +148,18 @@ class KnobList(Static, can_focus=True):
         self.update(Text("\n", no_wrap=True).join(lines))
 
     def _drawn(self, at: int) -> Text:
-        knob, room = self.knobs[at], self.content_size.width
+        knob, content_width = self.knobs[at], self.content_size.width
         is_turned, is_under = knob.is_turned(self.change), at == self.cursor
         value = _IDLE if knob.idle else knob.choices[knob.place(self.change)].text
         said = f"{CHANGED if is_turned else ' '}{knob.title:<{_TITLE}} "
-        if room >= _ARROWS:
+        if content_width >= _ARROWS:
             left, right = ("◂", "▸") if is_under and not knob.idle else (" ", " ")
             said += f"{left} {value:>{_VALUE}} {right}"
-            said += f" was {knob.choices[knob.measured].text}" if is_turned and room >= _WAS else ""
+            said += f" was {knob.choices[knob.measured].text}" if is_turned and content_width >= _WAS else ""
         else:
             said += f"{value:>{_VALUE}}"
         mark = Mark.MUTED if knob.idle else Mark.PREDICTED if is_turned else Mark.PLAIN
-        text = Text(said.ljust(room), no_wrap=True, end="")
+        text = Text(said.ljust(content_width), no_wrap=True, end="")
         text.stylize(MARKS[mark].colour(get_look(self.app)))
         if is_turned:
             text.stylize("bold")

@@ -155,31 +155,31 @@ def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str
     return sorted(found.items())
 
 
-def _fit_name(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
-    """Return exactly ``room`` strings, one per cell; a wide character is followed by an empty string."""
+def _fit_name(bar: str, name: str, cells: int, kind: LaneKind) -> list[str]:
+    """Return exactly ``cells`` strings, one per cell; a wide character is followed by an empty string."""
     found = [bar]
-    for character in _cut_name(name, room - 1, kind):
+    for character in _cut_name(name, cells - 1, kind):
         wide = display_width(character)
         if wide == 0:
             found[-1] += character
         else:
             found += [character, *[""] * (wide - 1)]
-    return [*found, *[_NOTHING] * (room - len(found))]
+    return [*found, *[_NOTHING] * (cells - len(found))]
 
 
-def _cut_name(name: str, room: int, kind: LaneKind) -> str:
+def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
     """Shorten a name; units keep their end (``17`` of ``layers.17``), phases their start."""
-    if kind is LaneKind.UNITS and display_width(name) > room:
-        name = _take_last_parts(name, room)
-        return shorten(name[::-1], room)[::-1] if room >= _MIN_NAME or display_width(name) <= room else ""
-    return shorten(name, room) if room >= _MIN_NAME or display_width(name) <= room else ""
+    if kind is LaneKind.UNITS and display_width(name) > cells:
+        name = _take_last_parts(name, cells)
+        return shorten(name[::-1], cells)[::-1] if cells >= _MIN_NAME or display_width(name) <= cells else ""
+    return shorten(name, cells) if cells >= _MIN_NAME or display_width(name) <= cells else ""
 
 
-def _take_last_parts(name: str, room: int) -> str:
+def _take_last_parts(name: str, cells: int) -> str:
     """Return as many trailing dotted parts as fit, else the whole name."""
     parts = name.split(".")
     ends = (".".join(parts[first:]) for first in range(1, len(parts)))
-    return next((end for end in ends if end and display_width(end) <= room), name)
+    return next((end for end in ends if end and display_width(end) <= cells), name)
 
 
 #: Columns that a tick needs: its number, and space before the next one.

@@ -118,9 +118,9 @@ class LaneView(Widget):
     @property
     def _rows(self) -> int:
         """Rows left for lanes after the ruler and, if lanes are hidden, the line on them."""
-        room = max(1, self.size.height - 1)
-        is_said = len(self.lanes) > room or (self.model is not None and self.model.left_out)
-        return max(1, room - 1) if is_said else room
+        row_count = max(1, self.size.height - 1)
+        is_said = len(self.lanes) > row_count or (self.model is not None and self.model.left_out)
+        return max(1, row_count - 1) if is_said else row_count
 
     @property
     def _more(self) -> str:

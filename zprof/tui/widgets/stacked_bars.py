@@ -192,10 +192,10 @@ def _draw_bar(entry: RankBar, whole: float, width: int, beside: int, pen: Pen) -
     style = "bold" if entry.is_subject else ""
     text = Text(f"{mark} rank {entry.rank:<4} ", style=style, no_wrap=True, end="")
     size = f" {entry.bound}{entry.peak.text}"
-    room = max(_MIN_BAR, width - len(text) - 1 - max(11, len(size)) - beside - 2)
+    bar_width = max(_MIN_BAR, width - len(text) - 1 - max(11, len(size)) - beside - 2)
     parts = [(TENANTS[name], float(size_bytes)) for name, size_bytes in entry.parts]
-    drawn = render_parts(parts, room, whole, pen.look, ascii_only=pen.ascii_only)
-    text.append_text(drawn).append(" " * (room - len(drawn.plain)) + pen.pick("│", "|"))
+    drawn = render_parts(parts, bar_width, whole, pen.look, ascii_only=pen.ascii_only)
+    text.append_text(drawn).append(" " * (bar_width - len(drawn.plain)) + pen.pick("│", "|"))
     return text.append(f"{size:>11}  {_format_moment(entry)}", style=style)
 
 

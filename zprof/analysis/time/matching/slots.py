@@ -137,9 +137,9 @@ def _place_agreeing(
     shorter = np.minimum(end - start, first.end - first.start).clip(min=1.0)
     voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
-    doubt = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
+    uncertainty = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
     moved_start, moved_end = start - offset[:, None], end - offset[:, None]
-    fits, refused = check_overlaps(first, moved_start, moved_end, doubt, limits)
+    fits, refused = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
     slots = np.where(refused, ALONE, np.arange(len(first), dtype=np.int64))
     return {rank: slots[row] for row, rank in enumerate(clocks) if fits[row]}
 
@@ -153,7 +153,7 @@ def _are_equal(one: RankRows, other: RankRows) -> bool:
 
 
 def check_overlaps(
-    first: RankRows, start: Floats, end: Floats, doubt: Floats, limits: OverlapLimits
+    first: RankRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
 ) -> tuple[Bools, Bools]:
     """Return which ranks fit, one entry per rank, and which of their rows do not (ranks x rows).
 
@@ -165,7 +165,7 @@ def check_overlaps(
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, more = (
-        overlaps_enough(first, moved, doubt[:, None], share) | ~first.sync
+        overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
         for share in (0.5, _LITTLE_OVERLAP, limits.touching)
     )
     some = (~enough).sum(axis=1) <= limits.little_together * first.sync.sum()

@@ -85,7 +85,7 @@ class Arrivals:
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
     """Return the arrivals of the rows of all ranks, on the common clock."""
     start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
-    doubt = _clock_uncertainty(rank, clocks)
+    uncertainty = _clock_uncertainty(rank, clocks)
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
     for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
     for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, CollectiveKind.RECV)
@@ -94,15 +94,15 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     complete = (for_all & frame["matched"].to_numpy(bool)) | (for_one & (row >= 0))
     there = (for_all | for_one) & (row >= 0)
     theirs = np.where(there, row, np.arange(len(frame)))
-    sure = np.where(for_one, start[theirs] - start > 2 * np.maximum(doubt, doubt[theirs]), False)
-    sure |= for_all & _find_clearly_last(start, doubt, instances)
+    sure = np.where(for_one, start[theirs] - start > 2 * np.maximum(uncertainty, uncertainty[theirs]), False)
+    sure |= for_all & _find_clearly_last(start, uncertainty, instances)
     may_wait = for_all | for_one | _is_kind(frame, CollectiveKind.OTHER) | _has_no_root(frame, peer)
     return Arrivals(
         arrival_ns=np.maximum(start, start[theirs]),
         waits=complete,
         bound=may_wait & ~complete & (frame["group_size"].to_numpy(np.int64) != 1),
         last_rank=np.where(complete & sure, rank[theirs], UNKNOWN_RANK),
-        doubt_ns=instances.spread(instances.reduce(np.maximum, 2 * doubt), 2 * doubt),
+        doubt_ns=instances.spread(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
     )
 
 
@@ -114,10 +114,10 @@ def _clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
     return np.array(each, dtype=np.int64)[codes]
 
 
-def _find_clearly_last(start: Int64s, doubt: Int64s, instances: Instances) -> Mask:
+def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances) -> Mask:
     """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
     last = instances.spread(instances.largest(start), np.arange(len(start)))
-    lead = start[last] - start - 2 * np.maximum(doubt, doubt[last])
+    lead = start[last] - start - 2 * np.maximum(uncertainty, uncertainty[last])
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
     return instances.spread(clear, np.zeros(len(start), dtype=np.bool_))
