@@ -86,8 +86,8 @@ def test_a_unit_in_which_the_forward_failed_is_given_back_by_the_next():
     hook.remove()
     there: list[bool] = []
     scale = model.module.layers[1].scale
-    poll = lambda *_: there.append(scale.untyped_storage().nbytes() > 0)  # noqa: E731
-    model.module.layers[2].register_forward_pre_hook(poll)
+    look = lambda *_: there.append(scale.untyped_storage().nbytes() > 0)  # noqa: E731
+    model.module.layers[2].register_forward_pre_hook(look)
     train(model, optimizer)
     assert there == [False]
 

@@ -85,7 +85,7 @@ def test_settling_waits_for_every_work_that_lives(patch: collective_works.WorkPa
     first = made.pop(0)
     del work
     gone = weakref.ref(made.pop())
-    patch.wait_pending()
+    patch.settle()
     assert first.waits == 1
     assert made[0].waits == 1
     assert gone() is None
@@ -98,7 +98,7 @@ def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(
     for work in made:
         patch._wrap(lambda work=work: work)()
     with pytest.raises(RuntimeError, match="timed out"):
-        patch.wait_pending()
+        patch.settle()
     assert made[1].waits == 1
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from zprof.collectors.profiler_session import is_profiler_running
 from zprof.collectors.program.discovery import find_trained
 from zprof.collectors.program.init_window import InitWindow
-from zprof.collectors.torch_private import is_profiler_running
 
 
 @pytest.fixture

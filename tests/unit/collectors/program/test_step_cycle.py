@@ -42,7 +42,7 @@ def test_a_skipped_optimizer_makes_one_longer_step_and_breaks_nothing() -> None:
 def test_once_settled_a_new_optimizer_changes_nothing() -> None:
     cycle = StepCycle()
     boundaries("AA", cycle)
-    cycle.wait_pending()
+    cycle.settle()
     assert boundaries("ABAB", cycle) == "A.A."
 
 
