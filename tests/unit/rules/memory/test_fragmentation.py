@@ -1,97 +1,72 @@
-"""fragmentation counts what is free in segments in use, at the reserved peak, on a GPU."""
+"""fragmentation: what is free in segments in use, at the reserved peak of a GPU."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.peaks import GIB, MIB, gpu, memory_run, tenants, with_rank
-from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.gaps import Gap
+from tests.support.rule_runs import GAP, Answer, found, judged
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Severity
 from zprof.rules.memory.fragmentation import fragmentation
 
-
-def answer(**terms: int | None) -> Finding | Gap | None:
-    return fragmentation(gpu(**terms), None)
+HIGH, LOW = Confidence.HIGH, Confidence.LOW
 
 
-def test_free_pieces_are_named() -> None:
-    finding = answer(
-        reserved_bytes=100 * MIB,
-        split_bytes=20 * MIB,
-        awaiting_free_bytes=4 * MIB,
-        free_segments_bytes=9 * MIB,
-    )
-    assert isinstance(finding, Finding)
-    assert finding.id == "ZP202"
-    assert finding.saving_bytes == (12 * MIB, 24 * MIB)
-    assert finding.confidence is Confidence.HIGH
-    assert "expandable_segments" in finding.fix
-    assert "RECORD_STREAMS" not in finding.fix
-    assert "24.0 %" in finding.sentence
+def reserved(split: float, awaiting: float = 0, free: float = 0, *, of: float = 100, **more: int) -> RunAnalysis:
+    """MiB of split blocks, of blocks that await a stream, and of free segments, of what is reserved."""
+    names = ("reserved_bytes", "split_bytes", "awaiting_free_bytes", "free_segments_bytes")
+    sizes = {name: round(mib * MIB) for name, mib in zip(names, (of, split, awaiting, free), strict=True)}
+    return gpu(**(sizes | more))
 
 
-def test_blocks_that_await_a_stream_have_their_own_fix() -> None:
-    finding = answer(reserved_bytes=100 * MIB, split_bytes=2 * MIB, awaiting_free_bytes=20 * MIB)
-    assert isinstance(finding, Finding)
-    assert "RECORD_STREAMS" in finding.fix
-    assert "expandable_segments" not in finding.fix
-    both = answer(reserved_bytes=100 * MIB, split_bytes=10 * MIB, awaiting_free_bytes=12 * MIB)
-    assert isinstance(both, Finding)
-    assert "RECORD_STREAMS" in both.fix
-    assert "expandable_segments" in both.fix
+def at_another_moment() -> RunAnalysis:
+    analysis = reserved(50)
+    looks = tuple(replace(look, moment="allocated peak") for look in analysis.memory.devices)
+    return replace(analysis, memory=replace(analysis.memory, devices=looks))
 
 
-@pytest.mark.parametrize(("split_mib", "fires"), [(9.9, False), (10.1, True)])
-def test_a_tenth_of_what_is_reserved(split_mib: float, *, fires: bool) -> None:
-    found = answer(reserved_bytes=100 * MIB, split_bytes=int(split_mib * MIB), awaiting_free_bytes=0)
-    assert isinstance(found, Finding) == fires
+def unused() -> RunAnalysis:
+    """Only what is reserved is known: an upper bound."""
+    return with_rank(memory_run(tenants(), device="cuda:0"), reserved_unused_bytes=20 * MIB)
 
 
-def test_segments_that_are_wholly_free_do_not_count() -> None:
-    assert answer(reserved_bytes=100 * MIB, split_bytes=MIB, free_segments_bytes=30 * MIB) is None
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: reserved(10), HIGH),  # a tenth of what is reserved
+        (lambda: reserved(9.9), None),
+        (lambda: reserved(1, free=30), None),
+        (unused, LOW),
+        (lambda: memory_run(device="cuda:0"), GAP),
+        (lambda: gpu(reserved_bytes=None, split_bytes=None), GAP),
+        (at_another_moment, GAP),
+        (memory_run, None),  # a CPU
+    ],
+)
+def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+    assert judged(fragmentation, run()) == expected
 
 
-def test_severity_is_a_share_of_the_device_where_that_is_known() -> None:
-    terms = {"reserved_bytes": 100 * MIB, "split_bytes": 20 * MIB}
-    small, large = answer(**terms), answer(**terms, device_total_bytes=80 * GIB)
-    assert isinstance(small, Finding)
-    assert isinstance(large, Finding)
-    assert (small.severity, large.severity) == (Severity.HIGH, Severity.LOW)
+@pytest.mark.parametrize(
+    ("run", "saving_mib"), [(lambda: reserved(20, 4, 9), (12, 24)), (unused, (0, 20))], ids=["split", "unused"]
+)
+def test_half_to_all_of_it_can_be_freed(run: Callable[[], RunAnalysis], saving_mib: tuple[int, int]) -> None:
+    finding = found(fragmentation, run())
+    assert (finding.id, finding.saving_bytes) == ("ZP202", tuple(mib * MIB for mib in saving_mib))
 
 
-def test_reserved_alone_is_an_upper_bound() -> None:
-    analysis = with_rank(memory_run(tenants(), device="cuda:0"), reserved_unused_bytes=20 * MIB)
-    finding = fragmentation(analysis, None)
-    assert isinstance(finding, Finding)
-    assert finding.confidence is Confidence.LOW
-    assert finding.saving_bytes == (0, 20 * MIB)
+def test_severity_is_a_share_of_the_device_if_that_is_known() -> None:
+    assert found(fragmentation, reserved(20)).severity is Severity.HIGH
+    assert found(fragmentation, reserved(20, device_total_bytes=80 * GIB)).severity is Severity.LOW
 
 
-def test_a_gpu_that_was_not_watched_is_not_tested() -> None:
-    gap = fragmentation(memory_run(device="cuda:0"), None)
-    assert isinstance(gap, Gap)
-    assert gap.what == "rule fragmentation not tested"
-    assert isinstance(answer(reserved_bytes=None, split_bytes=None), Gap)
-
-
-def test_another_moment_is_not_the_reserved_peak() -> None:
-    analysis = gpu(reserved_bytes=100 * MIB, split_bytes=50 * MIB)
-    (look,) = analysis.memory.devices
-    other = replace(look, moment="allocated peak")
-    moved = replace(analysis, memory=replace(analysis.memory, devices=(other,)))
-    assert isinstance(fragmentation(moved, None), Gap)
-
-
-def test_a_cpu_has_nothing_to_test() -> None:
-    assert fragmentation(memory_run(), None) is None
-
-
-@pytest.mark.parametrize(("split_mib", "awaiting_mib"), [(5, 15), (15, 5)])
-def test_a_quarter_of_it_has_its_fix_and_a_tenth_of_what_is_reserved_is_enough(
-    split_mib: int, awaiting_mib: int
-) -> None:
-    terms = {"split_bytes": split_mib * MIB, "awaiting_free_bytes": awaiting_mib * MIB}
-    finding = answer(reserved_bytes=200 * MIB, **terms)
-    assert isinstance(finding, Finding)
-    assert "RECORD_STREAMS" in finding.fix
-    assert "expandable_segments" in finding.fix
+@pytest.mark.parametrize(
+    ("split", "awaiting", "fixes"),
+    [(20, 4, "expandable_segments"), (2, 20, "RECORD_STREAMS"), (5, 15, "both"), (15, 5, "both")],
+)
+def test_each_kind_from_a_quarter_on_has_its_fix(split: int, awaiting: int, fixes: str) -> None:
+    fix = found(fragmentation, reserved(split, awaiting, of=200)).fix
+    for name in ("expandable_segments", "RECORD_STREAMS"):
+        assert (name in fix) is (fixes in (name, "both"))

@@ -1,4 +1,4 @@
-"""logits_dominate finds the output layer's tensors among the largest, by name or by size."""
+"""logits_dominate: the output layer's tensors among the largest, by name or by size."""
 
 from dataclasses import replace
 
@@ -6,134 +6,90 @@ import pytest
 
 from tests.support.memories import HOSTILE
 from tests.support.peaks import MIB, allocation, memory_run, tenants
-from zprof.model.findings import Confidence, Finding
+from tests.support.rule_runs import Answer, found, judged
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.logits_dominate import logits_dominate
 
-ACTIVATIONS, TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
-HELD = tenants(activations=60, temporary=60)  # 164 MiB with the rest
-BLOCK = allocation(2, ACTIVATIONS, "layers.0.mlp")
+HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
+BLOCK = allocation(2, Tenant.ACTIVATIONS, "layers.0.mlp")
+
+
+def acts(module: str, *mib: float) -> tuple[Allocation, ...]:
+    return tuple(allocation(size, Tenant.ACTIVATIONS, module) for size in mib)
+
+
+def temps(module: str, *mib: float) -> tuple[Allocation, ...]:
+    return tuple(allocation(size, Tenant.TEMPORARY_BUFFERS, module, "act_grad") for size in mib)
 
 
 def logits(module: str, mib: float = 20) -> tuple[Allocation, ...]:
-    return (
-        allocation(mib, ACTIVATIONS, module),
-        allocation(mib, TEMPORARY, module, "act_grad"),
-        allocation(mib, TEMPORARY, module, "act_grad"),
-        BLOCK,
-    )
+    """Three tensors of the output, and one of a block."""
+    return (*acts(module, mib), *temps(module, mib, mib), BLOCK)
 
 
-def answer(*top: Allocation) -> object:
-    return logits_dominate(memory_run(HELD, top=top), None)
+def run(*top: Allocation, activations: float = 60) -> RunAnalysis:
+    """164 MiB in all."""
+    return memory_run(tenants(activations=activations, temporary=60), top=top)
+
+
+HEAD = logits("lm_head")
 
 
 @pytest.mark.parametrize(
-    "module", ["lm_head", "module.loss", "model.lm_head", "output", "_orig_mod.criterion.cross_entropy"]
+    ("run", "expected"),
+    [
+        *((run(*logits(name)), HIGH) for name in ("lm_head", "module.loss", "model.lm_head", "output")),
+        (run(*logits("_orig_mod.criterion.cross_entropy")), HIGH),
+        *((run(*logits(name)), None) for name in ("layers.0.attention.output", "layers.3.head", "heads")),
+        (run(*logits("lm_head", 10.9)), None),  # a fifth of 164 MiB is 32.8
+        (run(*logits("lm_head", 11)), HIGH),
+        (run(*acts("lm_head", 16), *temps("lm_head", 16), BLOCK, activations=56), HIGH),  # of 160 exactly
+        (run(*acts("lm_head", 40), BLOCK), MEDIUM),
+        (run(*acts("lm_head", 20), *acts("", 90), BLOCK), None),  # another size in the root module
+        # without a name: several, far above the rest
+        (run(*logits("module")), LOW),
+        (run(*logits("module"), *acts("layers.0.mlp", 6)), None),
+        (run(*logits("module")[:3]), None),
+        (run(*acts("", 60), BLOCK), None),
+        (run(*temps("", 40, 40), *acts("layers.0", 10)), LOW),
+        (run(*temps("", 40, 40), *acts("layers.0", 10.1)), None),
+        (run(*temps("", 40, 20), BLOCK), LOW),
+        (run(*temps("", 40, 19.9), BLOCK), None),
+        (run(allocation(60, Tenant.PARAMETERS, "lm_head", "weight"), BLOCK), None),
+        (run(allocation(60, Tenant.COMMUNICATION_BUFFERS, "lm_head", "gathered_param"), BLOCK), None),
+        (run(*(replace(row, basis=Basis.RULE) for row in HEAD)), LOW),
+        (run(*(replace(row, rank=1) for row in HEAD)), None),  # not the largest rank's
+    ],
 )
-def test_logits_are_named(module: str) -> None:
-    finding = answer(*logits(module))
-    assert isinstance(finding, Finding)
-    assert finding.id == "ZP204"
-    assert finding.confidence is Confidence.HIGH
-    assert module in finding.sentence
-    assert "60.0 MiB of 164.0 MiB" in finding.sentence
-    assert finding.saving_bytes == (40 * MIB, int(52.5 * MIB))
+def test_thresholds(run: RunAnalysis, expected: Answer) -> None:
+    assert judged(logits_dominate, run) == expected
 
 
-@pytest.mark.parametrize("module", ["layers.0.attention.output", "layers.3.head", "encoder", "heads"])
-def test_other_modules_are_not_the_output(module: str) -> None:
-    assert answer(*logits(module)) is None
+def test_smaller_pieces_free_most_of_them() -> None:
+    finding = found(logits_dominate, run(*HEAD))
+    assert (finding.id, finding.saving_bytes) == ("ZP204", (40 * MIB, int(52.5 * MIB)))
 
 
-@pytest.mark.parametrize(("mib", "fires"), [(10.9, False), (11.0, True)])
-def test_the_boundary_is_a_fifth_of_the_peak(mib: float, *, fires: bool) -> None:
-    """A fifth of 164 MiB is 32.8."""
-    assert isinstance(answer(*logits("lm_head", mib)), Finding) == fires
-
-
-def test_copies_of_the_root_module_count_with_them() -> None:
-    """The loss runs outside of any module: an fp32 copy has twice the bytes."""
-    top = (allocation(20, ACTIVATIONS, "lm_head"), allocation(40, ACTIVATIONS, ""), BLOCK)
-    finding = answer(*top)
-    assert isinstance(finding, Finding)
-    assert "2 tensors" in finding.sentence
-    # A root tensor of another size is something else.
-    assert answer(allocation(20, ACTIVATIONS, "lm_head"), allocation(90, ACTIVATIONS, ""), BLOCK) is None
-
-
-def test_far_above_the_rest_without_a_name_is_a_guess() -> None:
-    finding = answer(*logits("module"))
-    assert isinstance(finding, Finding)
-    assert finding.confidence is Confidence.LOW
-    near = allocation(6, ACTIVATIONS, "layers.0.mlp")
-    assert answer(*logits("module"), near) is None
-    assert answer(allocation(60, ACTIVATIONS, ""), BLOCK) is None  # alone it may be anything
-    assert answer(*logits("module")[:3]) is None  # nothing to be far above of
-
-
-def test_parameters_of_the_head_are_no_logits() -> None:
-    assert answer(allocation(60, Tenant.PARAMETERS, "lm_head", "weight"), BLOCK) is None
-    assert answer(allocation(60, Tenant.COMMUNICATION_BUFFERS, "lm_head", "gathered_param"), BLOCK) is None
-
-
-def test_guessed_owners_are_no_certainty() -> None:
-    rows = tuple(replace(row, basis=Basis.RULE) for row in logits("lm_head"))
-    finding = answer(*rows)
-    assert isinstance(finding, Finding)
-    assert finding.confidence is Confidence.LOW
+@pytest.mark.parametrize(
+    ("more", "counted"),
+    [
+        ((), 2),
+        (acts("lm_head", 5), 3),  # a quarter of the largest in the output layer
+        (acts("lm_head", 4.9), 2),
+        (acts("", 10, 40), 4),  # half of it to twice it in the root module: the loss copies to fp32
+        (acts("", 9.9, 41), 2),
+    ],
+)
+def test_sizes_that_belong_to_the_logits(more: tuple[Allocation, ...], counted: int) -> None:
+    finding = found(logits_dominate, run(*HEAD[:2], *more))
+    assert len(finding.evidence) == 1 + counted  # the peak, and each of them
 
 
 def test_a_hostile_name_steers_nothing() -> None:
-    finding = answer(*logits(f"lm_head.{HOSTILE.replace('.0', '')}" + "x" * 500))
-    assert isinstance(finding, Finding)
-    texts = [finding.sentence, finding.fix, finding.disprove, *(fact.what for fact in finding.evidence)]
-    assert all(text.isprintable() or "\n" in finding.fix for text in texts)
-    assert "\x1b" not in "".join(texts)
+    finding = found(logits_dominate, run(*logits(f"lm_head.{HOSTILE.replace('.0', '')}" + "x" * 500)))
+    assert finding.sentence.isprintable()
     assert len(finding.sentence) < 400
-
-
-def test_another_rank_s_allocations_are_not_the_largest_rank_s() -> None:
-    assert answer(*(replace(row, rank=1) for row in logits("lm_head"))) is None
-
-
-def count(*top: Allocation) -> int:
-    finding = answer(*top)
-    assert isinstance(finding, Finding)
-    return int(finding.sentence.split()[0])
-
-
-def test_a_fifth_of_the_peak_itself_is_enough() -> None:
-    top = (allocation(16, ACTIVATIONS, "lm_head"), allocation(16, TEMPORARY, "lm_head"), BLOCK)
-    held = tenants(activations=56, temporary=60)  # 160 MiB with the rest
-    assert isinstance(logits_dominate(memory_run(held, top=top), None), Finding)
-
-
-def test_sizes_on_their_bounds_belong_to_the_logits() -> None:
-    """A quarter of the largest in the output layer; from half of it to twice it in the root module."""
-    two = logits("lm_head")[:2]
-    assert count(*two, allocation(5, ACTIVATIONS, "lm_head")) == 3
-    assert count(*two, allocation(4.9, ACTIVATIONS, "lm_head")) == 2
-    assert count(*two, allocation(10, ACTIVATIONS, ""), allocation(40, ACTIVATIONS, "")) == 4
-    assert count(*two, allocation(9.9, ACTIVATIONS, ""), allocation(41, ACTIVATIONS, "")) == 2
-
-
-@pytest.mark.parametrize(("rest", "fires"), [(9, True), (10, True), (10.1, False), (11, False)])
-def test_without_a_name_four_times_the_rest(rest: float, *, fires: bool) -> None:
-    top = (*(allocation(40, TEMPORARY, "") for _ in range(2)), allocation(rest, ACTIVATIONS, "layers.0"))
-    assert isinstance(answer(*top), Finding) == fires
-
-
-def test_without_a_name_half_of_the_largest() -> None:
-    block = allocation(2, ACTIVATIONS, "layers.0")
-    assert count(allocation(40, TEMPORARY, ""), allocation(20, TEMPORARY, ""), block) == 2
-    assert answer(allocation(40, TEMPORARY, ""), allocation(19.9, TEMPORARY, ""), block) is None
-
-
-def test_one_tensor_is_less_sure_than_two() -> None:
-    one = answer(allocation(40, ACTIVATIONS, "lm_head"), BLOCK)
-    two = answer(*(allocation(20, ACTIVATIONS, "lm_head") for _ in range(2)), BLOCK)
-    assert isinstance(one, Finding)
-    assert isinstance(two, Finding)
-    assert (one.confidence, two.confidence) == (Confidence.MEDIUM, Confidence.HIGH)
+    assert "\x1b" not in finding.fix + finding.disprove + "".join(fact.what for fact in finding.evidence)

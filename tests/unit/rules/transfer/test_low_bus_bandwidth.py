@@ -1,80 +1,184 @@
-"""low_bus_bandwidth fires below half of what is expected, and says where nothing is expected."""
+"""low_bus_bandwidth: slower than a baseline, than other groups of the run, or than a stated bandwidth."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.support.analyses import Scenario, analysis_of
-from zprof.model.findings import Confidence, Finding
-from zprof.model.gaps import Gap
-from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
+from tests.support.analyses import Scenario
+from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces
+from tests.support.rule_runs import GAP, Answer, found, judged, run_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence
+from zprof.rules.rule import Check
+from zprof.rules.transfer.bandwidth import ReachedBandwidth, is_similar, measure_group_rates
+from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth, read_reached_ratios
 
-FAST = Scenario(name="fast", bytes_per_s=500e6)
-SLOW = Scenario(name="slow", bytes_per_s=60e6)
+HIGH, MEDIUM = Confidence.HIGH, Confidence.MEDIUM
+MIB = 1 << 20
+FAST, SLOW = Scenario(bytes_per_s=500e6), Scenario(bytes_per_s=60e6)
+EXPOSED = Scenario(prefetch=False)
+HIDDEN = Scenario(compute_ms=40)
 
 
-def test_names_a_slow_link_against_the_baseline() -> None:
-    finding = low_bus_bandwidth(analysis_of(SLOW), analysis_of(FAST))
-    assert isinstance(finding, Finding)
-    assert finding.id == "ZP402"
-    assert finding.confidence is Confidence.HIGH
-    assert "60.0 MB/s" in finding.sentence
-    assert "500.0 MB/s" in finding.sentence
+@pytest.mark.parametrize(
+    ("plan", "baseline", "expected"),
+    [
+        pytest.param(SLOW, FAST, HIGH, id="slow"),
+        pytest.param(
+            replace(EXPOSED, bytes_per_s=75e6), replace(EXPOSED, bytes_per_s=100e6), HIGH, id="75 %"
+        ),
+        pytest.param(
+            replace(EXPOSED, bytes_per_s=85e6), replace(EXPOSED, bytes_per_s=100e6), None, id="85 %"
+        ),
+        pytest.param(replace(HIDDEN, bytes_per_s=1e9), replace(HIDDEN, bytes_per_s=4e9), None, id="hidden"),
+        pytest.param(replace(FAST, delay_ms={1: 80}), FAST, None, id="a late rank"),
+        pytest.param(SLOW, None, GAP, id="nothing expected"),
+        pytest.param(SLOW, replace(FAST, unit_bytes=64 << 10), GAP, id="other sizes"),
+        pytest.param(SLOW, replace(FAST, stage=0), HIGH, id="another stage"),
+        pytest.param(Scenario(ranks=1), None, None, id="one rank"),
+    ],
+)
+def test_against_a_baseline(plan: Scenario, baseline: Scenario | None, expected: Answer) -> None:
+    assert judged(low_bus_bandwidth, run_of(plan), baseline and run_of(baseline)) == expected
 
 
-def test_saving_holds_what_the_fast_link_wins() -> None:
-    slow, fast = analysis_of(SLOW), analysis_of(FAST)
-    won = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
-    finding = low_bus_bandwidth(slow, fast)
-    assert isinstance(finding, Finding)
+def test_the_saving_holds_what_the_fast_link_wins() -> None:
+    won = run_of(SLOW).steps["wall_ns"].mean() - run_of(FAST).steps["wall_ns"].mean()
+    finding = found(low_bus_bandwidth, run_of(SLOW), run_of(FAST))
     low, high = finding.saving_ns
     assert 0.8 * low <= won <= 1.2 * high
+    assert (finding.id, read_reached_ratios(finding)[CollectiveKind.ALL_GATHER]) == (
+        "ZP402",
+        pytest.approx(0.12),
+    )
 
 
-@pytest.mark.parametrize(("rate", "fires"), [(0.75, True), (0.85, False)])
-def test_against_a_baseline_four_fifths_are_the_threshold(rate: float, *, fires: bool) -> None:
-    """Exposed either way: no prefetch, so only the ratio decides."""
-    plan = Scenario(prefetch=False, bytes_per_s=rate * 100e6)
-    expected = analysis_of(Scenario(prefetch=False, bytes_per_s=100e6))
-    assert isinstance(low_bus_bandwidth(analysis_of(plan), expected), Finding) == fires
+def shards(group: str, each_ns: int) -> tuple[Sent, Sent]:
+    return gathers(12, 32 * MIB, each_ns, group=group), reduces(6, 32 * MIB, each_ns, group=group)
 
 
-def test_silent_where_the_slow_link_is_hidden() -> None:
-    """A quarter of the bandwidth, all of it under compute: it costs nothing."""
-    slow = replace(SLOW, bytes_per_s=1e9, compute_ms=40)
-    assert low_bus_bandwidth(analysis_of(slow), analysis_of(replace(slow, bytes_per_s=4e9))) is None
+def replicas(group: str, each_ns: int, size: int = 16 * MIB) -> Sent:
+    """An all_reduce of 16 MiB moves as much as a gather of 32."""
+    kind = CollectiveKind.ALL_REDUCE
+    return Sent(kind=kind, count=6, bytes=size, each_ns=each_ns, group=group, begins_ns=600 * MS)
 
 
-def test_waiting_for_a_late_rank_is_not_bandwidth() -> None:
-    late = analysis_of(replace(FAST, delay_ms={1: 80}))
-    assert low_bus_bandwidth(late, analysis_of(FAST)) is None
+def two_shards(slow_ns: int = 3 * MS, hosts: str = "") -> RunAnalysis:
+    return on_hosts(link_run(*shards("0,1", slow_ns), *shards("2,3", MS)), *hosts)
 
 
-def test_explicit_expectation() -> None:
-    assert isinstance(check_against(500e6)(analysis_of(SLOW), None), Finding)
-    assert check_against(100e6)(analysis_of(SLOW), None) is None
+def replicated(hosts: str = "") -> RunAnalysis:
+    return on_hosts(link_run(*shards("0,1", MS), replicas("0,2", 3 * MS)), *hosts)
 
 
-def test_not_tested_without_expectation() -> None:
-    answer = low_bus_bandwidth(analysis_of(SLOW), None)
-    assert isinstance(answer, Gap)
-    assert answer.what == "rule low_bus_bandwidth not tested"
-    assert "--expected-busbw" in answer.remedy
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        pytest.param(lambda: two_shards(2_010 * US), HIGH, id="less than half of the other group"),
+        pytest.param(lambda: two_shards(2_000 * US), None, id="half"),
+        pytest.param(lambda: link_run(*shards("0,1", 3 * MS)), GAP, id="one group"),
+        # replicas compare with shards, and groups with each other, if both are within a host
+        pytest.param(replicated, GAP, id="replicas on unknown hosts"),
+        pytest.param(lambda: replicated("aaa"), HIGH, id="replicas on one host"),
+        pytest.param(lambda: two_shards(hosts="abcc"), GAP, id="between hosts"),
+        pytest.param(lambda: two_shards(hosts="aacc"), HIGH, id="each within a host"),
+        pytest.param(lambda: two_shards(hosts="aa"), GAP, id="one on unknown hosts"),
+    ],
+)
+def test_against_other_groups(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+    assert judged(low_bus_bandwidth, run()) == expected
 
 
-def test_a_baseline_of_another_stage_tells_what_its_link_moves() -> None:
-    """Data parallel has all_reduces alone: they expect of all_gathers, not of gloo's reduce_scatters."""
-    replicated = analysis_of(replace(FAST, stage=0))
-    finding = low_bus_bandwidth(analysis_of(SLOW), replicated)
-    assert isinstance(finding, Finding)
-    assert "as of the baseline's all_reduces" in {fact.what for fact in finding.evidence}
-    assert not any(fact.what.startswith("reduce_scatter") for fact in finding.evidence)
+def test_the_rank_that_all_slow_groups_share_is_named() -> None:
+    def ranks(*sent: Sent) -> set[int | None]:
+        return {fact.rank for fact in found(low_bus_bandwidth, link_run(*sent)).evidence} - {None}
+
+    both = (*shards("0,1", 3 * MS), *shards("2,3", MS), replicas("0,2", MS), replicas("1,3", 3 * MS))
+    assert ranks(*both) == {1}
+    assert ranks(*both[:4]) == set()
 
 
-def test_another_size_is_no_expectation() -> None:
-    tiny = analysis_of(replace(FAST, unit_bytes=64 << 10))
-    assert isinstance(low_bus_bandwidth(analysis_of(SLOW), tiny), Gap)
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"), [("ab", "aa", GAP), ("ab", "ab", HIGH), ("ab", "", HIGH)]
+)
+def test_a_baseline_within_a_host_expects_nothing_between_hosts(
+    mine: str, theirs: str, expected: Answer
+) -> None:
+    run, baseline = link_run(*shards("0,1", 3 * MS)), link_run(*shards("0,1", MS))
+    assert judged(low_bus_bandwidth, on_hosts(run, *mine), on_hosts(baseline, *theirs)) == expected
 
 
-def test_one_rank_alone_has_nothing_to_test() -> None:
-    assert low_bus_bandwidth(analysis_of(Scenario(ranks=1)), None) is None
+@pytest.mark.parametrize(("latency_ns", "expected"), [(1_500 * US, HIGH), (1_501 * US, GAP)])
+def test_messages_that_are_mostly_latency_tell_nothing(latency_ns: int, expected: Answer) -> None:
+    run = link_run(*shards("0,1", 3 * MS), norm(latency_ns))
+    assert judged(low_bus_bandwidth, run, link_run(*shards("0,1", MS))) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds"),
+    [
+        ("cuda", {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}),
+        ("cpu", {CollectiveKind.ALL_GATHER}),
+    ],
+)
+def test_gloo_reduce_scatters_compare_only_with_themselves(device: str, kinds: set[CollectiveKind]) -> None:
+    """The baseline has all_reduces alone: by them gloo's reduce_scatter reaches half."""
+    baseline = link_run(replicas("0,1", MS, 32 * MIB), device=device)
+    finding = found(low_bus_bandwidth, link_run(*shards("0,1", 6 * MS), device=device), baseline)
+    assert set(read_reached_ratios(finding)) == kinds
+
+
+def one_gather(shows: float) -> RunAnalysis:
+    return link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
+
+
+def few(messages: int) -> RunAnalysis:
+    analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
+    rows = analysis.collectives
+    kept = rows["instance"].isin(rows["instance"].unique()[:messages])
+    return replace(analysis, collectives=rows[kept])
+
+
+def with_small(share: float) -> RunAnalysis:
+    """Gathers of 64 MiB are fast enough, reductions of this part of it are not."""
+    small = reduces(10, round(64 * MIB / share), 4 * MS)
+    return link_run(gathers(2, 64 * MIB, 10 * MS), small)
+
+
+def alone() -> RunAnalysis:
+    return replace(few(12), run=replace(few(12).run, world_size=1))
+
+
+@pytest.mark.parametrize(
+    ("check", "run", "expected"),
+    [
+        pytest.param(check_against(500e6), lambda: run_of(SLOW), HIGH, id="below"),
+        pytest.param(check_against(100e6), lambda: run_of(SLOW), None, id="enough"),
+        pytest.param(check_against(10e9), lambda: one_gather(0.3), MEDIUM, id="3 % of the step"),
+        pytest.param(check_against(10e9), lambda: one_gather(0.2999), None, id="less than 3 %"),
+        pytest.param(check_against(10e9), lambda: few(10), HIGH, id="ten messages"),
+        pytest.param(check_against(10e9), lambda: few(9), MEDIUM, id="nine messages"),
+        pytest.param(check_against(3e9), lambda: with_small(64), HIGH, id="a 64th"),
+        pytest.param(check_against(3e9), lambda: with_small(64.5), None, id="smaller than a 64th"),
+        pytest.param(check_against(10e9), alone, None, id="one rank"),
+    ],
+)
+def test_against_a_stated_bandwidth(check: Check, run: Callable[[], RunAnalysis], expected: Answer) -> None:
+    assert judged(check, run()) == expected
+
+
+@pytest.mark.parametrize(("small_mib", "large"), [(7.9, 4), (8, 8)])
+def test_a_quarter_of_the_largest_message_is_large(small_mib: float, large: int) -> None:
+    analysis = link_run(
+        gathers(1, 32 * MIB, 4 * MS), gathers(1, round(small_mib * MIB), MS, begins_ns=100 * MS)
+    )
+    (rate,) = measure_group_rates(ReachedBandwidth(analysis))
+    assert rate.count == large
+
+
+def test_sizes_within_a_factor_of_four_are_similar() -> None:
+    sizes = np.array([24.9, 25.0, 100.0, 400.0, 401.0])
+    assert is_similar(sizes, 100).tolist() == [False, True, True, True, False]

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.slow_halves import on_one_vendor
 
 from tests.support.diagnoses import assert_first_and_priced, diagnosed, planted
-from tests.support.slow_halves import on_one_vendor
 from zprof.model.findings import Cause as Found
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Network, Plan, Vendor

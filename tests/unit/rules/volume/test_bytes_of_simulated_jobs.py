@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.slow_halves import on_one_vendor
 
 from tests.support.diagnoses import (
     Diagnosed,
@@ -14,7 +15,6 @@ from tests.support.diagnoses import (
     planted_beside_healthy,
     true_saving_ns,
 )
-from tests.support.slow_halves import on_one_vendor
 from zprof.model.findings import Cause as Named
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import Report

@@ -1,4 +1,4 @@
-"""For twice the ranks, or groups, rules do twice as much and no more: counted in calls, not in seconds."""
+"""Twice the ranks, groups or collectives take rules at most about twice as many calls."""
 
 import sys
 from collections.abc import Callable
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import zprof
-from tests.support.analyses import Scenario, analysis_of
 from tests.support.link_runs import MS, gathers, link_run, reduces
+from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, intervals
 from zprof.analysis.time.passes.phases import PhaseEvidence, locate_instants
@@ -25,7 +25,7 @@ LINEAR = 2.2
 
 
 def calls(ask: Callable[[], object]) -> int:
-    """How many of our functions are called, generators resumed among them; pandas makes many of its own."""
+    """Return how many of zprof's own functions are called."""
     count = 0
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
@@ -47,7 +47,7 @@ def on_hosts_of_four(analysis: RunAnalysis, ranks: int) -> RunAnalysis:
 
 def over_hosts(ranks: int) -> RunAnalysis:
     """All ranks in one group, over all hosts, on a slow link."""
-    analysis = analysis_of(Scenario(ranks=ranks, steps=3, units=3, prefetch=False, bytes_per_s=60e6))
+    analysis = run_of(ranks=ranks, steps=3, units=3, prefetch=False, bytes_per_s=60e6)
     rows = analysis.collectives.assign(group=",".join(map(str, range(ranks))))
     return on_hosts_of_four(replace(analysis, collectives=rows), ranks)
 
@@ -64,6 +64,7 @@ def within_hosts(ranks: int) -> RunAnalysis:
     return on_hosts_of_four(link_run(*sent), ranks)
 
 
+@pytest.mark.slow
 def test_one_group_of_twice_the_ranks() -> None:
     def ask(ranks: int) -> int:
         analysis = over_hosts(ranks)
@@ -72,7 +73,7 @@ def test_one_group_of_twice_the_ranks() -> None:
     assert ask(16) < LINEAR * ask(8)
 
 
-@pytest.mark.parametrize("compared", [False, True])
+@pytest.mark.parametrize("compared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_twice_the_groups(*, compared: bool) -> None:
     def ask(ranks: int) -> int:
         analysis = within_hosts(ranks)

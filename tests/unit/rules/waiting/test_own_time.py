@@ -1,8 +1,4 @@
-"""A rank is late only by what its own host or compute took longer; all hosts alike are no straggler.
-
-Played on ranks with a device: a collective, three kernels with a pause of the host before each, six times a
-step.  Where the pause is longer than the kernel the device runs dry.
-"""
+"""A rank is late only by what its own host or compute takes longer; all hosts slow are no straggler."""
 
 import random
 import warnings
@@ -14,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
+from tests.support.rule_runs import GAP, found, judged
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
-from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.gaps import Gap
+from zprof.model.findings import Cause, Confidence
 from zprof.rules.diagnose import diagnose
 from zprof.rules.waiting.own_time import measure_own_time
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
@@ -57,11 +53,13 @@ def jittering(seed: int) -> Pause:
     return lambda rank: int(900 * US * drawn.uniform(0.8, 1.2))
 
 
-@pytest.mark.parametrize("pause", [steady, jittering(1)], ids=["steady", "jittering"])
-def test_hosts_that_are_all_slow_alike_are_no_straggler_where_one_started_late(
+@pytest.mark.parametrize(
+    "pause", [steady, pytest.param(jittering(1), marks=pytest.mark.slow)], ids=["steady", "jittering"]
+)
+def test_hosts_that_are_all_slow_are_no_straggler_although_one_started_late(
     tmp_path: Path, pause: Pause
 ) -> None:
-    """It keeps its 9 ms, idle for 10 ms of each step while the others wait: that is the pace of all hosts."""
+    """The late rank idles 10 ms of each step while the others wait: that is the pace of all hosts."""
     analysis = played(tmp_path, pause, start_ns=9 * MS)
     waits = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}
     assert min(wait for rank, wait in waits.items() if rank != LATE) > 8 * MS
@@ -71,14 +69,17 @@ def test_hosts_that_are_all_slow_alike_are_no_straggler_where_one_started_late(
     assert first.cause is Cause.CPU_BOUND_LAUNCH
 
 
-@pytest.mark.parametrize("start_ns", [0, 9 * MS])
+def slower(rank: int) -> int:
+    """15 % of 18 pauses of 0.9 ms are 2.43 ms."""
+    return int(900 * US * (1.15 if rank == LATE else 1.0))
+
+
+@pytest.mark.parametrize("start_ns", [pytest.param(0, marks=pytest.mark.slow), 9 * MS])
 def test_a_slower_host_is_late_by_what_it_is_slower(tmp_path: Path, start_ns: int) -> None:
-    """15 % of 18 pauses of 0.9 ms, however long the others wait for it."""
-    slower = lambda rank: int(900 * US * (1.15 if rank == LATE else 1.0))  # noqa: E731
-    answer = straggler_rank(played(tmp_path, slower, start_ns=start_ns), None)
-    assert isinstance(answer, Finding)
-    assert answer.sentence.startswith(f"rank {LATE} is 2.4 ms late")
-    low, high = answer.saving_ns
+    finding = found(straggler_rank, played(tmp_path, slower, start_ns=start_ns))
+    delay = finding.evidence[0]
+    assert (delay.rank, delay.value) == (LATE, pytest.approx(2.43 * MS, rel=0.02))
+    low, high = finding.saving_ns
     assert low <= 0.15 * UNITS * KERNELS * 900 * US <= high
 
 
@@ -92,22 +93,21 @@ def test_a_slower_host_is_late_by_what_it_is_slower(tmp_path: Path, start_ns: in
 def test_a_host_that_stalls_behind_its_own_device_is_late(tmp_path: Path, planted: Sequence[Op]) -> None:
     """The host waits for its device before it stalls: that wait is for no other rank."""
     analysis = played(tmp_path, lambda rank: 50 * US, kernel_ns=MS, planted=planted)
-    answer = straggler_rank(analysis, None)
-    assert isinstance(answer, Finding)
-    assert answer.sentence.startswith(f"rank {LATE} is 4.")
+    delay = found(straggler_rank, analysis).evidence[0]
+    assert (delay.rank, delay.value) == (LATE, pytest.approx(4.5 * MS, abs=0.5 * MS))
 
 
-def test_launches_that_were_not_recorded_accuse_and_clear_nobody(tmp_path: Path) -> None:
+def test_unrecorded_launches_neither_accuse_nor_clear_a_rank(tmp_path: Path) -> None:
     analysis = played(tmp_path, steady, start_ns=9 * MS)
     analysis.collectives["host_ns"] = analysis.collectives["host_ns"].where(
         analysis.collectives["rank"] != LATE
     )
     assert not measure_own_time(analysis).is_host_known
-    assert isinstance(straggler_rank(analysis, None), Gap)
+    assert judged(straggler_rank, analysis) == GAP
 
 
 def test_a_rank_alone_has_no_others_to_be_slower_than(tmp_path: Path) -> None:
-    analysis = played(tmp_path, lambda rank: 900 * US)
+    analysis = played(tmp_path, steady)
     rows, steps = analysis.collectives, analysis.steps
     alone = replace(analysis, collectives=rows[rows["rank"] == LATE], steps=steps[steps["rank"] == LATE])
     with warnings.catch_warnings():
@@ -117,7 +117,6 @@ def test_a_rank_alone_has_no_others_to_be_slower_than(tmp_path: Path) -> None:
 
 def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
     """The rank without it has its later ones numbered too low: no host can be compared in that step."""
-    slower = lambda rank: int(900 * US * (1.15 if rank == LATE else 1.0))  # noqa: E731
     analysis = played(tmp_path, slower)
     rows = analysis.collectives
     lost = (rows["rank"] == 1) & (rows["step"] == 3) & (rows["unit"] == "3.2")

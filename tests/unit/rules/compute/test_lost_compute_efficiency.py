@@ -1,0 +1,89 @@
+"""lost_compute_efficiency compares the same kernels of two runs at equal work, and accuses no straggler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.kernels import healthy, kernel_row, with_kernels
+from tests.support.rule_runs import GAP, Answer, found, judged, values, with_ranks
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence
+from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
+
+HIGH, MEDIUM = Confidence.HIGH, Confidence.MEDIUM
+
+
+def run(milliseconds: float, *, ranks: int = 4, tokens: int | None = None, **more: float) -> RunAnalysis:
+    """A step of this many ms of GEMMs, and an optimizer of 50 ms."""
+    rows = [kernel_row("gemm", 8 * milliseconds, **more), kernel_row("multi_tensor_apply_kernel", 400)]
+    made = with_kernels(healthy(ranks), rows)
+    return replace(made, training=replace(made.training, tokens_per_step=tokens))
+
+
+def slower_on(slow: int) -> RunAnalysis:
+    made = run(100)
+    late = (made.kernels["rank"] < slow) & (made.kernels["name"] == "gemm")
+    return replace(
+        made, kernels=made.kernels.assign(total_ns=made.kernels["total_ns"].where(~late, 8 * 130 * MS))
+    )
+
+
+def renamed(analysis: RunAnalysis) -> RunAnalysis:
+    names = analysis.kernels["name"].replace("gemm", "triton_mm")
+    return replace(analysis, kernels=analysis.kernels.assign(name=names))
+
+
+def with_other_kernels(milliseconds: float) -> RunAnalysis:
+    """100 ms of kernels that the baseline has, and these that it lacks."""
+    return with_kernels(healthy(4), [kernel_row("gemm", 100), kernel_row("flash", milliseconds)])
+
+
+SLOWED = {"beside_ns": 480 * MS, "judged_beside_ns": 480 * MS, "judged_count": 50, "excess_ns": 240 * MS}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(lambda: run(100), lambda: run(130), MEDIUM, id="slower"),
+        pytest.param(lambda: run(100), lambda: run(105), None, id="5 %"),
+        pytest.param(lambda: run(100), lambda: run(105.1), MEDIUM, id="above 5 %"),
+        pytest.param(lambda: run(100, tokens=9), lambda: run(110, tokens=9), MEDIUM, id="10 %"),
+        pytest.param(lambda: run(100, tokens=9), lambda: run(111, tokens=9), HIGH, id="above 10 %"),
+        pytest.param(lambda: run(100), lambda: slower_on(2), None, id="two of four ranks are stragglers"),
+        pytest.param(lambda: run(100), lambda: slower_on(3), MEDIUM, id="three of four ranks"),
+        pytest.param(lambda: run(100), lambda: run(130, **SLOWED), None, id="slowed by collectives"),
+        pytest.param(lambda: run(130, **SLOWED), lambda: run(130), MEDIUM, id="before it was slowed"),
+        pytest.param(
+            lambda: run(100, tokens=1_000), lambda: run(200, tokens=2_000), None, id="twice the work"
+        ),
+        pytest.param(lambda: run(100), lambda: run(200, count=160), GAP, id="perhaps other work"),
+        pytest.param(lambda: run(100), lambda: run(130, count=87), MEDIUM, id="few kernels more"),
+        pytest.param(lambda: run(100), lambda: run(130, count=89), GAP, id="a tenth more kernels"),
+        pytest.param(
+            lambda: run(100, tokens=9), lambda: run(130, count=160, tokens=9), HIGH, id="known work"
+        ),
+        pytest.param(lambda: run(100), lambda: renamed(run(130)), GAP, id="other kernels"),
+        pytest.param(lambda: run(10), lambda: with_other_kernels(100), MEDIUM, id="half of the kernels"),
+        pytest.param(lambda: run(10), lambda: with_other_kernels(101), GAP, id="less than half"),
+        pytest.param(lambda: None, lambda: run(130), GAP, id="no baseline"),
+        pytest.param(lambda: healthy(4), lambda: run(130), GAP, id="no kernels of the baseline"),
+        pytest.param(lambda: run(100), lambda: healthy(4), None, id="no kernels"),
+    ],
+)
+def test_thresholds(
+    before: Callable[[], RunAnalysis | None], after: Callable[[], RunAnalysis], expected: Answer
+) -> None:
+    assert judged(lost_compute_efficiency, after(), before()) == expected
+
+
+def test_what_is_lost_is_stated_at_equal_work() -> None:
+    finding = found(lost_compute_efficiency, run(260, tokens=2_000), run(100, tokens=1_000))
+    assert (finding.id, values(finding, "ratio")[0]) == ("ZP508", pytest.approx(1.3))
+
+
+def test_it_saves_most_of_what_is_lost() -> None:
+    after = with_ranks(run(130), overlapped_ns=0)
+    low, high = found(lost_compute_efficiency, after, run(100)).saving_ns
+    assert (low, high) == (pytest.approx(27 * MS, abs=1), pytest.approx(33 * MS, abs=1))

@@ -1,0 +1,184 @@
+"""Gathers that a step repeats: each is named by one rule, from a threshold on, and priced by its exposure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
+from tests.support.rule_runs import GAP, Answer, found, judged, values
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence
+from zprof.rules.rule import Check
+from zprof.rules.volume.accumulation_regathers import accumulation_regathers
+from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
+from zprof.rules.volume.last_unit_regathered import last_unit_regathered
+from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
+from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
+
+RULES: dict[Cause, Check] = {
+    Cause.ACCUMULATION_REGATHERS: accumulation_regathers,
+    Cause.CHECKPOINT_REGATHERS: checkpoint_regathers,
+    Cause.LAST_UNIT_REGATHERED: last_unit_regathered,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: needless_reshard_after_forward,
+}
+HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
+UNITS = ("a", "b", "c")
+
+
+def forward(micro_batch: int = 0, exposed_ms: float = 0.0) -> list[Move]:
+    return [gather(unit, micro_batch, "forward", exposed_ms) for unit in UNITS]
+
+
+def backward(
+    micro_batch: int = 0, exposed_ms: float = 0.0, times: int = 1, last_ms: float = 0.0
+) -> list[Move]:
+    moves = []
+    for unit in reversed(UNITS):
+        exposed = last_ms if unit == "c" else exposed_ms
+        between = 19.0 if unit == "c" else 40.0
+        moves += [gather(unit, micro_batch, "backward", exposed, between) for _ in range(times)]
+        moves.append(reduce(unit, micro_batch))
+    return moves
+
+
+def named(moves: Sequence[Move]) -> set[Cause]:
+    analysis = analysis_with(moves)
+    answers = {cause: judged(rule, analysis) for cause, rule in RULES.items()}
+    assert GAP not in answers.values()
+    return {cause for cause, answer in answers.items() if answer is not None}
+
+
+REPEATED = [*forward(), *backward(exposed_ms=3.0)]
+LAST = [*forward(), *backward(last_ms=3.0)]
+RESHARDED, LAST_UNIT = Cause.NEEDLESS_RESHARD_AFTER_FORWARD, Cause.LAST_UNIT_REGATHERED
+UNPLACED = Move(kind="all_gather", unit="a", micro_batch=None, phase="unknown", exposed_ms=9.0)
+NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", exposed_ms=9.0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "causes"),
+    [
+        pytest.param([*forward(), *backward()], set(), id="hidden"),
+        pytest.param([*forward(), *backward(), *forward(1), *backward(1)], set(), id="two micro-batches"),
+        pytest.param([*forward(), *backward(times=2)], set(), id="hidden recomputation"),
+        pytest.param([*forward(exposed_ms=4.0), *backward()], set(), id="the first gather is needed"),
+        pytest.param(REPEATED, {RESHARDED}, id="after the forward"),
+        pytest.param(LAST, {LAST_UNIT}, id="of the last unit"),
+        pytest.param(
+            [*forward(), *backward(), *forward(1, 3.0), *backward(1, 3.0, last_ms=3.0)],
+            {Cause.ACCUMULATION_REGATHERS},
+            id="in each micro-batch",
+        ),
+        pytest.param(
+            [*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)],
+            {RESHARDED, LAST_UNIT, Cause.CHECKPOINT_REGATHERS},
+            id="for recomputation",
+        ),
+        pytest.param(
+            [*forward(), gather("c", 0, "backward", 3.0, between_ms=20.0), *backward()[1:]],
+            {RESHARDED},
+            id="a last unit with a third of the forward between",
+        ),
+        pytest.param(
+            [gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)],
+            {RESHARDED},
+            id="a single unit",
+        ),
+        pytest.param([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}, id="some unknown"),
+    ],
+)
+def test_each_gather_has_one_rule(moves: list[Move], causes: set[Cause]) -> None:
+    assert named(moves) == causes
+
+
+@pytest.mark.parametrize(
+    ("cause", "worth_ms", "moves"),
+    [
+        (Cause.ACCUMULATION_REGATHERS, 3.0, lambda ms: [*forward(), *backward(), *forward(1, ms / 3)]),
+        (
+            Cause.CHECKPOINT_REGATHERS,
+            2.0,
+            lambda ms: [*forward(), *backward(), gather("a", 0, "backward", ms)],
+        ),
+        (LAST_UNIT, 2.0, lambda ms: [*forward(), *backward(last_ms=ms)]),
+        (RESHARDED, 2.0, lambda ms: [*forward(), *backward(exposed_ms=ms / 2)]),
+    ],
+)
+def test_a_share_of_the_step_is_worth_it(
+    cause: Cause, worth_ms: float, moves: Callable[[float], list[Move]]
+) -> None:
+    assert named(moves(worth_ms)) == set()
+    assert named(moves(worth_ms + 0.01)) == {cause}
+
+
+SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "run", "expected"),
+    [
+        (RESHARDED, lambda: analysis_with(REPEATED), LOW),  # free memory is unknown
+        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE), HIGH),
+        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE - 1), None),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND), MEDIUM),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND, free_bytes=1), LOW),
+        (LAST_UNIT, lambda: analysis_with(LAST), HIGH),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=3), HIGH),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=2), MEDIUM),
+        (LAST_UNIT, lambda: analysis_with(LAST, method="order"), MEDIUM),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS), HIGH),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS + 1), LOW),
+        *(
+            (cause, lambda move=move: analysis_with([move]), GAP)
+            for cause in RULES
+            for move in (UNPLACED, replace(NAMELESS, phase="forward"))
+        ),
+        *((cause, lambda: analysis_with(forward()), None) for cause in RULES),
+    ],
+)
+def test_confidence(cause: Cause, run: Callable[[], RunAnalysis], expected: Answer) -> None:
+    assert judged(RULES[cause], run()) == expected
+
+
+def test_the_saving_is_around_the_exposed_time() -> None:
+    low, high = found(needless_reshard_after_forward, analysis_with(REPEATED)).saving_ns
+    assert low == pytest.approx(0.7 * 6 * MS)
+    assert high == pytest.approx(1.3 * 6 * MS + 2 * 20_000 + 2 * MEGABYTE / 500)
+
+
+def test_counts_are_evidence() -> None:
+    """The backward of the first micro-batch gathers again because its forward dropped the units: ZP413."""
+    finding = found(accumulation_regathers, analysis_with(SECOND))
+    assert values(finding, "count")[:3] == [12, 6, 2]
+
+
+def test_a_step_that_lost_the_last_unit_has_no_other_as_its_last() -> None:
+    moves = [*forward(), gather("b", 0, "backward", 12.0, between_ms=19.0), *backward()]
+    whole = analysis_with(moves)
+    passes = whole.passes
+    torn = replace(whole, passes=passes[~((passes["step"] == 2) & (passes["unit"] == "c"))])
+    assert judged(last_unit_regathered, torn) is None
+
+
+def priced(*exposed_ms: float, device: str = "cuda", launching_us: int = 0) -> CollectiveCost:
+    """The cost of all gathers of a step, each launched for this long, but for one of 8 ms beside them."""
+    made = analysis_with([gather(f"u{place}", 0, "forward", ms) for place, ms in enumerate([*exposed_ms, 8])])
+    starts = made.collectives["launch_start_ns"].astype("Int64")
+    rows = made.collectives.assign(launch_start_ns=starts, launch_end_ns=starts + launching_us * 1_000)
+    asked = rows.index[rows["unit"] != f"u{len(exposed_ms)}"]
+    return price_collectives(
+        replace(made, run=replace(made.run, device=device), collectives=rows), pd.DataFrame({"row": asked})
+    )
+
+
+def test_a_needless_collective_costs_what_shows_and_what_each_takes_by_itself() -> None:
+    """On a device a gap of 20 us and 2 us for a megabyte; on a CPU 100 us to wake up, and twice its launch."""
+    one = priced(2.0)
+    assert (one.count, one.bytes, one.transfer_ns, one.exposed_ns) == (1, MEGABYTE, 4 * MS, 2 * MS)
+    assert one.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 22_000))
+    assert priced(0.0, 0.0).saving_ns == pytest.approx((0.0, 44_000))
+    on_cpu = priced(2.0, device="cpu", launching_us=300)
+    assert on_cpu.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 700_000))
