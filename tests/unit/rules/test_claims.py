@@ -35,71 +35,71 @@ def rank(number: int = 0, **terms: int) -> RankTime:
 @pytest.mark.parametrize(
     ("claims", "terms", "kept"),
     [
-        pytest.param(
+        # the smaller saving gets what is left
+        (
             [claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 100},
             [(PREFETCH, (50, 90)), (BANDWIDTH, (10, 10))],
-            id="the smaller saving gets what is left",
         ),
-        pytest.param(
+        # a second term is used when the first is used up
+        (
             [claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 100, "exposed_wait_ns": 20},
             [(PREFETCH, (50, 90)), (STRAGGLER, (10, 30))],
-            id="a second term is used when the first is used up",
         ),
-        pytest.param(
+        # the explaining finding claims first
+        (
             [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 100},
             [(ONE_UNIT, (30, 60)), (PREFETCH, (40, 40))],
-            id="the explaining finding claims first",
         ),
-        pytest.param(
+        # an explained finding without time is dropped
+        (
             [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 60},
             [(ONE_UNIT, (30, 60))],
-            id="an explained finding without time is dropped",
         ),
-        pytest.param(
+        # an unexplained finding without time stays
+        (
             [claim(BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60)],
             {"exposed_transfer_ns": 90},
             [(BANDWIDTH, (50, 90)), (Cause.FP32_REDUCE, (0, 0))],
-            id="an unexplained finding without time stays",
         ),
-        pytest.param(
+        # a finding that promised no time stays
+        (
             [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 0, 0)],
             {"exposed_transfer_ns": 100},
             [(ONE_UNIT, (30, 60)), (PREFETCH, (0, 0))],
-            id="a finding that promised no time stays",
         ),
-        pytest.param(
+        # higher confidence claims first
+        (
             [claim(REGATHER, 60, 95, LOW), claim(SYNCS, 50, 90, MEDIUM), claim(GATHER, 30, 60)],
             {"exposed_transfer_ns": 100},
             [(GATHER, (30, 60)), (SYNCS, (40, 40)), (REGATHER, (0, 0))],
-            id="higher confidence claims first",
         ),
-        pytest.param(
+        # a guess explains nothing
+        (
             [claim(ONE_UNIT, 30, 60, LOW), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 100},
             [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 10))],
-            id="a guess explains nothing",
         ),
-        pytest.param(
+        # a finding stands behind a surer one that explains it
+        (
             [claim(PREFETCH, 50, 90, MEDIUM), claim(ONE_UNIT, 10, 20)],
             {"exposed_transfer_ns": 200},
             [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
-            id="a finding stands behind a surer one that explains it",
         ),
-        pytest.param(
+        # not behind one that is as sure
+        (
             [claim(PREFETCH, 50, 90), claim(ONE_UNIT, 10, 20)],
             {"exposed_transfer_ns": 200},
             [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 20))],
-            id="not behind one that is as sure",
         ),
-        pytest.param(
+        # medium is surer than low
+        (
             [claim(PREFETCH, 50, 90, LOW), claim(ONE_UNIT, 10, 20, MEDIUM)],
             {"exposed_transfer_ns": 200},
             [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
-            id="medium is surer than low",
         ),
     ],
 )

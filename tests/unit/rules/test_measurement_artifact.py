@@ -103,51 +103,42 @@ def untimed(**run: object) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: run_of(ranks=1), None, id="one rank"),
-        pytest.param(run_of, None, id="healthy"),
-        pytest.param(lambda: run_of(first_skew_ms=10), NOTE, id="skew"),
-        pytest.param(lambda: run_of(ranks=4, steps=3, first_skew_ms=40), MATTERS, id="skew of few steps"),
-        pytest.param(hidden_skew, None, id="hidden skew"),
-        pytest.param(lost_first_row, None, id="lost first row"),
-        pytest.param(late_in_each_step, None, id="late in each step"),
-        pytest.param(unmatched, None, id="half matched"),
-        pytest.param(lambda: unmatched(1), DOUBTED, id="less than half matched"),
-        pytest.param(
-            lambda: replace(unmatched(1), run=replace(run_of().run, ranks_loaded=(0,))),
-            None,
-            id="nothing to match with",
-        ),
-        pytest.param(lambda: in_groups_of_one(unmatched(1)), None, id="groups of one"),
-        pytest.param(lambda: run_of(uncertainty_ns=30 * MS), SPOILED, id="coarse clocks"),
-        pytest.param(
-            lambda: run_of(noise_ms=0.0, uncertainty_ns=MS // 2), None, id="clocks coarser than tiny waits"
-        ),
-        pytest.param(
-            lambda: run_of(delay_ms={1: 40}, uncertainty_ns=3 * MS), None, id="clocks finer than the waits"
-        ),
-        pytest.param(lambda: other_steps(0), NOTE, id="six of eight steps"),
-        pytest.param(lambda: other_steps(100), DOUBTED, id="no common step"),
-        pytest.param(untimed, GAP, id="no steps"),
-        pytest.param(lambda: untimed(source="snapshot"), None, id="snapshot"),
+        (lambda: run_of(ranks=1), None),  # one rank
+        (run_of, None),  # healthy
+        (lambda: run_of(first_skew_ms=10), NOTE),  # skew
+        (lambda: run_of(ranks=4, steps=3, first_skew_ms=40), MATTERS),  # skew of few steps
+        (hidden_skew, None),  # hidden skew
+        (lost_first_row, None),  # lost first row
+        (late_in_each_step, None),  # late in each step
+        (unmatched, None),  # half matched
+        (lambda: unmatched(1), DOUBTED),  # less than half matched
+        # nothing to match with
+        (lambda: replace(unmatched(1), run=replace(run_of().run, ranks_loaded=(0,))), None),
+        (lambda: in_groups_of_one(unmatched(1)), None),  # groups of one
+        (lambda: run_of(uncertainty_ns=30 * MS), SPOILED),  # coarse clocks
+        (lambda: run_of(noise_ms=0.0, uncertainty_ns=MS // 2), None),  # clocks coarser than tiny waits
+        (lambda: run_of(delay_ms={1: 40}, uncertainty_ns=3 * MS), None),  # clocks finer than the waits
+        (lambda: other_steps(0), NOTE),  # six of eight steps
+        (lambda: other_steps(100), DOUBTED),  # no common step
+        (untimed, GAP),  # no steps
+        (lambda: untimed(source="snapshot"), None),  # snapshot
         # a fifth of all waiting, and the noise floor
-        pytest.param(lambda: waiting(20 * MS, 80 * MS), None, id="a fifth"),
-        pytest.param(lambda: waiting(20 * MS + 5, 80 * MS), TOLD, id="more than a fifth"),
-        pytest.param(lambda: waiting(20 * MS, floor_ns=20 * MS), None, id="noise floor"),
-        pytest.param(lambda: waiting(20 * MS + 1, floor_ns=20 * MS), TOLD, id="above the noise floor"),
+        (lambda: waiting(20 * MS, 80 * MS), None),  # a fifth
+        (lambda: waiting(20 * MS + 5, 80 * MS), TOLD),  # more than a fifth
+        (lambda: waiting(20 * MS, floor_ns=20 * MS), None),  # noise floor
+        (lambda: waiting(20 * MS + 1, floor_ns=20 * MS), TOLD),  # above the noise floor
         # 1.5 %, 5 % and 10 % of the step
-        pytest.param(lambda: waiting(12 * MS), NOTE, id="1.5 %"),
-        pytest.param(lambda: waiting(12 * MS + 8), TOLD, id="more than 1.5 %"),
-        pytest.param(lambda: waiting(40 * MS), TOLD, id="5 %"),
-        pytest.param(lambda: waiting(40 * MS + 8), MATTERS, id="more than 5 %"),
+        (lambda: waiting(12 * MS), NOTE),  # 1.5 %
+        (lambda: waiting(12 * MS + 8), TOLD),  # more than 1.5 %
+        (lambda: waiting(40 * MS), TOLD),  # 5 %
+        (lambda: waiting(40 * MS + 8), MATTERS),  # more than 5 %
         # clocks as certain as the waits, as a straggler needs, and as one must not hide
-        pytest.param(lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS), None, id="clocks like waits"),
-        pytest.param(
-            lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS + 1), SPOILED, id="clocks coarser than waits"
-        ),
-        pytest.param(lambda: waiting(0, uncertainty_ns=MS // 2), None, id="tenth of a straggler"),
-        pytest.param(lambda: waiting(0, uncertainty_ns=MS // 2 + 1), NOTE, id="more than that"),
-        pytest.param(lambda: waiting(0, uncertainty_ns=5 * MS), NOTE, id="a straggler"),
-        pytest.param(lambda: waiting(0, uncertainty_ns=5 * MS + 1), SPOILED, id="more than a straggler"),
+        (lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS), None),  # clocks like waits
+        (lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS + 1), SPOILED),  # clocks coarser than waits
+        (lambda: waiting(0, uncertainty_ns=MS // 2), None),  # tenth of a straggler
+        (lambda: waiting(0, uncertainty_ns=MS // 2 + 1), NOTE),  # more than that
+        (lambda: waiting(0, uncertainty_ns=5 * MS), NOTE),  # a straggler
+        (lambda: waiting(0, uncertainty_ns=5 * MS + 1), SPOILED),  # more than a straggler
     ],
 )
 def test_what_spoils_times_and_what_is_a_note(run: Callable[[], RunAnalysis], expected: object) -> None:

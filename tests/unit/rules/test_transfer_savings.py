@@ -44,15 +44,15 @@ def halving(analysis: RunAnalysis, *which: int) -> float:
 @pytest.mark.parametrize(
     ("rows", "halved", "won"),
     [
-        pytest.param([(0, 0, 10, 10)], (), 5, id="all exposed"),
-        pytest.param([(0, 0, 10, 2)], (), 2, id="mostly hidden"),
-        pytest.param([(0, 0, 10, 0)], (), 0, id="hidden"),
-        pytest.param([(0, 0, 10, 0), (1, 10, 20, 4)], (0,), 4, id="the next was queued behind it"),
-        pytest.param([(0, 0, 10, 0), (1, 10, 20, 8)], (0,), 5, id="no more than it is shorter"),
-        pytest.param([(0, 0, 10, 0), (10, 10, 20, 8)], (0,), 0, id="the next was not yet launched"),
-        pytest.param([(0, 0, 10, 0), (1, 12, 22, 8)], (0,), 0, id="the next waited for something else"),
-        pytest.param([(0, 0, 10, 10), (15, 15, 25, 10)], (0,), 5, id="all that follows moves"),
-        pytest.param([(0, 0, 10, 10), (15, 15, 25, 10)], (), 10, id="both"),
+        ([(0, 0, 10, 10)], (), 5),  # all exposed
+        ([(0, 0, 10, 2)], (), 2),  # mostly hidden
+        ([(0, 0, 10, 0)], (), 0),  # hidden
+        ([(0, 0, 10, 0), (1, 10, 20, 4)], (0,), 4),  # the next was queued behind it
+        ([(0, 0, 10, 0), (1, 10, 20, 8)], (0,), 5),  # no more than it is shorter
+        ([(0, 0, 10, 0), (10, 10, 20, 8)], (0,), 0),  # the next was not yet launched
+        ([(0, 0, 10, 0), (1, 12, 22, 8)], (0,), 0),  # the next waited for something else
+        ([(0, 0, 10, 10), (15, 15, 25, 10)], (0,), 5),  # all that follows moves
+        ([(0, 0, 10, 10), (15, 15, 25, 10)], (), 10),  # both
     ],
 )
 def test_halving_transfers_wins(rows: list[Row], halved: tuple[int, ...], won: float) -> None:

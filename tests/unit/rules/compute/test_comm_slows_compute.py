@@ -56,47 +56,41 @@ ONE_NS = 1 / MS
     ("run", "expected"),
     [
         # a slowdown of 1.15
-        pytest.param(lambda: slowed(46, 46, 6), None, id="1.15"),
-        pytest.param(lambda: slowed(46, 46, 6 + ONE_NS), HIGH, id="above 1.15"),
+        (lambda: slowed(46, 46, 6), None),  # 1.15
+        (lambda: slowed(46, 46, 6 + ONE_NS), HIGH),  # above 1.15
         # a cost of 3 % of the step
-        pytest.param(lambda: slowed(10, 10, 3), None, id="3 %"),
-        pytest.param(lambda: slowed(10, 10, 3 + ONE_NS), HIGH, id="above 3 %"),
-        pytest.param(lambda: slowed(10, 10, 10), None, id="no time alone"),
+        (lambda: slowed(10, 10, 3), None),  # 3 %
+        (lambda: slowed(10, 10, 3 + ONE_NS), HIGH),  # above 3 %
+        (lambda: slowed(10, 10, 10), None),  # no time alone
         # eight kernels, and 2 % of the time, must be judged
-        pytest.param(lambda: slowed(100, 50, 25, kernels=(4, 3)), GAP, id="seven kernels"),
-        pytest.param(lambda: slowed(100, 50, 25, kernels=(4, 4)), MEDIUM, id="eight kernels"),
-        pytest.param(lambda: slowed(100, 1.9, 0.9), GAP, id="below 2 % judged"),
-        pytest.param(lambda: slowed(100, 2, 1), MEDIUM, id="2 % judged"),
-        pytest.param(lambda: slowed(6, 6, 0, kernels=(1, 1)), None, id="too little to ask for"),
-        pytest.param(lambda: slowed(6 + ONE_NS, 6, 0, kernels=(1, 1)), GAP, id="enough to ask for"),
-        pytest.param(healthy, None, id="nothing beside"),
+        (lambda: slowed(100, 50, 25, kernels=(4, 3)), GAP),  # seven kernels
+        (lambda: slowed(100, 50, 25, kernels=(4, 4)), MEDIUM),  # eight kernels
+        (lambda: slowed(100, 1.9, 0.9), GAP),  # below 2 % judged
+        (lambda: slowed(100, 2, 1), MEDIUM),  # 2 % judged
+        (lambda: slowed(6, 6, 0, kernels=(1, 1)), None),  # too little to ask for
+        (lambda: slowed(6 + ONE_NS, 6, 0, kernels=(1, 1)), GAP),  # enough to ask for
+        (healthy, None),  # nothing beside
         # twenty kernels and 5 % are sure
-        pytest.param(lambda: slowed(100, 5, 2.5, kernels=(10, 10)), HIGH, id="twenty kernels"),
-        pytest.param(lambda: slowed(100, 5, 2.5, kernels=(10, 9)), MEDIUM, id="nineteen kernels"),
-        pytest.param(lambda: slowed(100, 4.9, 2.4, kernels=(10, 10)), MEDIUM, id="below 5 %"),
+        (lambda: slowed(100, 5, 2.5, kernels=(10, 10)), HIGH),  # twenty kernels
+        (lambda: slowed(100, 5, 2.5, kernels=(10, 9)), MEDIUM),  # nineteen kernels
+        (lambda: slowed(100, 4.9, 2.4, kernels=(10, 10)), MEDIUM),  # below 5 %
         # on a CPU 8 %, and a median above 1.15
-        pytest.param(lambda: slowed(100, 8, 4, device="cpu"), HIGH, id="cpu 8 %"),
-        pytest.param(lambda: slowed(100, 7.9, 4, device="cpu"), LOW, id="cpu below 8 %"),
-        pytest.param(lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.15), LOW, id="cpu median"),
-        pytest.param(
-            lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.16), HIGH, id="cpu median above"
-        ),
+        (lambda: slowed(100, 8, 4, device="cpu"), HIGH),  # cpu 8 %
+        (lambda: slowed(100, 7.9, 4, device="cpu"), LOW),  # cpu below 8 %
+        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.15), LOW),  # cpu median
+        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.16), HIGH),  # cpu median above
         # a median of 1.10 is other work
-        pytest.param(lambda: slowed(100, 50, 25, median_ratio=1.10), None, id="median 1.10"),
-        pytest.param(lambda: slowed(100, 50, 25, median_ratio=1.11), HIGH, id="median above 1.10"),
+        (lambda: slowed(100, 50, 25, median_ratio=1.10), None),  # median 1.10
+        (lambda: slowed(100, 50, 25, median_ratio=1.11), HIGH),  # median above 1.10
         # half of the time in names that are slower themselves
-        pytest.param(lambda: named(("gemm", 49, 44, 2), ("norm", 51, 0, 2)), LOW, id="49 % agree"),
-        pytest.param(lambda: named(("gemm", 50, 45, 2), ("norm", 50, 0, 2)), HIGH, id="50 % agree"),
-        pytest.param(
-            lambda: named(("gemm", 92, 12, 1.15), ("norm", 40, 20, 1.15)), HIGH, id="a name at 1.15 agrees"
-        ),
-        pytest.param(
-            lambda: named(("gemm", 300, 200, 3), ("norm", 310, 0, 1), wall_ms=250), None, id="another shape"
-        ),
+        (lambda: named(("gemm", 49, 44, 2), ("norm", 51, 0, 2)), LOW),  # 49 % agree
+        (lambda: named(("gemm", 50, 45, 2), ("norm", 50, 0, 2)), HIGH),  # 50 % agree
+        (lambda: named(("gemm", 92, 12, 1.15), ("norm", 40, 20, 1.15)), HIGH),  # a name at 1.15 agrees
+        (lambda: named(("gemm", 300, 200, 3), ("norm", 310, 0, 1), wall_ms=250), None),  # another shape
         # of two names the lower median; 0 is none
-        pytest.param(lambda: named(("a", 100, 50, 1.0), ("b", 100, 50, 1.3), device="cpu"), LOW, id="lower"),
-        pytest.param(lambda: named(("a", 100, 50, 0.0), ("b", 100, 50, 1.3), device="cpu"), HIGH, id="zero"),
-        pytest.param(lambda: named(("a", 100, 50, 1.2), ("b", 100, 50, 1.3), device="cpu"), HIGH, id="both"),
+        (lambda: named(("a", 100, 50, 1.0), ("b", 100, 50, 1.3), device="cpu"), LOW),  # lower
+        (lambda: named(("a", 100, 50, 0.0), ("b", 100, 50, 1.3), device="cpu"), HIGH),  # zero
+        (lambda: named(("a", 100, 50, 1.2), ("b", 100, 50, 1.3), device="cpu"), HIGH),  # both
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

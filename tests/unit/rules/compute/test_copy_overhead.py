@@ -17,12 +17,13 @@ HOSTILE = "void at::split_with_sizes_copy<\x1b[31m>(int)"
 
 def copying(ms: float, *, count: int = 80, role: str = "copy", gradients_ms: float = 0) -> RunAnalysis:
     """Eight steps of 100 ms on two ranks with copies of this long in each; 12 gathers of 4 MiB."""
+    parts = ((HOSTILE, ms), ("chunk_cat_cuda_kernel", gradients_ms))
     rows = [
-        kernel_row(HOSTILE, 1, role=role, uncovered_ns=round(8 * ms * MS), count=count),
-        kernel_row("chunk_cat_cuda_kernel", 1, role=role, uncovered_ns=round(8 * gradients_ms * MS), count=count),
-        kernel_row("gemm", 1_000),
+        kernel_row(name, 1, role=role, uncovered_ns=round(8 * each * MS), count=count)
+        for name, each in parts
+        if each
     ]
-    return with_kernels(with_walls(healthy()), rows)
+    return with_kernels(with_walls(healthy()), [*rows, kernel_row("gemm", 1_000)])
 
 
 def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:

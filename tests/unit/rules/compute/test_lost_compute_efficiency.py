@@ -46,30 +46,26 @@ SLOWED = {"beside_ns": 480 * MS, "judged_beside_ns": 480 * MS, "judged_count": 5
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param(lambda: run(100), lambda: run(130), MEDIUM, id="slower"),
-        pytest.param(lambda: run(100), lambda: run(105), None, id="5 %"),
-        pytest.param(lambda: run(100), lambda: run(105.1), MEDIUM, id="above 5 %"),
-        pytest.param(lambda: run(100, tokens=9), lambda: run(110, tokens=9), MEDIUM, id="10 %"),
-        pytest.param(lambda: run(100, tokens=9), lambda: run(111, tokens=9), HIGH, id="above 10 %"),
-        pytest.param(lambda: run(100), lambda: slower_on(2), None, id="two of four ranks are stragglers"),
-        pytest.param(lambda: run(100), lambda: slower_on(3), MEDIUM, id="three of four ranks"),
-        pytest.param(lambda: run(100), lambda: run(130, **SLOWED), None, id="slowed by collectives"),
-        pytest.param(lambda: run(130, **SLOWED), lambda: run(130), MEDIUM, id="before it was slowed"),
-        pytest.param(
-            lambda: run(100, tokens=1_000), lambda: run(200, tokens=2_000), None, id="twice the work"
-        ),
-        pytest.param(lambda: run(100), lambda: run(200, count=160), GAP, id="perhaps other work"),
-        pytest.param(lambda: run(100), lambda: run(130, count=87), MEDIUM, id="few kernels more"),
-        pytest.param(lambda: run(100), lambda: run(130, count=89), GAP, id="a tenth more kernels"),
-        pytest.param(
-            lambda: run(100, tokens=9), lambda: run(130, count=160, tokens=9), HIGH, id="known work"
-        ),
-        pytest.param(lambda: run(100), lambda: renamed(run(130)), GAP, id="other kernels"),
-        pytest.param(lambda: run(10), lambda: with_other_kernels(100), MEDIUM, id="half of the kernels"),
-        pytest.param(lambda: run(10), lambda: with_other_kernels(101), GAP, id="less than half"),
-        pytest.param(lambda: None, lambda: run(130), GAP, id="no baseline"),
-        pytest.param(lambda: healthy(4), lambda: run(130), GAP, id="no kernels of the baseline"),
-        pytest.param(lambda: run(100), lambda: healthy(4), None, id="no kernels"),
+        (lambda: run(100), lambda: run(130), MEDIUM),  # slower
+        (lambda: run(100), lambda: run(105), None),  # 5 %
+        (lambda: run(100), lambda: run(105.1), MEDIUM),  # above 5 %
+        (lambda: run(100, tokens=9), lambda: run(110, tokens=9), MEDIUM),  # 10 %
+        (lambda: run(100, tokens=9), lambda: run(111, tokens=9), HIGH),  # above 10 %
+        (lambda: run(100), lambda: slower_on(2), None),  # two of four ranks are stragglers
+        (lambda: run(100), lambda: slower_on(3), MEDIUM),  # three of four ranks
+        (lambda: run(100), lambda: run(130, **SLOWED), None),  # slowed by collectives
+        (lambda: run(130, **SLOWED), lambda: run(130), MEDIUM),  # before it was slowed
+        (lambda: run(100, tokens=1_000), lambda: run(200, tokens=2_000), None),  # twice the work
+        (lambda: run(100), lambda: run(200, count=160), GAP),  # perhaps other work
+        (lambda: run(100), lambda: run(130, count=87), MEDIUM),  # few kernels more
+        (lambda: run(100), lambda: run(130, count=89), GAP),  # a tenth more kernels
+        (lambda: run(100, tokens=9), lambda: run(130, count=160, tokens=9), HIGH),  # known work
+        (lambda: run(100), lambda: renamed(run(130)), GAP),  # other kernels
+        (lambda: run(10), lambda: with_other_kernels(100), MEDIUM),  # half of the kernels
+        (lambda: run(10), lambda: with_other_kernels(101), GAP),  # less than half
+        (lambda: None, lambda: run(130), GAP),  # no baseline
+        (lambda: healthy(4), lambda: run(130), GAP),  # no kernels of the baseline
+        (lambda: run(100), lambda: healthy(4), None),  # no kernels
     ],
 )
 def test_thresholds(

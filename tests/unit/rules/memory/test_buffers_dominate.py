@@ -37,7 +37,9 @@ def in_parts(buffers: float, **mib: float) -> RunAnalysis:
 
 def saving(run: RunAnalysis, mib: int) -> RunAnalysis:
     """Sharding saves three times as much."""
-    return with_rank(run, state_bytes={Tenant.PARAMETERS: mib * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0})
+    return with_rank(
+        run, state_bytes={Tenant.PARAMETERS: mib * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0}
+    )
 
 
 def share(buffers: float, activations: float, **more: object) -> RunAnalysis:

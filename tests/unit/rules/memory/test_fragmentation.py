@@ -14,7 +14,9 @@ from zprof.rules.memory.fragmentation import fragmentation
 HIGH, LOW = Confidence.HIGH, Confidence.LOW
 
 
-def reserved(split: float, awaiting: float = 0, free: float = 0, *, of: float = 100, **more: int) -> RunAnalysis:
+def reserved(
+    split: float, awaiting: float = 0, free: float = 0, *, of: float = 100, **more: int
+) -> RunAnalysis:
     """MiB of split blocks, of blocks that await a stream, and of free segments, of what is reserved."""
     names = ("reserved_bytes", "split_bytes", "awaiting_free_bytes", "free_segments_bytes")
     sizes = {name: round(mib * MIB) for name, mib in zip(names, (of, split, awaiting, free), strict=True)}
@@ -50,7 +52,9 @@ def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "saving_mib"), [(lambda: reserved(20, 4, 9), (12, 24)), (unused, (0, 20))], ids=["split", "unused"]
+    ("run", "saving_mib"),
+    [(lambda: reserved(20, 4, 9), (12, 24)), (unused, (0, 20))],
+    ids=["split", "unused"],
 )
 def test_half_to_all_of_it_can_be_freed(run: Callable[[], RunAnalysis], saving_mib: tuple[int, int]) -> None:
     finding = found(fragmentation, run())

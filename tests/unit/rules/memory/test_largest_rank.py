@@ -49,7 +49,9 @@ def test_a_stage_saves_three_times_what_four_ranks_keep_of_its_states(stage: int
     assert saved_bytes(big(), sharding) == 3 * mib * MIB
 
 
-@pytest.mark.parametrize(("communication", "gradient", "wire"), [(4, 4, 4), (None, 4, 4), (None, 2, 2), (2, 4, 2)])
+@pytest.mark.parametrize(
+    ("communication", "gradient", "wire"), [(4, 4, 4), (None, 4, 4), (None, 2, 2), (2, 4, 2)]
+)
 def test_without_one_size_on_the_wire_the_larger_element_counts(
     communication: int | None, gradient: int, wire: int
 ) -> None:

@@ -18,7 +18,9 @@ GATHERED = Tenant.COMMUNICATION_BUFFERS
 NOTHING = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "temporary", "buffers"), 0)
 
 
-def stage(number: int | None, *, ranks: int = 4, facts: dict[str, int] | None = None, **held: float) -> RunAnalysis:
+def stage(
+    number: int | None, *, ranks: int = 4, facts: dict[str, int] | None = None, **held: float
+) -> RunAnalysis:
     """50 MiB beside the buffers, unless other sizes are stated."""
     return memory_run(tenants(**held), facts=replace(FACTS, stage=number, **(facts or {})), ranks=ranks)
 

@@ -43,18 +43,18 @@ def blocked(
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: blocked(MS // 5), None, id="2 % of the step"),
-        pytest.param(lambda: blocked(MS // 5 + 1), HIGH, id="more than 2 %"),
-        pytest.param(lambda: blocked(4 * MS, 0), None, id="nothing exposed"),
-        pytest.param(lambda: blocked(20 * MS, count=40), HIGH, id="a quarter of them"),
-        pytest.param(lambda: blocked(20 * MS, count=39), None, id="fewer"),
-        pytest.param(lambda: blocked(20 * MS, count=10, of=30), HIGH, id="ten"),
-        pytest.param(lambda: blocked(20 * MS, count=9, of=27), MEDIUM, id="nine"),
-        pytest.param(lambda: blocked(50_001, wall_ms=1), HIGH, id="more than 50 us"),
-        pytest.param(lambda: blocked(50_000, wall_ms=1), None, id="50 us"),
-        pytest.param(lambda: blocked(None), GAP, id="not known"),
-        pytest.param(lambda: without_collectives(blocked(2 * MS)), GAP, id="no collectives"),
-        pytest.param(lambda: blocked(2 * MS, device="cpu"), None, id="a CPU has no queue"),
+        (lambda: blocked(MS // 5), None),  # 2 % of the step
+        (lambda: blocked(MS // 5 + 1), HIGH),  # more than 2 %
+        (lambda: blocked(4 * MS, 0), None),  # nothing exposed
+        (lambda: blocked(20 * MS, count=40), HIGH),  # a quarter of them
+        (lambda: blocked(20 * MS, count=39), None),  # fewer
+        (lambda: blocked(20 * MS, count=10, of=30), HIGH),  # ten
+        (lambda: blocked(20 * MS, count=9, of=27), MEDIUM),  # nine
+        (lambda: blocked(50_001, wall_ms=1), HIGH),  # more than 50 us
+        (lambda: blocked(50_000, wall_ms=1), None),  # 50 us
+        (lambda: blocked(None), GAP),  # not known
+        (lambda: without_collectives(blocked(2 * MS)), GAP),  # no collectives
+        (lambda: blocked(2 * MS, device="cpu"), None),  # a CPU has no queue
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

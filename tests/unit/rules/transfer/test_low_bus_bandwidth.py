@@ -26,19 +26,15 @@ HIDDEN = Scenario(compute_ms=40)
 @pytest.mark.parametrize(
     ("plan", "baseline", "expected"),
     [
-        pytest.param(SLOW, FAST, HIGH, id="slow"),
-        pytest.param(
-            replace(EXPOSED, bytes_per_s=75e6), replace(EXPOSED, bytes_per_s=100e6), HIGH, id="75 %"
-        ),
-        pytest.param(
-            replace(EXPOSED, bytes_per_s=85e6), replace(EXPOSED, bytes_per_s=100e6), None, id="85 %"
-        ),
-        pytest.param(replace(HIDDEN, bytes_per_s=1e9), replace(HIDDEN, bytes_per_s=4e9), None, id="hidden"),
-        pytest.param(replace(FAST, delay_ms={1: 80}), FAST, None, id="a late rank"),
-        pytest.param(SLOW, None, GAP, id="nothing expected"),
-        pytest.param(SLOW, replace(FAST, unit_bytes=64 << 10), GAP, id="other sizes"),
-        pytest.param(SLOW, replace(FAST, stage=0), HIGH, id="another stage"),
-        pytest.param(Scenario(ranks=1), None, None, id="one rank"),
+        (SLOW, FAST, HIGH),  # slow
+        (replace(EXPOSED, bytes_per_s=75e6), replace(EXPOSED, bytes_per_s=100e6), HIGH),  # 75 %
+        (replace(EXPOSED, bytes_per_s=85e6), replace(EXPOSED, bytes_per_s=100e6), None),  # 85 %
+        (replace(HIDDEN, bytes_per_s=1e9), replace(HIDDEN, bytes_per_s=4e9), None),  # hidden
+        (replace(FAST, delay_ms={1: 80}), FAST, None),  # a late rank
+        (SLOW, None, GAP),  # nothing expected
+        (SLOW, replace(FAST, unit_bytes=64 << 10), GAP),  # other sizes
+        (SLOW, replace(FAST, stage=0), HIGH),  # another stage
+        (Scenario(ranks=1), None, None),  # one rank
     ],
 )
 def test_against_a_baseline(plan: Scenario, baseline: Scenario | None, expected: Answer) -> None:
@@ -77,15 +73,15 @@ def replicated(hosts: str = "") -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: two_shards(2_010 * US), HIGH, id="less than half of the other group"),
-        pytest.param(lambda: two_shards(2_000 * US), None, id="half"),
-        pytest.param(lambda: link_run(*shards("0,1", 3 * MS)), GAP, id="one group"),
+        (lambda: two_shards(2_010 * US), HIGH),  # less than half of the other group
+        (lambda: two_shards(2_000 * US), None),  # half
+        (lambda: link_run(*shards("0,1", 3 * MS)), GAP),  # one group
         # replicas compare with shards, and groups with each other, if both are within a host
-        pytest.param(replicated, GAP, id="replicas on unknown hosts"),
-        pytest.param(lambda: replicated("aaa"), HIGH, id="replicas on one host"),
-        pytest.param(lambda: two_shards(hosts="abcc"), GAP, id="between hosts"),
-        pytest.param(lambda: two_shards(hosts="aacc"), HIGH, id="each within a host"),
-        pytest.param(lambda: two_shards(hosts="aa"), GAP, id="one on unknown hosts"),
+        (replicated, GAP),  # replicas on unknown hosts
+        (lambda: replicated("aaa"), HIGH),  # replicas on one host
+        (lambda: two_shards(hosts="abcc"), GAP),  # between hosts
+        (lambda: two_shards(hosts="aacc"), HIGH),  # each within a host
+        (lambda: two_shards(hosts="aa"), GAP),  # one on unknown hosts
     ],
 )
 def test_against_other_groups(run: Callable[[], RunAnalysis], expected: Answer) -> None:
@@ -155,15 +151,15 @@ def alone() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("check", "run", "expected"),
     [
-        pytest.param(check_against(500e6), lambda: run_of(SLOW), HIGH, id="below"),
-        pytest.param(check_against(100e6), lambda: run_of(SLOW), None, id="enough"),
-        pytest.param(check_against(10e9), lambda: one_gather(0.3), MEDIUM, id="3 % of the step"),
-        pytest.param(check_against(10e9), lambda: one_gather(0.2999), None, id="less than 3 %"),
-        pytest.param(check_against(10e9), lambda: few(10), HIGH, id="ten messages"),
-        pytest.param(check_against(10e9), lambda: few(9), MEDIUM, id="nine messages"),
-        pytest.param(check_against(3e9), lambda: with_small(64), HIGH, id="a 64th"),
-        pytest.param(check_against(3e9), lambda: with_small(64.5), None, id="smaller than a 64th"),
-        pytest.param(check_against(10e9), alone, None, id="one rank"),
+        (check_against(500e6), lambda: run_of(SLOW), HIGH),  # below
+        (check_against(100e6), lambda: run_of(SLOW), None),  # enough
+        (check_against(10e9), lambda: one_gather(0.3), MEDIUM),  # 3 % of the step
+        (check_against(10e9), lambda: one_gather(0.2999), None),  # less than 3 %
+        (check_against(10e9), lambda: few(10), HIGH),  # ten messages
+        (check_against(10e9), lambda: few(9), MEDIUM),  # nine messages
+        (check_against(3e9), lambda: with_small(64), HIGH),  # a 64th
+        (check_against(3e9), lambda: with_small(64.5), None),  # smaller than a 64th
+        (check_against(10e9), alone, None),  # one rank
     ],
 )
 def test_against_a_stated_bandwidth(check: Check, run: Callable[[], RunAnalysis], expected: Answer) -> None:

@@ -87,52 +87,46 @@ def blind() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: run_of(LATE), HIGH, id="late"),
-        pytest.param(lambda: run_of(LATE, ranks=4), HIGH, id="four ranks"),
-        pytest.param(lambda: run_of(bytes_per_s=500e6), None, id="prefetched"),
-        pytest.param(lambda: run_of(bytes_per_s=60e6), None, id="prefetched on a slow link"),
-        pytest.param(lambda: run_of(LATE, stage=0), None, id="nothing gathered"),
-        pytest.param(lambda: run_of(LATE, ranks=1), None, id="one rank"),
-        pytest.param(lambda: in_groups_of_one(exactly()), None, id="groups of one"),
-        pytest.param(lambda: run_of(prefetch=False, compute_ms=0.0, noise_ms=0.01), None, id="no compute"),
-        pytest.param(lambda: run_of(prefetch=False, bytes_per_s=9e9), None, id="not worth it"),
-        pytest.param(lambda: run_of(LATE, units=1), None, id="one unit"),
-        pytest.param(lambda: run_of(LATE, units=2), HIGH, id="two units"),
-        pytest.param(lambda: of_units(3), HIGH, id="three gathers a step"),
-        pytest.param(lambda: of_units(2), None, id="two gathers a step"),
-        pytest.param(lambda: without_collectives(run_of(LATE)), GAP, id="no collectives"),
-        pytest.param(lambda: run_of(LATE, steps=3), HIGH, id="three steps"),
-        pytest.param(lambda: run_of(LATE, steps=2), MEDIUM, id="two steps"),
-        pytest.param(lambda: run_of(LATE, engine="fsdp2"), LOW, id="FSDP2 on a CPU waits anyway"),
-        pytest.param(lambda: on_device(run_of(LATE, engine="fsdp2")), HIGH, id="FSDP2 on a device"),
-        pytest.param(blind, MEDIUM, id="kernels alone"),
+        (lambda: run_of(LATE), HIGH),  # late
+        (lambda: run_of(LATE, ranks=4), HIGH),  # four ranks
+        (lambda: run_of(bytes_per_s=500e6), None),  # prefetched
+        (lambda: run_of(bytes_per_s=60e6), None),  # prefetched on a slow link
+        (lambda: run_of(LATE, stage=0), None),  # nothing gathered
+        (lambda: run_of(LATE, ranks=1), None),  # one rank
+        (lambda: in_groups_of_one(exactly()), None),  # groups of one
+        (lambda: run_of(prefetch=False, compute_ms=0.0, noise_ms=0.01), None),  # no compute
+        (lambda: run_of(prefetch=False, bytes_per_s=9e9), None),  # not worth it
+        (lambda: run_of(LATE, units=1), None),  # one unit
+        (lambda: run_of(LATE, units=2), HIGH),  # two units
+        (lambda: of_units(3), HIGH),  # three gathers a step
+        (lambda: of_units(2), None),  # two gathers a step
+        (lambda: without_collectives(run_of(LATE)), GAP),  # no collectives
+        (lambda: run_of(LATE, steps=3), HIGH),  # three steps
+        (lambda: run_of(LATE, steps=2), MEDIUM),  # two steps
+        (lambda: run_of(LATE, engine="fsdp2"), LOW),  # FSDP2 on a CPU waits anyway
+        (lambda: on_device(run_of(LATE, engine="fsdp2")), HIGH),  # FSDP2 on a device
+        (blind, MEDIUM),  # kernels alone
         # a tenth of a gather: hidden it hides nothing; free it is not worth hiding under; kept it is held
-        pytest.param(lambda: exactly(hidden_ns=MS), HIGH, id="10 % hidden"),
-        pytest.param(lambda: exactly(hidden_ns=MS + 1), None, id="more hidden"),
-        pytest.param(lambda: exactly(free_compute_ns=MS + 1), HIGH, id="more than 10 % free"),
-        pytest.param(lambda: exactly(free_compute_ns=MS), None, id="10 % free"),
-        pytest.param(lambda: exactly(blocked_ns=MS - 1), HIGH, id="kept less than 10 %"),
-        pytest.param(lambda: exactly(blocked_ns=MS), None, id="kept 10 %"),
-        pytest.param(
-            lambda: exactly(launch_start_ns=exactly().collectives["start_ns"] - MS),
-            None,
-            id="launched in time",
-        ),
-        pytest.param(
-            lambda: on_device(exactly(blocked_ns=MS), "cpu"), HIGH, id="the host's own time on a CPU"
-        ),
-        pytest.param(lambda: short(49_999), HIGH, id="kept less than 50 us"),
-        pytest.param(lambda: short(50_000), None, id="kept 50 us"),
+        (lambda: exactly(hidden_ns=MS), HIGH),  # 10 % hidden
+        (lambda: exactly(hidden_ns=MS + 1), None),  # more hidden
+        (lambda: exactly(free_compute_ns=MS + 1), HIGH),  # more than 10 % free
+        (lambda: exactly(free_compute_ns=MS), None),  # 10 % free
+        (lambda: exactly(blocked_ns=MS - 1), HIGH),  # kept less than 10 %
+        (lambda: exactly(blocked_ns=MS), None),  # kept 10 %
+        (lambda: exactly(launch_start_ns=exactly().collectives["start_ns"] - MS), None),  # launched in time
+        (lambda: on_device(exactly(blocked_ns=MS), "cpu"), HIGH),  # the host's own time on a CPU
+        (lambda: short(49_999), HIGH),  # kept less than 50 us
+        (lambda: short(50_000), None),  # kept 50 us
         # a third and a half of them
-        pytest.param(lambda: of_180(59), LOW, id="less than a third late"),
-        pytest.param(lambda: of_180(60), MEDIUM, id="a third late"),
-        pytest.param(lambda: of_180(89), MEDIUM, id="less than half late"),
-        pytest.param(lambda: of_180(90), HIGH, id="half late"),
-        pytest.param(lambda: half("launch_start_ns", None), MEDIUM, id="half of the launches known"),
-        pytest.param(lambda: half("matched", False), MEDIUM, id="half matched"),
+        (lambda: of_180(59), LOW),  # less than a third late
+        (lambda: of_180(60), MEDIUM),  # a third late
+        (lambda: of_180(89), MEDIUM),  # less than half late
+        (lambda: of_180(90), HIGH),  # half late
+        (lambda: half("launch_start_ns", None), MEDIUM),  # half of the launches known
+        (lambda: half("matched", False), MEDIUM),  # half matched
         # 30 % of the transfer
-        pytest.param(lambda: exactly(exposed_transfer_ns=3 * MS), HIGH, id="30 % exposed"),
-        pytest.param(lambda: exactly(exposed_transfer_ns=3 * MS - 1), None, id="less exposed"),
+        (lambda: exactly(exposed_transfer_ns=3 * MS), HIGH),  # 30 % exposed
+        (lambda: exactly(exposed_transfer_ns=3 * MS - 1), None),  # less exposed
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
@@ -158,14 +152,9 @@ def test_the_saving_holds_what_prefetch_wins(plan: Scenario) -> None:
 @pytest.mark.parametrize(
     ("plan", "steps", "limit_ms"),
     [
-        pytest.param(replace(LATE, bytes_per_s=60e6), {}, 6 * 3 * 12 * 1.1, id="free compute"),
-        pytest.param(
-            replace(LATE, compute_ms=3),
-            {"compute_ns": 600 * MS},
-            (6 * 3 * 3 + 6) * 1.15 * 1.1,
-            id="before it",
-        ),
-        pytest.param(LATE, {"compute_ns": 30 * MS, "overlapped_ns": 0}, 30, id="idle time hides nothing"),
+        (replace(LATE, bytes_per_s=60e6), {}, 6 * 3 * 12 * 1.1),  # free compute
+        (replace(LATE, compute_ms=3), {"compute_ns": 600 * MS}, (6 * 3 * 3 + 6) * 1.15 * 1.1),  # before it
+        (LATE, {"compute_ns": 30 * MS, "overlapped_ns": 0}, 30),  # idle time hides nothing
     ],
 )
 def test_the_saving_stays_below_the_compute_that_can_hide_it(

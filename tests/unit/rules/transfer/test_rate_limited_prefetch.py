@@ -61,31 +61,28 @@ def without_launches() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: held(20), HIGH, id="held"),
-        pytest.param(lambda: held(20, plan=Scenario(steps=2)), MEDIUM, id="two steps"),
-        pytest.param(lambda: held(2), HIGH, id="2 % of the step"),
-        pytest.param(lambda: held(1.99), None, id="less than 2 %"),
-        pytest.param(lambda: held(0), None, id="costs nothing"),
-        pytest.param(lambda: in_groups_of_one(held(20)), None, id="groups of one"),
-        pytest.param(lambda: run_of(THREE), None, id="healthy"),
-        pytest.param(lambda: run_of(stage=0), None, id="replicated"),
-        pytest.param(lambda: run_of(ranks=1), None, id="one rank"),
-        pytest.param(lambda: without_collectives(run_of(THREE)), GAP, id="no collectives"),
-        pytest.param(without_launches, GAP, id="no launches"),
-        pytest.param(shallow, LOW, id="shallow"),
-        pytest.param(lambda: shallow(hidden_ns=MS), None, id="hides a tenth: that is no_prefetch"),
-        pytest.param(lambda: shallow(hidden_ns=1_200_000), LOW, id="hides more than a tenth"),
-        pytest.param(lambda: shallow(exposed_transfer_ns=0), None, id="nothing exposed"),
-        pytest.param(lambda: shallow(dependency_ns=0, launch_start_ns=0), None, id="launched late"),
-        pytest.param(
-            lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives["start_ns"]),
-            None,
-            id="waited for no compute",
-        ),
-        pytest.param(lambda: shallow(dependency_ns=MS - 49_999), LOW, id="49 us late"),
-        pytest.param(lambda: shallow(dependency_ns=MS - 50_000), None, id="50 us late"),
-        pytest.param(lambda: shallow(blocked_ns=49_999), LOW, id="blocked for 49 us"),
-        pytest.param(lambda: shallow(blocked_ns=50_000), None, id="blocked for 50 us"),
+        (lambda: held(20), HIGH),  # held
+        (lambda: held(20, plan=Scenario(steps=2)), MEDIUM),  # two steps
+        (lambda: held(2), HIGH),  # 2 % of the step
+        (lambda: held(1.99), None),  # less than 2 %
+        (lambda: held(0), None),  # costs nothing
+        (lambda: in_groups_of_one(held(20)), None),  # groups of one
+        (lambda: run_of(THREE), None),  # healthy
+        (lambda: run_of(stage=0), None),  # replicated
+        (lambda: run_of(ranks=1), None),  # one rank
+        (lambda: without_collectives(run_of(THREE)), GAP),  # no collectives
+        (without_launches, GAP),  # no launches
+        (shallow, LOW),  # shallow
+        (lambda: shallow(hidden_ns=MS), None),  # hides a tenth: that is no_prefetch
+        (lambda: shallow(hidden_ns=1_200_000), LOW),  # hides more than a tenth
+        (lambda: shallow(exposed_transfer_ns=0), None),  # nothing exposed
+        (lambda: shallow(dependency_ns=0, launch_start_ns=0), None),  # launched late
+        # waited for no compute
+        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives["start_ns"]), None),
+        (lambda: shallow(dependency_ns=MS - 49_999), LOW),  # 49 us late
+        (lambda: shallow(dependency_ns=MS - 50_000), None),  # 50 us late
+        (lambda: shallow(blocked_ns=49_999), LOW),  # blocked for 49 us
+        (lambda: shallow(blocked_ns=50_000), None),  # blocked for 50 us
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

@@ -57,26 +57,26 @@ A_QUARTER = (*over_hosts(shows=0.25), within(100_000))  # of 18 messages of 4 ms
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(run, MEDIUM, id="over two hosts"),
-        pytest.param(lambda: run(hosts="aaaa"), None, id="one host"),
-        pytest.param(lambda: run(hosts="abcd"), None, id="a host for each rank"),
-        pytest.param(lambda: run(hosts="aaab"), None, id="uneven"),
-        pytest.param(lambda: run(hosts="aab"), GAP, id="a host unknown"),
-        pytest.param(lambda: run(hosts=""), GAP, id="hosts unknown"),
-        pytest.param(lambda: run(*over_hosts(shows=0.01), hosts=""), None, id="hidden"),
-        pytest.param(lambda: run(*A_QUARTER, wall_ms=360), None, id="5 % of the step"),
-        pytest.param(lambda: run(*A_QUARTER, wall_ms=359), HIGH, id="more than 5 %"),
+        (run, MEDIUM),  # over two hosts
+        (lambda: run(hosts="aaaa"), None),  # one host
+        (lambda: run(hosts="abcd"), None),  # a host for each rank
+        (lambda: run(hosts="aaab"), None),  # uneven
+        (lambda: run(hosts="aab"), GAP),  # a host unknown
+        (lambda: run(hosts=""), GAP),  # hosts unknown
+        (lambda: run(*over_hosts(shows=0.01), hosts=""), None),  # hidden
+        (lambda: run(*A_QUARTER, wall_ms=360), None),  # 5 % of the step
+        (lambda: run(*A_QUARTER, wall_ms=359), HIGH),  # more than 5 %
         # 20 GB/s carry 32 MiB over four ranks in 1.258 ms
-        pytest.param(lambda: run(*over_hosts(1_250_000, shows=1.0)), None, id="as fast as inside a host"),
-        pytest.param(lambda: run(*over_hosts(1_270_000, shows=1.0)), MEDIUM, id="slower than inside"),
+        (lambda: run(*over_hosts(1_250_000, shows=1.0)), None),  # as fast as inside a host
+        (lambda: run(*over_hosts(1_270_000, shows=1.0)), MEDIUM),  # slower than inside
         # three quarters of 32 MiB in 4 ms against 24 MiB in 2 ms
-        pytest.param(lambda: run(*over_hosts(), within(2 * MS, 24 * MIB)), None, id="half of inside"),
-        pytest.param(lambda: run(*over_hosts(), within(2 * MS - 1000, 24 * MIB)), HIGH, id="less than half"),
-        pytest.param(lambda: run(REPLICATED, norm(20_000, ALL)), None, id="replicas"),
-        pytest.param(lambda: few_gathers(10), HIGH, id="ten messages"),
-        pytest.param(lambda: few_gathers(9), MEDIUM, id="nine messages"),
-        pytest.param(lambda: without_collectives(run()), GAP, id="no collectives"),
-        pytest.param(lambda: alone(run()), None, id="one rank"),
+        (lambda: run(*over_hosts(), within(2 * MS, 24 * MIB)), None),  # half of inside
+        (lambda: run(*over_hosts(), within(2 * MS - 1000, 24 * MIB)), HIGH),  # less than half
+        (lambda: run(REPLICATED, norm(20_000, ALL)), None),  # replicas
+        (lambda: few_gathers(10), HIGH),  # ten messages
+        (lambda: few_gathers(9), MEDIUM),  # nine messages
+        (lambda: without_collectives(run()), GAP),  # no collectives
+        (lambda: alone(run()), None),  # one rank
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

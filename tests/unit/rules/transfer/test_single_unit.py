@@ -42,37 +42,32 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(run, HIGH, id="one unit"),
-        pytest.param(lambda: run(same(2, 0.1, 1.0), REDUCE), HIGH, id="gathered twice"),
-        pytest.param(lambda: run(same(3, 0.1, 1.0), REDUCE), None, id="gathered three times"),
-        pytest.param(
-            lambda: run(replace(MODEL, begins_ns=0), head(200 * MIB, begins_ns=30 * MS), REDUCE), None, id="two units"
-        ),
-        pytest.param(
-            lambda: run(replace(MODEL, begins_ns=0), head(199 * MIB, begins_ns=30 * MS), REDUCE), HIGH, id="one is larger"
-        ),
-        pytest.param(lambda: run(same(2, 0.0, 0.80), REDUCE), None, id="80 % of the first exposed"),
-        pytest.param(lambda: run(same(2, 0.0, 0.81), REDUCE), HIGH, id="more than 80 %"),
-        pytest.param(lambda: run(head(100 * MIB, shows=0.0), MODEL, REDUCE), None, id="a large first one hides"),
-        pytest.param(lambda: run(head(99 * MIB, shows=0.0), MODEL, REDUCE), HIGH, id="a small first one hides"),
+        (run, HIGH),  # one unit
+        (lambda: run(same(2, 0.1, 1.0), REDUCE), HIGH),  # gathered twice
+        (lambda: run(same(3, 0.1, 1.0), REDUCE), None),  # gathered three times
+        # two units
+        (lambda: run(replace(MODEL, begins_ns=0), head(200 * MIB, begins_ns=30 * MS), REDUCE), None),
+        # one is larger
+        (lambda: run(replace(MODEL, begins_ns=0), head(199 * MIB, begins_ns=30 * MS), REDUCE), HIGH),
+        (lambda: run(same(2, 0.0, 0.80), REDUCE), None),  # 80 % of the first exposed
+        (lambda: run(same(2, 0.0, 0.81), REDUCE), HIGH),  # more than 80 %
+        (lambda: run(head(100 * MIB, shows=0.0), MODEL, REDUCE), None),  # a large first one hides
+        (lambda: run(head(99 * MIB, shows=0.0), MODEL, REDUCE), HIGH),  # a small first one hides
         # gradients in one bucket; of the usual size they are a note
-        pytest.param(lambda: run(REDUCE), HIGH, id="one bucket"),
-        pytest.param(lambda: run(replace(REDUCE, shows=0.5)), None, id="a hidden bucket"),
-        pytest.param(lambda: run(replace(REDUCE, bytes=22 * MIB, begins_ns=30 * MS), REDUCE), HIGH, id="a tenth more"),
-        pytest.param(lambda: run(replace(REDUCE, bytes=23 * MIB, begins_ns=30 * MS), REDUCE), None, id="two buckets"),
-        pytest.param(lambda: run(replace(REDUCE, bytes=25 * MIB)), LOW, id="a usual bucket"),
-        pytest.param(lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), HIGH, id="a larger bucket"),
+        (lambda: run(REDUCE), HIGH),  # one bucket
+        (lambda: run(replace(REDUCE, shows=0.5)), None),  # a hidden bucket
+        (lambda: run(replace(REDUCE, bytes=22 * MIB, begins_ns=30 * MS), REDUCE), HIGH),  # a tenth more
+        (lambda: run(replace(REDUCE, bytes=23 * MIB, begins_ns=30 * MS), REDUCE), None),  # two buckets
+        (lambda: run(replace(REDUCE, bytes=25 * MIB)), LOW),  # a usual bucket
+        (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), HIGH),  # a larger bucket
         # stages 1 and 2 gather once, after the reductions
-        pytest.param(
-            lambda: run(replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)),
-            None,
-            id="after the update",
-        ),
-        pytest.param(lambda: first_steps(3), HIGH, id="three steps"),
-        pytest.param(lambda: first_steps(2), MEDIUM, id="two steps"),
-        pytest.param(lambda: without_collectives(run()), GAP, id="no collectives"),
-        pytest.param(lambda: alone(run()), None, id="one rank"),
-        pytest.param(lambda: alone(without_collectives(run())), None, id="one rank without collectives"),
+        # after the update
+        (lambda: run(replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)), None),
+        (lambda: first_steps(3), HIGH),  # three steps
+        (lambda: first_steps(2), MEDIUM),  # two steps
+        (lambda: without_collectives(run()), GAP),  # no collectives
+        (lambda: alone(run()), None),  # one rank
+        (lambda: alone(without_collectives(run())), None),  # one rank without collectives
     ],
 )  # fmt: skip
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

@@ -82,32 +82,32 @@ def alone(analysis: RunAnalysis) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: run(400, 800), set(), id="half latency"),
-        pytest.param(lambda: run(401, 800), {LATENCY}, id="more than half"),
+        (lambda: run(400, 800), set()),  # half latency
+        (lambda: run(401, 800), {LATENCY}),  # more than half
         # larger messages must win 3 %: the first gather and the last reduction stay
-        pytest.param(lambda: run(450, 500, shown_ms=3.8), set(), id="wins less than 3 %"),
-        pytest.param(lambda: run(450, 500, shown_ms=4.1), {LATENCY}, id="wins 3 %"),
+        (lambda: run(450, 500, shown_ms=3.8), set()),  # wins less than 3 %
+        (lambda: run(450, 500, shown_ms=4.1), {LATENCY}),  # wins 3 %
         # an ordinary latency, or more than three units per block, are the fault of the units
-        pytest.param(lambda: run(200, 250), {UNITS}, id="200 us"),
-        pytest.param(lambda: run(201, 251), {LATENCY}, id="more than 200 us"),
-        pytest.param(lambda: run(900, 950, units=THREE), {LATENCY}, id="three units per block"),
-        pytest.param(lambda: run(900, 950, units=PARTS), {UNITS}, id="four units per block"),
-        pytest.param(lambda: run(900, 950, units=[]), {LATENCY}, id="nameless"),
-        pytest.param(lambda: run(150, 200, units=[]), {UNITS}, id="nameless and ordinary"),
-        pytest.param(lambda: link_run(reduces(48, MIB, 200 * US), norm(150 * US)), {LATENCY}, id="buckets"),
-        pytest.param(lambda: hidden_launches("cuda"), set(), id="launches of a device"),
-        pytest.param(lambda: hidden_launches("cpu"), {UNITS}, id="launches of a CPU"),
+        (lambda: run(200, 250), {UNITS}),  # 200 us
+        (lambda: run(201, 251), {LATENCY}),  # more than 200 us
+        (lambda: run(900, 950, units=THREE), {LATENCY}),  # three units per block
+        (lambda: run(900, 950, units=PARTS), {UNITS}),  # four units per block
+        (lambda: run(900, 950, units=[]), {LATENCY}),  # nameless
+        (lambda: run(150, 200, units=[]), {UNITS}),  # nameless and ordinary
+        (lambda: link_run(reduces(48, MIB, 200 * US), norm(150 * US)), {LATENCY}),  # buckets
+        (lambda: hidden_launches("cuda"), set()),  # launches of a device
+        (lambda: hidden_launches("cpu"), {UNITS}),  # launches of a CPU
         # what tells the latency
-        pytest.param(lambda: run(10, 500), set(), id="tiny messages are quick"),
-        pytest.param(fitted, {LATENCY}, id="fit"),
-        pytest.param(lambda: fitted(messages=7), set(), id="fit of seven messages"),
-        pytest.param(lambda: fitted(residual_ratio=0.21), set(), id="fit that misses"),
-        pytest.param(lambda: fitted(group="2,3"), set(), id="fit of another group"),
+        (lambda: run(10, 500), set()),  # tiny messages are quick
+        (fitted, {LATENCY}),  # fit
+        (lambda: fitted(messages=7), set()),  # fit of seven messages
+        (lambda: fitted(residual_ratio=0.21), set()),  # fit that misses
+        (lambda: fitted(group="2,3"), set()),  # fit of another group
         pytest.param(lambda: norm_in("0,1#default_pg"), {LATENCY}, id="norm in a group of the same ranks"),
-        pytest.param(lambda: norm_in("4,5"), set(), id="norm in a group of other ranks"),
-        pytest.param(lambda: with_tiny(4 * MIB // 64), {LATENCY}, id="a 64th is tiny"),
-        pytest.param(lambda: with_tiny(4 * MIB // 64 + 1), set(), id="more is not"),
-        pytest.param(lambda: alone(run(400, 500)), set(), id="one rank"),
+        (lambda: norm_in("4,5"), set()),  # norm in a group of other ranks
+        (lambda: with_tiny(4 * MIB // 64), {LATENCY}),  # a 64th is tiny
+        (lambda: with_tiny(4 * MIB // 64 + 1), set()),  # more is not
+        (lambda: alone(run(400, 500)), set()),  # one rank
     ],
 )
 def test_whether_and_whose_fault_it_is(run: Callable[[], RunAnalysis], expected: set[Cause]) -> None:
@@ -184,19 +184,17 @@ def quick(each_us: int, count: int = 4, units: list[str] | None = None) -> Small
 @pytest.mark.parametrize(
     ("small", "confidence"),
     [
-        pytest.param(seen, HIGH, id="met"),
-        pytest.param(
-            lambda: seen(reduces(48, MIB, MS), compute_ns=900 * MS), MEDIUM, id="compute would hide it"
-        ),
-        pytest.param(lambda: missing(0.5), HIGH, id="misses half"),
-        pytest.param(lambda: missing(0.51), MEDIUM, id="misses more"),
-        pytest.param(lambda: few(10), HIGH, id="ten messages"),
-        pytest.param(lambda: few(9), MEDIUM, id="nine messages"),
-        pytest.param(lambda: quick(450), HIGH, id="half of the latency"),
-        pytest.param(lambda: quick(449), LOW, id="quicker"),
-        pytest.param(lambda: quick(449, units=BLOCKS), LOW, id="quicker, of blocks"),
-        pytest.param(lambda: quick(449, units=PARTS), HIGH, id="quicker, of parts of blocks"),
-        pytest.param(lambda: quick(449, count=3), HIGH, id="fewer than one in ten"),
+        (seen, HIGH),  # met
+        (lambda: seen(reduces(48, MIB, MS), compute_ns=900 * MS), MEDIUM),  # compute would hide it
+        (lambda: missing(0.5), HIGH),  # misses half
+        (lambda: missing(0.51), MEDIUM),  # misses more
+        (lambda: few(10), HIGH),  # ten messages
+        (lambda: few(9), MEDIUM),  # nine messages
+        (lambda: quick(450), HIGH),  # half of the latency
+        (lambda: quick(449), LOW),  # quicker
+        (lambda: quick(449, units=BLOCKS), LOW),  # quicker, of blocks
+        (lambda: quick(449, units=PARTS), HIGH),  # quicker, of parts of blocks
+        (lambda: quick(449, count=3), HIGH),  # fewer than one in ten
     ],
 )
 def test_confidence(small: Callable[[], SmallMessages], confidence: Confidence) -> None:

@@ -73,28 +73,23 @@ def partly_reduced_in_half(share: float) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "reduce", "gather"),
     [
-        pytest.param(lambda: job(HALF, FULL), HIGH, None, id="gathered in half"),
-        pytest.param(lambda: job("float8_e4m3fn", FULL), HIGH, None, id="gathered in a byte"),
-        pytest.param(lambda: job(FULL, HALF), None, HIGH, id="reduced in half"),
-        pytest.param(lambda: job(FULL, FULL), GAP, GAP, id="a CPU program that states nothing"),
-        pytest.param(lambda: job(HALF, HALF), None, None, id="both in half"),
-        pytest.param(lambda: partly_reduced_in_half(0.45), None, None, id="less than half of the bytes"),
-        pytest.param(lambda: partly_reduced_in_half(0.55), HIGH, None, id="more than half of the bytes"),
-        pytest.param(lambda: autocast(51, 49), MEDIUM, HIGH, id="kernels in half"),
-        pytest.param(lambda: autocast(49, 51), None, None, id="kernels in full"),
-        pytest.param(lambda: computing(job(FULL, HALF), full=10), None, None, id="compressed gradients"),
-        pytest.param(lambda: job(FULL, FULL, stage=0), GAP, None, id="replicated"),
-        pytest.param(
-            lambda: job(FULL, FULL, stage=0, communication_bytes=2, reduction_bytes=4),
-            HIGH,
-            None,
-            id="stated",
-        ),
-        pytest.param(lambda: job(FULL, FULL, parameter_bytes=2), MEDIUM, MEDIUM, id="stated parameters"),
-        pytest.param(lambda: run_of(bytes_per_s=120e6), None, None, id="the reference engine"),
-        pytest.param(lambda: run_of(bytes_per_s=120e6, stage=0), None, None, id="the engine replicated"),
-        pytest.param(lambda: without_collectives(job(HALF, FULL)), GAP, GAP, id="no collectives"),
-        pytest.param(lambda: run_of(ranks=1), None, None, id="one rank"),
+        (lambda: job(HALF, FULL), HIGH, None),  # gathered in half
+        (lambda: job("float8_e4m3fn", FULL), HIGH, None),  # gathered in a byte
+        (lambda: job(FULL, HALF), None, HIGH),  # reduced in half
+        (lambda: job(FULL, FULL), None, GAP),  # a CPU program that states nothing
+        (lambda: job(HALF, HALF), None, None),  # both in half
+        (lambda: partly_reduced_in_half(0.45), None, None),  # less than half of the bytes
+        (lambda: partly_reduced_in_half(0.55), HIGH, None),  # more than half of the bytes
+        (lambda: autocast(51, 49), MEDIUM, HIGH),  # kernels in half
+        (lambda: autocast(49, 51), None, None),  # kernels in full
+        (lambda: computing(job(FULL, HALF), full=10), None, None),  # compressed gradients
+        (lambda: job(FULL, FULL, stage=0), GAP, None),  # replicated
+        (lambda: job(FULL, FULL, stage=0, communication_bytes=2, reduction_bytes=4), HIGH, None),  # stated
+        (lambda: job(FULL, FULL, parameter_bytes=2), None, MEDIUM),  # stated parameters
+        (lambda: run_of(bytes_per_s=120e6), None, None),  # the reference engine
+        (lambda: run_of(bytes_per_s=120e6, stage=0), None, None),  # the engine replicated
+        (lambda: without_collectives(job(HALF, FULL)), GAP, GAP),  # no collectives
+        (lambda: run_of(ranks=1), None, None),  # one rank
     ],
 )
 def test_what_proves_that_two_bytes_would_do(
@@ -163,10 +158,10 @@ def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("rows", "halved", "saving_ms"),
     [
-        pytest.param([(0, 10, 10)], 1, (3.75, 5), id="all exposed"),
-        pytest.param([(0, 10, 2)], 1, (1.5, 2), id="no more than shows"),
-        pytest.param([(0, 6, 4), (40, 6, 4)], 2, (4.5, 6), id="at most half of the transfer"),
-        pytest.param([(0, 10, 2), (40, 10, 10)], 1, (1.5, 2.3), id="a little more than the replay wins"),
+        ([(0, 10, 10)], 1, (3.75, 5)),  # all exposed
+        ([(0, 10, 2)], 1, (1.5, 2)),  # no more than shows
+        ([(0, 6, 4), (40, 6, 4)], 2, (4.5, 6)),  # at most half of the transfer
+        ([(0, 10, 2), (40, 10, 10)], 1, (1.5, 2.3)),  # a little more than the replay wins
     ],
 )
 def test_half_of_the_bytes_saves(

@@ -61,33 +61,27 @@ NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", e
 @pytest.mark.parametrize(
     ("moves", "causes"),
     [
-        pytest.param([*forward(), *backward()], set(), id="hidden"),
-        pytest.param([*forward(), *backward(), *forward(1), *backward(1)], set(), id="two micro-batches"),
-        pytest.param([*forward(), *backward(times=2)], set(), id="hidden recomputation"),
-        pytest.param([*forward(exposed_ms=4.0), *backward()], set(), id="the first gather is needed"),
-        pytest.param(REPEATED, {RESHARDED}, id="after the forward"),
-        pytest.param(LAST, {LAST_UNIT}, id="of the last unit"),
-        pytest.param(
+        ([*forward(), *backward()], set()),  # hidden
+        ([*forward(), *backward(), *forward(1), *backward(1)], set()),  # two micro-batches
+        ([*forward(), *backward(times=2)], set()),  # hidden recomputation
+        ([*forward(exposed_ms=4.0), *backward()], set()),  # the first gather is needed
+        (REPEATED, {RESHARDED}),  # after the forward
+        (LAST, {LAST_UNIT}),  # of the last unit
+        # in each micro-batch
+        (
             [*forward(), *backward(), *forward(1, 3.0), *backward(1, 3.0, last_ms=3.0)],
             {Cause.ACCUMULATION_REGATHERS},
-            id="in each micro-batch",
         ),
-        pytest.param(
+        # for recomputation
+        (
             [*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)],
             {RESHARDED, LAST_UNIT, Cause.CHECKPOINT_REGATHERS},
-            id="for recomputation",
         ),
-        pytest.param(
-            [*forward(), gather("c", 0, "backward", 3.0, between_ms=20.0), *backward()[1:]],
-            {RESHARDED},
-            id="a last unit with a third of the forward between",
-        ),
-        pytest.param(
-            [gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)],
-            {RESHARDED},
-            id="a single unit",
-        ),
-        pytest.param([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}, id="some unknown"),
+        # a last unit with a third of the forward between
+        ([*forward(), gather("c", 0, "backward", 3.0, between_ms=20.0), *backward()[1:]], {RESHARDED}),
+        # a single unit
+        ([gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)], {RESHARDED}),
+        ([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}),  # some unknown
     ],
 )
 def test_each_gather_has_one_rule(moves: list[Move], causes: set[Cause]) -> None:
@@ -152,7 +146,7 @@ def test_the_saving_is_around_the_exposed_time() -> None:
 def test_counts_are_evidence() -> None:
     """The backward of the first micro-batch gathers again because its forward dropped the units: ZP413."""
     finding = found(accumulation_regathers, analysis_with(SECOND))
-    assert values(finding, "count")[:3] == [12, 6, 2]
+    assert values(finding, "count") == [2, 3, 12, 6]
 
 
 def test_a_step_that_lost_the_last_unit_has_no_other_as_its_last() -> None:

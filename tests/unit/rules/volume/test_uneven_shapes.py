@@ -60,31 +60,27 @@ def other_model(size: float) -> RunAnalysis:
     ("run", "baseline", "expected"),
     [
         # 1 % of what travels is padding
-        pytest.param(lambda: copying(job(ELEMENTS / 1.008), 9, 9), None, None, id="0.8 % padding"),
-        pytest.param(lambda: copying(job(ELEMENTS / 1.012), 9, 9), None, HIGH, id="1.2 % padding"),
-        pytest.param(lambda: copying(job(ELEMENTS / 1.95), 9, 9), None, HIGH, id="95 % padding"),
+        (lambda: copying(job(ELEMENTS / 1.008), 9, 9), None, None),  # 0.8 % padding
+        (lambda: copying(job(ELEMENTS / 1.012), 9, 9), None, HIGH),  # 1.2 % padding
+        (lambda: copying(job(ELEMENTS / 1.95), 9, 9), None, HIGH),  # 95 % padding
         # a baseline of the same model, whatever its stage
-        pytest.param(lambda: copying(job(), 9), lambda: other_model(1.1), MEDIUM, id="baseline"),
-        pytest.param(lambda: copying(job(), 9), lambda: other_model(1.0), None, id="no padding"),
-        pytest.param(lambda: copying(job(), 9), lambda: other_model(1.6), GAP, id="another model"),
-        pytest.param(lambda: job(plan=SLOW), lambda: other_model(1.3), None, id="nothing pads"),
+        (lambda: copying(job(), 9), lambda: other_model(1.1), MEDIUM),  # baseline
+        (lambda: copying(job(), 9), lambda: other_model(1.0), None),  # no padding
+        (lambda: copying(job(), 9), lambda: other_model(1.6), GAP),  # another model
+        (lambda: job(plan=SLOW), lambda: other_model(1.3), None),  # nothing pads
         # reductions of each micro-batch are no padding
-        pytest.param(
-            lambda: copying(job(ELEMENTS / 4, micro_batches=4), 9, 9), None, None, id="micro-batches"
-        ),
-        pytest.param(
-            lambda: copying(job(ELEMENTS / 4 / 1.1, micro_batches=4), 9, 9), None, HIGH, id="padded as well"
-        ),
+        (lambda: copying(job(ELEMENTS / 4, micro_batches=4), 9, 9), None, None),  # micro-batches
+        (lambda: copying(job(ELEMENTS / 4 / 1.1, micro_batches=4), 9, 9), None, HIGH),  # padded as well
         # per byte three times a plain copy, of twice the bytes
-        pytest.param(lambda: copying(job(), 9, 6.2), None, GAP, id="2.9 times a copy"),
-        pytest.param(lambda: copying(job(), 9, 6), None, MEDIUM, id="3 times a copy"),
-        pytest.param(lambda: with_walls(copying(job(), 2, 1)), None, MEDIUM, id="2 % of the step"),
-        pytest.param(lambda: with_walls(copying(job(), 1.99, 0.9)), None, None, id="below 2 %"),
+        (lambda: copying(job(), 9, 6.2), None, GAP),  # 2.9 times a copy
+        (lambda: copying(job(), 9, 6), None, MEDIUM),  # 3 times a copy
+        (lambda: with_walls(copying(job(), 2, 1)), None, MEDIUM),  # 2 % of the step
+        (lambda: with_walls(copying(job(), 1.99, 0.9)), None, None),  # below 2 %
         # on a CPU padding touches new memory
-        pytest.param(lambda: copying(job(device="cpu"), 20, 1), None, GAP, id="cpu"),
-        pytest.param(lambda: copying(job(ELEMENTS, device="cpu"), 20, 1), None, None, id="cpu, no padding"),
-        pytest.param(job, None, None, id="nothing known"),
-        pytest.param(lambda: run_of(ranks=1), None, None, id="one rank"),
+        (lambda: copying(job(device="cpu"), 20, 1), None, GAP),  # cpu
+        (lambda: copying(job(ELEMENTS, device="cpu"), 20, 1), None, None),  # cpu, no padding
+        (job, None, None),  # nothing known
+        (lambda: run_of(ranks=1), None, None),  # one rank
     ],
 )
 def test_padding(
@@ -188,26 +184,22 @@ def told_by_kernels(
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: longer(1.1, held=(1000, 2000, 1000)), HIGH, id="a tenth more compute"),
-        pytest.param(lambda: longer(1.09, held=(1000, 2000, 1000)), None, id="less"),
-        pytest.param(lambda: longer(1.5, held=(1000, 1250, 1000)), HIGH, id="half as much more activations"),
-        pytest.param(lambda: longer(1.5, held=(1000, 1249, 1000)), None, id="fewer activations"),
-        pytest.param(lambda: longer(1.5, held=(1000, 1500), ranks=2), HIGH, id="two ranks"),
-        pytest.param(lambda: longer(1.5), None, id="nothing but a late rank"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), 1.125, 1.25), MEDIUM, id="kernels"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), 1.126, 1.25), None, id="slow at everything"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), 1.125, 1.249), None, id="slow at products alone"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), count=1009), MEDIUM, id="few kernels more"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), count=1011), None, id="another program"),
-        pytest.param(lambda: told_by_kernels(longer(1.5), others=0), None, id="others without kernels"),
-        pytest.param(lambda: told_by_kernels(longer(1.5, ranks=2)), MEDIUM, id="kernels of two ranks"),
-        pytest.param(
-            lambda: told_by_kernels(longer(1.5, held=(0, 0, 0))), MEDIUM, id="no activations counted"
-        ),
-        pytest.param(
-            lambda: told_by_kernels(longer(1.5), before=330), MEDIUM, id="330 letters before a name"
-        ),
-        pytest.param(lambda: told_by_kernels(longer(1.5), before=405), None, id="405 letters before a name"),
+        (lambda: longer(1.1, held=(1000, 2000, 1000)), HIGH),  # a tenth more compute
+        (lambda: longer(1.09, held=(1000, 2000, 1000)), None),  # less
+        (lambda: longer(1.5, held=(1000, 1250, 1000)), HIGH),  # half as much more activations
+        (lambda: longer(1.5, held=(1000, 1249, 1000)), None),  # fewer activations
+        (lambda: longer(1.5, held=(1000, 1500), ranks=2), HIGH),  # two ranks
+        (lambda: longer(1.5), None),  # nothing but a late rank
+        (lambda: told_by_kernels(longer(1.5), 1.125, 1.25), MEDIUM),  # kernels
+        (lambda: told_by_kernels(longer(1.5), 1.126, 1.25), None),  # slow at everything
+        (lambda: told_by_kernels(longer(1.5), 1.125, 1.249), None),  # slow at products alone
+        (lambda: told_by_kernels(longer(1.5), count=1009), MEDIUM),  # few kernels more
+        (lambda: told_by_kernels(longer(1.5), count=1011), None),  # another program
+        (lambda: told_by_kernels(longer(1.5), others=0), None),  # others without kernels
+        (lambda: told_by_kernels(longer(1.5, ranks=2)), MEDIUM),  # kernels of two ranks
+        (lambda: told_by_kernels(longer(1.5, held=(0, 0, 0))), MEDIUM),  # no activations counted
+        (lambda: told_by_kernels(longer(1.5), before=330), MEDIUM),  # 330 letters before a name
+        (lambda: told_by_kernels(longer(1.5), before=405), None),  # 405 letters before a name
     ],
 )
 def test_longer_inputs(run: Callable[[], RunAnalysis], expected: Answer) -> None:

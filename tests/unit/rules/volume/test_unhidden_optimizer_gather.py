@@ -91,32 +91,26 @@ def started_with_the_last_reduction() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(job, HIGH, id="behind the step"),
-        pytest.param(lambda: job(sharing="broadcast"), HIGH, id="broadcast"),
-        pytest.param(lambda: job(gather_first=True), None, id="stage 3"),
-        pytest.param(started_with_the_last_reduction, None, id="with the last reduction"),
+        (job, HIGH),  # behind the step
+        (lambda: job(sharing="broadcast"), HIGH),  # broadcast
+        (lambda: job(gather_first=True), None),  # stage 3
+        (started_with_the_last_reduction, None),  # with the last reduction
         # a twentieth may be gathered before
-        pytest.param(
-            lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), HIGH, id="5 % before"
-        ),
-        pytest.param(
-            lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 510_000), None, id="more before"
-        ),
+        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), HIGH),  # 5 % before
+        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 510_000), None),  # more before
         # 3 % of the step, half of the transfer
-        pytest.param(lambda: job(exposed_ms=3.0), HIGH, id="3 % of the step"),
-        pytest.param(lambda: job(exposed_ms=2.9), None, id="less than 3 %"),
-        pytest.param(lambda: job(exposed_ratio=0.5), HIGH, id="half exposed"),
-        pytest.param(lambda: job(exposed_ratio=0.45), None, id="mostly hidden"),
-        pytest.param(exposed_in_the_last_step, None, id="only the last is exposed"),
+        (lambda: job(exposed_ms=3.0), HIGH),  # 3 % of the step
+        (lambda: job(exposed_ms=2.9), None),  # less than 3 %
+        (lambda: job(exposed_ratio=0.5), HIGH),  # half exposed
+        (lambda: job(exposed_ratio=0.45), None),  # mostly hidden
+        (exposed_in_the_last_step, None),  # only the last is exposed
         # a tenth of what is reduced: less are metrics
-        pytest.param(lambda: job(psi=8_000_000, gathered=800_000), HIGH, id="a tenth gathered"),
-        pytest.param(lambda: job(psi=8_000_000, gathered=790_000), None, id="metrics"),
-        pytest.param(
-            lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), LOW, id="hidden 3 psi"
-        ),
-        pytest.param(lambda: without_collectives(job()), GAP, id="no collectives"),
-        pytest.param(lambda: run_of(Scenario(stage=0)), None, id="replicated"),
-        pytest.param(lambda: run_of(Scenario(ranks=1)), None, id="one rank"),
+        (lambda: job(psi=8_000_000, gathered=800_000), HIGH),  # a tenth gathered
+        (lambda: job(psi=8_000_000, gathered=790_000), None),  # metrics
+        (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), LOW),  # hidden 3 psi
+        (lambda: without_collectives(job()), GAP),  # no collectives
+        (lambda: run_of(Scenario(stage=0)), None),  # replicated
+        (lambda: run_of(Scenario(ranks=1)), None),  # one rank
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
@@ -166,20 +160,14 @@ def reduced(size: int) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "three"),
     [
-        pytest.param(job, False, id="reduce-scatters"),
-        pytest.param(lambda: reduced(8_800_000), False, id="88 % of what is gathered"),
-        pytest.param(lambda: reduced(9_000_000), True, id="90 %"),
-        pytest.param(lambda: reduced(40_000_000), True, id="in each of four micro-batches"),
-        pytest.param(reduced_in_full_precision, False, id="half of the elements"),
-        pytest.param(as_gloo, False, id="gloo"),
-        pytest.param(
-            lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_000_000),
-            True,
-            id="a tenth scattered",
-        ),
-        pytest.param(
-            lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_100_000), False, id="more scattered"
-        ),
+        (job, False),  # reduce-scatters
+        (lambda: reduced(8_800_000), False),  # 88 % of what is gathered
+        (lambda: reduced(9_000_000), True),  # 90 %
+        (lambda: reduced(40_000_000), True),  # in each of four micro-batches
+        (reduced_in_full_precision, False),  # half of the elements
+        (as_gloo, False),  # gloo
+        (lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_000_000), True),  # a tenth scattered
+        (lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_100_000), False),  # more scattered
     ],
 )
 def test_gradients_that_are_all_reduced_move_three_times_the_parameters(

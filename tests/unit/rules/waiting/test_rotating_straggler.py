@@ -106,47 +106,37 @@ def exactly(
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: run_of(ranks=4, delay_ms={1: 40}), None, id="one late rank"),
-        pytest.param(lambda: in_turn(40, [0, 0, 0, 0, 1, 2, 3, 1], noise_ms=0), HIGH, id="half on one"),
-        pytest.param(
-            lambda: in_turn(40, [0, 0, 0, 0, 0, 2, 3, 1], noise_ms=0), None, id="more than half on one"
-        ),
-        pytest.param(
-            lambda: in_turn(40, [0, 0, 0, 0, 0, 1, 1, 1], ranks=2), HIGH, id="five of eight on one of two"
-        ),
-        pytest.param(
-            lambda: in_turn(40, [0, 0, 0, 0, 0, 0, 1, 1], ranks=2), None, id="six of eight on one of two"
-        ),
-        pytest.param(lambda: as_compute(in_turn(40, TURNS)), None, id="slow kernels"),
-        pytest.param(lambda: calm_at_first(3), MEDIUM, id="five of eight steps"),
-        pytest.param(lambda: calm_at_first(4), None, id="half of the steps"),
-        pytest.param(lambda: with_clocks(in_turn(40, TURNS), uncertainty_ns=3 * MS), HIGH, id="above clocks"),
-        pytest.param(
-            lambda: with_clocks(in_turn(40, TURNS), uncertainty_ns=5 * MS), None, id="within clocks"
-        ),
-        pytest.param(lambda: apart(), None, id="ranks differ anyway"),
-        pytest.param(lambda: without_rank(run_of(ranks=3), 2), GAP, id="a rank is missing"),
-        pytest.param(lambda: run_of(steps=2), GAP, id="two steps"),
-        pytest.param(lambda: without_collectives(run_of(ranks=3)), GAP, id="no collectives"),
-        pytest.param(lambda: run_of(ranks=1), None, id="one rank"),
-        pytest.param(lambda: in_groups_of_one(run_of(steps=2)), None, id="groups of one"),
-        pytest.param(lambda: exactly(2 * MS, TURNS), LOW, id="costs 2 %"),
-        pytest.param(lambda: exactly(2 * MS - 1, TURNS), None, id="costs less"),
-        pytest.param(lambda: exactly(5 * MS, TURNS), HIGH, id="costs 5 %"),
-        pytest.param(lambda: exactly(5 * MS - 1, TURNS), LOW, id="costs less than 5 %"),
-        pytest.param(lambda: exactly(20 * MS, [0, 1, 2], calm=2), MEDIUM, id="three of five steps"),
-        pytest.param(lambda: exactly(20 * MS, [0, 1, 2, 3, 0, 1], calm=2), HIGH, id="six of eight steps"),
-        pytest.param(lambda: exactly(20 * MS, [0, 1, 2, 3, 0], calm=3), MEDIUM, id="five of eight exactly"),
-        pytest.param(lambda: exactly(20 * MS, [0, 1, 2, 3]), HIGH, id="four steps"),
-        pytest.param(lambda: exactly(20 * MS, [0, 1, 2]), MEDIUM, id="three steps"),
-        pytest.param(lambda: exactly(10 * MS, TURNS, idle_ns=5_900_000), None, id="below 60 % idle"),
-        pytest.param(lambda: exactly(10 * MS, TURNS, idle_ns=6 * MS), MEDIUM, id="60 % idle"),
-        pytest.param(lambda: exactly(10 * MS, TURNS, idle_ns=7_400_000), MEDIUM, id="below 75 % idle"),
-        pytest.param(lambda: exactly(10 * MS, TURNS, idle_ns=7_500_000), HIGH, id="75 % idle"),
-        pytest.param(lambda: exactly(12 * MS, TURNS, apart_ns=3 * MS), None, id="four deviations"),
-        pytest.param(
-            lambda: exactly(12 * MS + 1, TURNS, apart_ns=3 * MS), HIGH, id="more than four deviations"
-        ),
+        (lambda: run_of(ranks=4, delay_ms={1: 40}), None),  # one late rank
+        (lambda: in_turn(40, [0, 0, 0, 0, 1, 2, 3, 1], noise_ms=0), HIGH),  # half on one
+        (lambda: in_turn(40, [0, 0, 0, 0, 0, 2, 3, 1], noise_ms=0), None),  # more than half on one
+        (lambda: in_turn(40, [0, 0, 0, 0, 0, 1, 1, 1], ranks=2), HIGH),  # five of eight on one of two
+        (lambda: in_turn(40, [0, 0, 0, 0, 0, 0, 1, 1], ranks=2), None),  # six of eight on one of two
+        (lambda: as_compute(in_turn(40, TURNS)), None),  # slow kernels
+        (lambda: calm_at_first(3), MEDIUM),  # five of eight steps
+        (lambda: calm_at_first(4), None),  # half of the steps
+        (lambda: with_clocks(in_turn(40, TURNS), uncertainty_ns=3 * MS), HIGH),  # above clocks
+        (lambda: with_clocks(in_turn(40, TURNS), uncertainty_ns=5 * MS), None),  # within clocks
+        (lambda: apart(), None),  # ranks differ anyway
+        (lambda: without_rank(run_of(ranks=3), 2), GAP),  # a rank is missing
+        (lambda: run_of(steps=2), GAP),  # two steps
+        (lambda: without_collectives(run_of(ranks=3)), GAP),  # no collectives
+        (lambda: run_of(ranks=1), None),  # one rank
+        (lambda: in_groups_of_one(run_of(steps=2)), None),  # groups of one
+        (lambda: exactly(2 * MS, TURNS), LOW),  # costs 2 %
+        (lambda: exactly(2 * MS - 1, TURNS), None),  # costs less
+        (lambda: exactly(5 * MS, TURNS), HIGH),  # costs 5 %
+        (lambda: exactly(5 * MS - 1, TURNS), LOW),  # costs less than 5 %
+        (lambda: exactly(20 * MS, [0, 1, 2], calm=2), MEDIUM),  # three of five steps
+        (lambda: exactly(20 * MS, [0, 1, 2, 3, 0, 1], calm=2), HIGH),  # six of eight steps
+        (lambda: exactly(20 * MS, [0, 1, 2, 3, 0], calm=3), MEDIUM),  # five of eight exactly
+        (lambda: exactly(20 * MS, [0, 1, 2, 3]), HIGH),  # four steps
+        (lambda: exactly(20 * MS, [0, 1, 2]), MEDIUM),  # three steps
+        (lambda: exactly(10 * MS, TURNS, idle_ns=5_900_000), None),  # below 60 % idle
+        (lambda: exactly(10 * MS, TURNS, idle_ns=6 * MS), MEDIUM),  # 60 % idle
+        (lambda: exactly(10 * MS, TURNS, idle_ns=7_400_000), MEDIUM),  # below 75 % idle
+        (lambda: exactly(10 * MS, TURNS, idle_ns=7_500_000), HIGH),  # 75 % idle
+        (lambda: exactly(12 * MS, TURNS, apart_ns=3 * MS), None),  # four deviations
+        (lambda: exactly(12 * MS + 1, TURNS, apart_ns=3 * MS), HIGH),  # more than four deviations
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:

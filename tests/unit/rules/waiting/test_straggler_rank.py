@@ -102,46 +102,37 @@ SIX, SIX_EARLY = (replace(plan, ranks=6, steps=9) for plan in (LATE, EARLY))
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: mixed(Scenario(), Scenario(delay_ms={1: 80}), {4}), None, id="one bad step"),
-        pytest.param(lambda: mixed(LATE, EARLY, {1, 4, 6}), GAP, id="in turn"),
-        pytest.param(lambda: mixed(LATE, EARLY, {4}), MEDIUM, id="another one once"),
-        pytest.param(lambda: mixed(SIX, SIX_EARLY, set(range(6, 9))), HIGH, id="six of nine"),
-        pytest.param(lambda: mixed(SIX, SIX_EARLY, set(range(5, 9))), None, id="five of nine"),
-        pytest.param(
-            lambda: mixed(replace(LATE, delay_ms={1: 15}), replace(LATE, delay_ms={1: 80}), {0, 2, 5, 7}),
-            LOW,
-            id="varies as much as it is large",
-        ),
-        pytest.param(
-            lambda: run_of(slower={1: 1.01}, noise_floor_ns=0, noise_ms=0.0), None, id="costs nothing"
-        ),
-        pytest.param(lambda: run_of(delay_ms={1: 7}, noise_ms=0.05), LOW, id="small"),
-        pytest.param(lambda: run_of(first_skew_ms=60), None, id="start-up skew"),
-        pytest.param(
-            lambda: run_of(ranks=4, delay_ms={1: 40, 2: 40, 3: 42}, noise_ms=0.05), None, id="one early"
-        ),
-        pytest.param(lambda: run_of(LATE, noise_floor_ns=12 * MS), HIGH, id="above noise"),
-        pytest.param(lambda: run_of(LATE, noise_floor_ns=14 * MS), None, id="within noise"),
-        pytest.param(lambda: run_of(LATE, uncertainty_ns=3 * MS), HIGH, id="above clocks"),
-        pytest.param(lambda: run_of(LATE, uncertainty_ns=5 * MS), None, id="within clocks"),
-        pytest.param(lambda: run_of(ranks=1), None, id="one rank"),
-        pytest.param(lambda: in_groups_of_one(run_of(steps=2)), None, id="groups of one"),
-        pytest.param(lambda: without_collectives(run_of()), GAP, id="no collectives"),
-        pytest.param(lambda: without_rank(run_of(LATE, ranks=3), 2), GAP, id="a rank is missing"),
-        pytest.param(
+        (lambda: mixed(Scenario(), Scenario(delay_ms={1: 80}), {4}), None),  # one bad step
+        (lambda: mixed(LATE, EARLY, {1, 4, 6}), GAP),  # in turn
+        (lambda: mixed(LATE, EARLY, {4}), MEDIUM),  # another one once
+        (lambda: mixed(SIX, SIX_EARLY, set(range(6, 9))), HIGH),  # six of nine
+        (lambda: mixed(SIX, SIX_EARLY, set(range(5, 9))), None),  # five of nine
+        # varies as much as it is large
+        (lambda: mixed(replace(LATE, delay_ms={1: 15}), replace(LATE, delay_ms={1: 80}), {0, 2, 5, 7}), LOW),
+        (lambda: run_of(slower={1: 1.01}, noise_floor_ns=0, noise_ms=0.0), None),  # costs nothing
+        (lambda: run_of(delay_ms={1: 7}, noise_ms=0.05), LOW),  # small
+        (lambda: run_of(first_skew_ms=60), None),  # start-up skew
+        (lambda: run_of(ranks=4, delay_ms={1: 40, 2: 40, 3: 42}, noise_ms=0.05), None),  # one early
+        (lambda: run_of(LATE, noise_floor_ns=12 * MS), HIGH),  # above noise
+        (lambda: run_of(LATE, noise_floor_ns=14 * MS), None),  # within noise
+        (lambda: run_of(LATE, uncertainty_ns=3 * MS), HIGH),  # above clocks
+        (lambda: run_of(LATE, uncertainty_ns=5 * MS), None),  # within clocks
+        (lambda: run_of(ranks=1), None),  # one rank
+        (lambda: in_groups_of_one(run_of(steps=2)), None),  # groups of one
+        (lambda: without_collectives(run_of()), GAP),  # no collectives
+        (lambda: without_rank(run_of(LATE, ranks=3), 2), GAP),  # a rank is missing
+        # a rank is missing but groups are complete
+        (
             lambda: replace(
                 without_rank(run_of(LATE, ranks=3), 2),
                 collectives=run_of(LATE, ranks=3).collectives.query("rank != 2"),
             ),
             GAP,
-            id="a rank is missing but groups are complete",
         ),
-        pytest.param(lambda: run_of(LATE, steps=2), GAP, id="two steps"),
-        pytest.param(lambda: run_of(steps=3), None, id="three healthy steps"),
-        pytest.param(
-            lambda: run_of(steps=3, delay_ms={1: 80}), GAP, id="three steps of two ranks may be chance"
-        ),
-        pytest.param(lambda: run_of(steps=4, delay_ms={1: 80}), MEDIUM, id="four steps of two ranks"),
+        (lambda: run_of(LATE, steps=2), GAP),  # two steps
+        (lambda: run_of(steps=3), None),  # three healthy steps
+        (lambda: run_of(steps=3, delay_ms={1: 80}), GAP),  # three steps of two ranks may be chance
+        (lambda: run_of(steps=4, delay_ms={1: 80}), MEDIUM),  # four steps of two ranks
     ],
 )
 def test_whom_it_accuses(run: Callable[[], RunAnalysis], expected: Answer) -> None:
@@ -239,26 +230,22 @@ def spread(off_ms: float, around_ms: float = 20) -> list[float]:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        pytest.param(lambda: exactly([20] * 8, wait_ns=2 * MS), LOW, id="costs 2 %"),
-        pytest.param(lambda: exactly([20] * 8, wait_ns=2 * MS - 1), None, id="costs less"),
-        pytest.param(lambda: exactly([20] * 8, wait_ns=5 * MS), HIGH, id="costs 5 %"),
-        pytest.param(lambda: exactly([20] * 8, wait_ns=5 * MS - 1), LOW, id="costs less than 5 %"),
-        pytest.param(lambda: exactly([20] * 9 + [-20]), HIGH, id="chance 0.021"),
-        pytest.param(lambda: exactly([20] * 14 + [-20] * 4), MEDIUM, id="chance 0.031"),
-        pytest.param(lambda: exactly([20] * 10 + [-20] * 3), MEDIUM, id="chance 0.092"),
-        pytest.param(lambda: exactly([20] * 9 + [-20] * 3), GAP, id="chance 0.146"),
-        pytest.param(lambda: exactly(spread(7.0)), HIGH, id="above 1.5 errors"),
-        pytest.param(lambda: exactly(spread(7.5)), LOW, id="below 1.5 errors"),
-        pytest.param(lambda: exactly(spread(8.998, 24_969_450 / MS)), LOW, id="1.5 errors to the last bit"),
-        pytest.param(lambda: exactly(spread(8.998, 24_969_451 / MS)), HIGH, id="and one more"),
-        pytest.param(
-            lambda: exactly([12.8] * 4 + [20] * 6 + [27.2] * 4 + [-30] * 4), MEDIUM, id="above 2 errors"
-        ),
-        pytest.param(
-            lambda: exactly([11.5] * 4 + [20] * 6 + [28.5] * 4 + [-30] * 4), LOW, id="below 2 errors"
-        ),
-        pytest.param(lambda: exactly([20] * 6 + [0] * 4, ranks=6), HIGH, id="six of ten steps"),
-        pytest.param(lambda: exactly([20] * 5 + [-20] + [0] * 4, ranks=6), GAP, id="five of ten steps"),
+        (lambda: exactly([20] * 8, wait_ns=2 * MS), LOW),  # costs 2 %
+        (lambda: exactly([20] * 8, wait_ns=2 * MS - 1), None),  # costs less
+        (lambda: exactly([20] * 8, wait_ns=5 * MS), HIGH),  # costs 5 %
+        (lambda: exactly([20] * 8, wait_ns=5 * MS - 1), LOW),  # costs less than 5 %
+        (lambda: exactly([20] * 9 + [-20]), HIGH),  # chance 0.021
+        (lambda: exactly([20] * 14 + [-20] * 4), MEDIUM),  # chance 0.031
+        (lambda: exactly([20] * 10 + [-20] * 3), MEDIUM),  # chance 0.092
+        (lambda: exactly([20] * 9 + [-20] * 3), GAP),  # chance 0.146
+        (lambda: exactly(spread(7.0)), HIGH),  # above 1.5 errors
+        (lambda: exactly(spread(7.5)), LOW),  # below 1.5 errors
+        (lambda: exactly(spread(8.998, 24_969_450 / MS)), LOW),  # 1.5 errors to the last bit
+        (lambda: exactly(spread(8.998, 24_969_451 / MS)), HIGH),  # and one more
+        (lambda: exactly([12.8] * 4 + [20] * 6 + [27.2] * 4 + [-30] * 4), MEDIUM),  # above 2 errors
+        (lambda: exactly([11.5] * 4 + [20] * 6 + [28.5] * 4 + [-30] * 4), LOW),  # below 2 errors
+        (lambda: exactly([20] * 6 + [0] * 4, ranks=6), HIGH),  # six of ten steps
+        (lambda: exactly([20] * 5 + [-20] + [0] * 4, ranks=6), GAP),  # five of ten steps
     ],
 )
 def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
