@@ -1,5 +1,6 @@
 """Analyses for tests of rules, what rules answer to them, and walls and sums that a float holds exactly."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,8 @@ from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.rules.rule import Check, make_finding
 
-#: What a rule answered: the confidence of its finding, GAP for "not tested", None for "not present".
-GAP = "gap"
-Answer = Confidence | str | None
+#: Makes an analysis when a test asks for it.
+Run = Callable[[], RunAnalysis]
 
 _runs: dict[str, RunAnalysis] = {}
 
@@ -34,10 +34,12 @@ def found(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = Non
     return answer
 
 
-def judged(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Answer:
-    """Return the confidence of the rule's finding, GAP, or None."""
+def judged(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
+    """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
     answer = rule(analysis, baseline)
-    return answer.confidence if isinstance(answer, Finding) else GAP if isinstance(answer, Gap) else None
+    return (
+        answer.confidence.value if isinstance(answer, Finding) else "gap" if isinstance(answer, Gap) else None
+    )
 
 
 def fires(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:

@@ -18,7 +18,6 @@ from zprof.rules.claims import (
 )
 from zprof.rules.registry import all_rules
 
-LOW, MEDIUM = Confidence.LOW, Confidence.MEDIUM
 BANDWIDTH, PREFETCH, ONE_UNIT = Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH, Cause.SINGLE_UNIT
 STRAGGLER, SYNCS = Cause.STRAGGLER_RANK, Cause.ACCUMULATION_SYNCS
 GATHER, REGATHER = Cause.UNHIDDEN_OPTIMIZER_GATHER, Cause.LAST_UNIT_REGATHERED
@@ -73,19 +72,23 @@ def rank(number: int = 0, **terms: int) -> RankTime:
         ),
         # higher confidence claims first
         (
-            [claim(REGATHER, 60, 95, LOW), claim(SYNCS, 50, 90, MEDIUM), claim(GATHER, 30, 60)],
+            [
+                claim(REGATHER, 60, 95, Confidence.LOW),
+                claim(SYNCS, 50, 90, Confidence.MEDIUM),
+                claim(GATHER, 30, 60),
+            ],
             {"exposed_transfer_ns": 100},
             [(GATHER, (30, 60)), (SYNCS, (40, 40)), (REGATHER, (0, 0))],
         ),
         # a guess explains nothing
         (
-            [claim(ONE_UNIT, 30, 60, LOW), claim(PREFETCH, 50, 90)],
+            [claim(ONE_UNIT, 30, 60, Confidence.LOW), claim(PREFETCH, 50, 90)],
             {"exposed_transfer_ns": 100},
             [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 10))],
         ),
         # a finding stands behind a surer one that explains it
         (
-            [claim(PREFETCH, 50, 90, MEDIUM), claim(ONE_UNIT, 10, 20)],
+            [claim(PREFETCH, 50, 90, Confidence.MEDIUM), claim(ONE_UNIT, 10, 20)],
             {"exposed_transfer_ns": 200},
             [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
         ),
@@ -97,7 +100,7 @@ def rank(number: int = 0, **terms: int) -> RankTime:
         ),
         # medium is surer than low
         (
-            [claim(PREFETCH, 50, 90, LOW), claim(ONE_UNIT, 10, 20, MEDIUM)],
+            [claim(PREFETCH, 50, 90, Confidence.LOW), claim(ONE_UNIT, 10, 20, Confidence.MEDIUM)],
             {"exposed_transfer_ns": 200},
             [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
         ),
@@ -137,9 +140,12 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
     spoiling = claim(Cause.MEASUREMENT_ARTIFACT)
     note = claim(Cause.MEASUREMENT_ARTIFACT, severity=Severity.LOW)
     big, small = claim(BANDWIDTH, 1, 9), claim(PREFETCH, 2, 6)
-    guess = claim(Cause.DATA_LOADER, 50, 90, LOW)
-    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=MEDIUM, frees=9)
-    less, perhaps = claim(Cause.BUFFERS_DOMINATE, frees=8), claim(Cause.WRONG_STAGE, confidence=LOW, frees=99)
+    guess = claim(Cause.DATA_LOADER, 50, 90, Confidence.LOW)
+    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=Confidence.MEDIUM, frees=9)
+    less, perhaps = (
+        claim(Cause.BUFFERS_DOMINATE, frees=8),
+        claim(Cause.WRONG_STAGE, confidence=Confidence.LOW, frees=99),
+    )
     right = [spoiling, big, small, guess, large, less, perhaps, note]
     assert order_findings(reversed(right)) == right
     assert [finding for finding in right if spoils_times(finding)] == [spoiling]

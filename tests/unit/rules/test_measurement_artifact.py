@@ -1,6 +1,5 @@
 """measurement_artifact: start-up skew is a note, clocks and recordings that cannot tell spoil the answer."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import (
-    GAP,
+    Run,
     found,
     in_groups_of_one,
     judged,
@@ -26,16 +25,16 @@ from zprof.model.findings import Cause, Confidence, Severity
 from zprof.rules.claims import order_findings, spoils_times
 from zprof.rules.measurement_artifact import measurement_artifact
 
-SPOILED = (Severity.HIGH, Confidence.HIGH)
-NOTE = (Severity.LOW, Confidence.LOW)
-DOUBTED = (Severity.HIGH, Confidence.LOW)
-TOLD = (Severity.LOW, Confidence.MEDIUM)
-MATTERS = (Severity.MEDIUM, Confidence.MEDIUM)
+SPOILED = (Severity.HIGH, "high")
+NOTE = (Severity.LOW, "low")
+DOUBTED = (Severity.HIGH, "low")
+TOLD = (Severity.LOW, "medium")
+MATTERS = (Severity.MEDIUM, "medium")
 
 
 def weight(analysis: RunAnalysis) -> "tuple[Severity, Confidence] | str | None":
     answer = judged(measurement_artifact, analysis)
-    if not isinstance(answer, Confidence):
+    if answer in (None, "gap"):
         return answer
     finding = found(measurement_artifact, analysis)
     assert finding.saving_ns == (0, 0)
@@ -120,7 +119,7 @@ def untimed(**run: object) -> RunAnalysis:
         (lambda: run_of(delay_ms={1: 40}, uncertainty_ns=3 * MS), None),  # clocks finer than the waits
         (lambda: other_steps(0), NOTE),  # six of eight steps
         (lambda: other_steps(100), DOUBTED),  # no common step
-        (untimed, GAP),  # no steps
+        (untimed, "gap"),  # no steps
         (lambda: untimed(source="snapshot"), None),  # snapshot
         # a fifth of all waiting, and the noise floor
         (lambda: waiting(20 * MS, 80 * MS), None),  # a fifth
@@ -141,14 +140,14 @@ def untimed(**run: object) -> RunAnalysis:
         (lambda: waiting(0, uncertainty_ns=5 * MS + 1), SPOILED),  # more than a straggler
     ],
 )
-def test_what_spoils_times_and_what_is_a_note(run: Callable[[], RunAnalysis], expected: object) -> None:
+def test_what_spoils_times_and_what_is_a_note(run: Run, expected: object) -> None:
     assert weight(run()) == expected
 
 
 @pytest.mark.parametrize(("skew_ms", "first"), [(8, False), (12, True)])
 def test_a_start_that_costs_a_tenth_of_the_step_comes_before_all_causes(skew_ms: int, *, first: bool) -> None:
     finding = found(measurement_artifact, waiting(8 * skew_ms * MS))
-    cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence=Confidence.HIGH)
+    cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence="high")
     assert (order_findings([cause, finding])[0] is finding) is first
     assert not spoils_times(finding)
 

@@ -21,7 +21,6 @@ PLAN = Plan(
     gathering=Gathering(keep_last_unit=True),
 )  # fmt: skip
 AHEAD = Change(prefetch=1)
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 
 
 @cache
@@ -52,15 +51,19 @@ def test_ranges_overlap_or_the_confidence_falls(
     def at(place: float) -> float:
         return low + (place - 1) * (high - low)
 
-    for sure, left in ((HIGH, MEDIUM), (MEDIUM, LOW), (LOW, LOW)):
+    for sure, left in (
+        (Confidence.HIGH, Confidence.MEDIUM),
+        (Confidence.MEDIUM, Confidence.LOW),
+        (Confidence.LOW, Confidence.LOW),
+    ):
         assert bound_by_prediction(run(), AHEAD, (at(own[0]), at(own[1])), sure) == BoundedSaving(
             saving_ns=pytest.approx((at(bounded[0]), at(bounded[1]))), confidence=left if lower else sure
         )
 
 
 def test_without_a_model_a_rule_keeps_its_own_range() -> None:
-    own = BoundedSaving(saving_ns=(1.0, 2.0), confidence=HIGH)
-    assert bound_by_prediction(run_of(steps=3, units=3), AHEAD, (1.0, 2.0), HIGH) == own
+    own = BoundedSaving(saving_ns=(1.0, 2.0), confidence=Confidence.HIGH)
+    assert bound_by_prediction(run_of(steps=3, units=3), AHEAD, (1.0, 2.0), Confidence.HIGH) == own
 
 
 def test_a_bounded_finding_has_a_narrow_range_that_holds_the_truth() -> None:

@@ -1,6 +1,5 @@
 """Rules about hosts that keep a device idle, at their thresholds and just below."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
@@ -8,32 +7,33 @@ import pytest
 
 from tests.support.analyses import MS
 from tests.support.host_steps import WALL_NS, hosts, with_rows
-from tests.support.rule_runs import GAP, Answer, found, judged
+from tests.support.peaks import memory_run
+from tests.support.rule_runs import Run, found, judged, values
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
+from zprof.model.findings import Confidence, Severity
+from zprof.model.memory import AllocatorCounters
+from zprof.rules.compute.allocator_retries import allocator_retries
 from zprof.rules.compute.blocking_sync import blocking_sync
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
 from zprof.rules.compute.data_loader import data_loader
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.rule import Check
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
-
 STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
 SYNCS = {"dry_syncs": 3}
 #: Rule, what is always there, the column, the share of the step, and the confidence from there on.
 LADDER = [
-    (data_loader, {}, "loader_ns", 0.02, MEDIUM),
-    (data_loader, {}, "loader_ns", 0.05, HIGH),
-    (cpu_bound_launch, {}, "launch_ns", 0.10, MEDIUM),
-    (cpu_bound_launch, {}, "launch_ns", 0.15, HIGH),
-    (blocking_sync, SYNCS, "sync_ns", 0.01, LOW),
-    (blocking_sync, SYNCS, "sync_ns", 0.02, MEDIUM),
-    (blocking_sync, SYNCS, "sync_ns", 0.05, HIGH),
-    (offload_on_critical_path, STATE, "host_copy_ns", 0.05, MEDIUM),
-    (offload_on_critical_path, STATE, "host_copy_ns", 0.10, HIGH),
-    (offload_on_critical_path, STATE, "optimizer_ns", 0.05, MEDIUM),
-    (offload_on_critical_path, STATE, "optimizer_ns", 0.10, HIGH),
+    (data_loader, {}, "loader_ns", 0.02, "medium"),
+    (data_loader, {}, "loader_ns", 0.05, "high"),
+    (cpu_bound_launch, {}, "launch_ns", 0.10, "medium"),
+    (cpu_bound_launch, {}, "launch_ns", 0.15, "high"),
+    (blocking_sync, SYNCS, "sync_ns", 0.01, "low"),
+    (blocking_sync, SYNCS, "sync_ns", 0.02, "medium"),
+    (blocking_sync, SYNCS, "sync_ns", 0.05, "high"),
+    (offload_on_critical_path, STATE, "host_copy_ns", 0.05, "medium"),
+    (offload_on_critical_path, STATE, "host_copy_ns", 0.10, "high"),
+    (offload_on_critical_path, STATE, "optimizer_ns", 0.05, "medium"),
+    (offload_on_critical_path, STATE, "optimizer_ns", 0.10, "high"),
 ]
 
 
@@ -42,12 +42,12 @@ def test_at_a_threshold_and_below(
     rule: Check, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     at = found(rule, hosts(**always, **{column: share * WALL_NS}))
-    assert at.confidence is confidence
+    assert at.confidence == confidence
     low, high = at.saving_ns
     assert 0 < low <= share * WALL_NS <= high <= 3 * low + 1
-    assert judged(rule, hosts(**always, **{column: share * WALL_NS - 1000})) is not confidence
+    assert judged(rule, hosts(**always, **{column: share * WALL_NS - 1000})) != confidence
     one_step = judged(rule, hosts(steps=1, **always, **{column: share * WALL_NS}))
-    assert one_step is (MEDIUM if confidence is HIGH else confidence)
+    assert one_step == ("medium" if confidence == "high" else confidence)
 
 
 @pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER[1::2])
@@ -81,10 +81,10 @@ def test_in_a_single_step_the_longest_occurrence_proves_nothing(
     rule: Check, always: dict[str, float], column: str
 ) -> None:
     longest = column.replace("_ns", "_largest_ns")
-    assert judged(rule, hosts(steps=1, **always, **{column: 30 * MS, longest: 30 * MS})) == GAP
+    assert judged(rule, hosts(steps=1, **always, **{column: 30 * MS, longest: 30 * MS})) == "gap"
     several = found(rule, hosts(steps=1, **always, **{column: 50 * MS, longest: 20 * MS}))
     assert several.saving_ns[0] <= 30 * MS
-    assert several.confidence is MEDIUM
+    assert several.confidence == "medium"
 
 
 @pytest.mark.parametrize(("rule", "always", "column"), ONCE[1:3])
@@ -127,35 +127,33 @@ HALF_STATES = [hosts_ | {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS} for h
     ("rule", "run", "expected"),
     [
         # the times of a CPU rank are never sure
-        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.30 * WALL_NS), MEDIUM),
-        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.15 * WALL_NS), MEDIUM),
-        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.12 * WALL_NS), LOW),
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.30 * WALL_NS), "medium"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.15 * WALL_NS), "medium"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.12 * WALL_NS), "low"),
         # one wait per step reads a loss; they are counted in the mean
-        (blocking_sync, lambda: hosts(dry_syncs=1.5, sync_ns=20 * MS), LOW),
-        (blocking_sync, lambda: hosts(dry_syncs=1.6, sync_ns=20 * MS), HIGH),
+        (blocking_sync, lambda: hosts(dry_syncs=1.5, sync_ns=20 * MS), "low"),
+        (blocking_sync, lambda: hosts(dry_syncs=1.6, sync_ns=20 * MS), "high"),
         (blocking_sync, lambda: hosts(on_device=False, dry_syncs=6, sync_ns=9 * MS), None),
         # copies one way are no offload, and a slow optimizer without them is launches
         *((offload_on_critical_path, lambda half=half: hosts(**half), None) for half in HALF_STATES),
-        *((cpu_bound_launch, lambda half=half: hosts(**half), HIGH) for half in HALF_STATES),
+        *((cpu_bound_launch, lambda half=half: hosts(**half), "high") for half in HALF_STATES),
         (cpu_bound_launch, lambda: hosts(**STATE, host_copy_ns=20 * MS, optimizer_ns=20 * MS), None),
         # a quarter of the ranks may lose less
-        (data_loader, lambda: idle_ranks(1, 5), HIGH),
-        (data_loader, lambda: idle_ranks(1, 8), HIGH),
+        (data_loader, lambda: idle_ranks(1, 5), "high"),
+        (data_loader, lambda: idle_ranks(1, 8), "high"),
         (data_loader, lambda: idle_ranks(2, 8), None),
         (data_loader, lambda: idle_ranks(1, 4), None),
-        (data_loader, lambda: with_rows(hosts(), loads=0), GAP),
-        (cpu_bound_launch, without_compute, GAP),
+        (data_loader, lambda: with_rows(hosts(), loads=0), "gap"),
+        (cpu_bound_launch, without_compute, "gap"),
         *((rule, hosts, None) for rule in (data_loader, cpu_bound_launch, blocking_sync)),
-        *((rule, lambda: absent(hosts()), GAP) for rule in (data_loader, cpu_bound_launch, blocking_sync)),
+        *((rule, lambda: absent(hosts()), "gap") for rule in (data_loader, cpu_bound_launch, blocking_sync)),
         *(
-            (rule, lambda: with_rows(hosts(), launches_seen=False), GAP)
+            (rule, lambda: with_rows(hosts(), launches_seen=False), "gap")
             for rule in (cpu_bound_launch, blocking_sync, offload_on_critical_path)
         ),
     ],
 )
-def test_what_is_there_and_what_is_not_tested(
-    rule: Check, run: Callable[[], RunAnalysis], expected: Answer
-) -> None:
+def test_what_is_there_and_what_is_not_tested(rule: Check, run: Run, expected: str | None) -> None:
     assert judged(rule, run()) == expected
 
 
@@ -184,3 +182,75 @@ def test_savings(rule: Check, columns: dict[str, float], saving_ms: tuple[float,
     low, high = found(rule, hosts(**({"on_device": False} | columns))).saving_ns
     assert low == saving_ms[0] * MS
     assert saving_ms[1] is None or high == pytest.approx(saving_ms[1] * MS, abs=1)
+
+
+#: Frees and allocations of the device's memory in a step.
+CALLS = {"gives": 4, "takes": 4, "allocator_ns": 2 * MS}
+
+
+def counted(
+    *retries: int | None, ooms: int | None = 0, device: str = "cuda:0", steps: int = 20
+) -> RunAnalysis:
+    counters = tuple(
+        AllocatorCounters(
+            rank=rank, device=device, peak_allocated_bytes=1, peak_reserved_bytes=1, retries=count, ooms=ooms
+        )
+        for rank, count in enumerate(retries)
+    )
+    analysis = memory_run(device="cuda:0", counters=counters)
+    return replace(analysis, run=replace(analysis.run, steps=tuple(range(steps)), memory_steps=()))
+
+
+@pytest.mark.parametrize(
+    ("retries", "steps", "weight"),
+    [
+        (1, 20, (Severity.LOW, "low")),
+        (2, 20, (Severity.MEDIUM, "high")),
+        (19, 20, (Severity.MEDIUM, "high")),
+        (20, 20, (Severity.HIGH, "high")),
+        (9, 100, (Severity.LOW, "low")),
+        (10, 100, (Severity.MEDIUM, "high")),
+    ],
+)
+def test_the_rate_of_retries_decides(retries: int, steps: int, weight: tuple[Severity, Confidence]) -> None:
+    finding = found(allocator_retries, counted(retries, steps=steps))
+    assert (finding.severity, finding.confidence) == weight
+
+
+def test_the_worst_rank_is_named_and_survived_errors_are_severe() -> None:
+    finding = found(allocator_retries, counted(3, 46))
+    assert (finding.id, finding.saving_ns, finding.saving_bytes) == ("ZP501", (0, 0), None)
+    assert {fact.rank for fact in finding.evidence} == {1, None}
+    assert values(finding, "count") == [46, 0, 20]
+    assert found(allocator_retries, counted(0, ooms=1)).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: counted(0, 0), None),
+        (lambda: counted(None, ooms=None), "gap"),
+        (lambda: memory_run(device="cuda:0"), "gap"),
+        (memory_run, None),  # a CPU
+        (lambda: counted(5, device="cpu"), "gap"),
+        (lambda: hosts(), None),
+        (lambda: hosts(on_device=False, **CALLS), None),
+        (lambda: hosts(**CALLS | {"allocator_ns": MS}), "high"),  # 1 % of the step
+        (lambda: hosts(**CALLS | {"allocator_ns": MS - 1}), "medium"),
+        (lambda: hosts(**CALLS | {"allocator_ns": MS, "gives": 0}), "low"),  # the cache only grows
+        (lambda: hosts(**CALLS | {"allocator_ns": MS - 1, "gives": 0}), None),
+        (lambda: with_rows(hosts(), hosts().host["step"] < 3, **CALLS), "high"),
+        (lambda: with_rows(hosts(), hosts().host["step"] < 2, **CALLS), "low"),  # warm-up
+        (lambda: with_rows(hosts(steps=7), hosts(steps=7).host["step"] < 3, **CALLS), "low"),
+        (lambda: hosts(steps=1, **CALLS), "low"),
+    ],
+)
+def test_allocator_retries(run: Run, expected: str | None) -> None:
+    assert judged(allocator_retries, run()) == expected
+
+
+def test_frees_in_steps_are_priced_on_the_rank_that_loses_most() -> None:
+    finding = found(allocator_retries, with_rows(hosts(), hosts().host["rank"] == 3, **CALLS))
+    assert {fact.rank for fact in finding.evidence} == {3}
+    assert (finding.confidence, finding.severity) == ("high", Severity.LOW)
+    assert finding.saving_ns == (1.4 * MS, pytest.approx(2.3 * MS, abs=1))

@@ -1,19 +1,16 @@
 """buffers_dominate: more than six units of buffers; what a sharded step needs is left alone."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
-from tests.support.rule_runs import GAP, Answer, found, judged
+from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.buffers_dominate import buffers_dominate
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 BUFFERS = Tenant.COMMUNICATION_BUFFERS
 DDP, UNKNOWN = replace(FACTS, engine="ddp", stage=0), replace(FACTS, parameters=None)
 #: Data parallel: buckets beside the gradients.
@@ -55,44 +52,44 @@ def ddp(held: dict[Tenant, int], *phases: str) -> RunAnalysis:
     ("run", "expected"),
     [
         (lambda: holding(27.8), None),  # a twentieth of the peak beyond six units
-        (lambda: holding(28), MEDIUM),
-        (lambda: saving(share(30, 60), 5), MEDIUM),  # exactly
-        (lambda: holding(64), MEDIUM),  # twice the model
-        (lambda: holding(64.1), HIGH),
+        (lambda: holding(28), "medium"),
+        (lambda: saving(share(30, 60), 5), "medium"),  # exactly
+        (lambda: holding(64), "medium"),  # twice the model
+        (lambda: holding(64.1), "high"),
         # 30 % of the peak; less counts only beyond what sharding saves
-        (lambda: share(30, 40), MEDIUM),
-        (lambda: share(40, 63), MEDIUM),
+        (lambda: share(30, 40), "medium"),
+        (lambda: share(40, 63), "medium"),
         (lambda: share(40, 64), None),
         (lambda: saving(share(39, 64), 13), None),
-        (lambda: saving(share(39, 64), 12), MEDIUM),
+        (lambda: saving(share(39, 64), 12), "medium"),
         (lambda: share(39, 64, facts=replace(FACTS, stage=0)), None),
         # what the backend allocates is not the program's; what rests on rules is less sure
         (lambda: in_parts(40, backend_scratch=20), None),
-        (lambda: in_parts(80, nccl=16, bucket=64), MEDIUM),
-        (lambda: in_parts(80, nccl=80), LOW),
-        (lambda: with_rank(holding(80), upper_bound=True), MEDIUM),
+        (lambda: in_parts(80, nccl=16, bucket=64), "medium"),
+        (lambda: in_parts(80, nccl=80), "low"),
+        (lambda: with_rank(holding(80), upper_bound=True), "medium"),
         # an embedding is gathered whole, but half of the model is none
         (lambda: gathering(12, "embedding", 44), None),
-        (lambda: gathering(12, "layers.3", 44), MEDIUM),
+        (lambda: gathering(12, "layers.3", 44), "medium"),
         (lambda: gathering(15.9, "embedding", 58), None),
-        (lambda: gathering(16, "embedding", 58), MEDIUM),
+        (lambda: gathering(16, "embedding", 58), "medium"),
         # a model without numbered blocks is its own unit
         (lambda: holding(64, modules=("encoder", "head")), None),
-        (lambda: holding(240, modules=()), HIGH),
+        (lambda: holding(240, modules=()), "high"),
         # data parallel: gradients twice, unless they are alive in the forward
-        (lambda: ddp(BUCKETS), MEDIUM),
+        (lambda: ddp(BUCKETS), "medium"),
         (lambda: ddp(BUCKETS, "forward", "backward"), None),
         (lambda: ddp(BUCKETS | {Tenant.GRADIENTS: MIB}), None),
         (lambda: ddp(BUCKETS | {BUFFERS: 0}), None),
-        (lambda: holding(80, facts=UNKNOWN), GAP),
-        (lambda: share(30, 40, facts=UNKNOWN), GAP),
+        (lambda: holding(80, facts=UNKNOWN), "gap"),
+        (lambda: share(30, 40, facts=UNKNOWN), "gap"),
         (lambda: holding(8, facts=UNKNOWN), None),
         (lambda: memory_run({tenant: size // 1000 for tenant, size in tenants(buffers=80).items()}), None),
         (lambda: holding(80, ranks=1), None),
         (lambda: memory_run(per_rank=()), None),
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(buffers_dominate, run()) == expected
 
 
@@ -109,7 +106,7 @@ SMALL_DDP = tenants(parameters=30, gradients=5, optimizer=30, activations=20, te
         (lambda: ddp(SMALL_DDP), (2.5, 5)),
     ],
 )
-def test_smaller_buffers_free(run: Callable[[], RunAnalysis], saving_mib: tuple[float, float]) -> None:
+def test_smaller_buffers_free(run: Run, saving_mib: tuple[float, float]) -> None:
     finding = found(buffers_dominate, run())
     assert (finding.id, finding.saving_ns) == ("ZP201", (0, 0))
     assert finding.saving_bytes == tuple(mib * MIB for mib in saving_mib)

@@ -1,19 +1,16 @@
 """init_spike: more before the first step than in any step, on the same rank and device."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.peaks import FACTS, MIB, memory_run, rank_memory, tenants, with_rank
-from tests.support.rule_runs import GAP, Answer, found, judged
+from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.model.memory import AllocatorCounters, RankMemory
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.init_spike import init_spike
 
-HIGH, LOW = Confidence.HIGH, Confidence.LOW
 NOTHING = dict.fromkeys(tenants(), 0)
 COUNTER = AllocatorCounters(
     rank=0, device="cpu", peak_allocated_bytes=100 * MIB, peak_reserved_bytes=None, retries=0, ooms=0
@@ -42,23 +39,23 @@ def snapshot() -> RunAnalysis:
     ("run", "expected"),
     [
         (lambda: started(66 * 1.099), None),  # a tenth above the steps
-        (lambda: started(66 * 1.101), HIGH),
-        (lambda: memory_run(tenants(activations=14), init=(start(66),)), HIGH),
+        (lambda: started(66 * 1.101), "high"),
+        (lambda: memory_run(tenants(activations=14), init=(start(66),)), "high"),
         (lambda: tiny(5.9), None),  # a mebibyte
-        (lambda: tiny(6), HIGH),
+        (lambda: tiny(6), "high"),
         (lambda: started(50), None),
         (lambda: memory_run(device="cuda:0", init=(start(500),)), None),  # another device
         # the allocator's maximum says that something was higher; what was watched is believed before it
-        (lambda: memory_run(counters=(COUNTER,)), LOW),
+        (lambda: memory_run(counters=(COUNTER,)), "low"),
         (lambda: started(50, counters=(COUNTER,)), None),
-        (lambda: with_rank(memory_run(counters=(COUNTER,)), lower_bound=True), GAP),
-        (memory_run, GAP),
+        (lambda: with_rank(memory_run(counters=(COUNTER,)), lower_bound=True), "gap"),
+        (memory_run, "gap"),
         (lambda: memory_run(facts=replace(FACTS, engine="reference")), None),
         (snapshot, None),
         (lambda: memory_run(per_rank=()), None),
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(init_spike, run()) == expected
 
 

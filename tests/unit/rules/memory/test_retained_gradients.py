@@ -1,20 +1,17 @@
 """retained_gradients: dropped, accumulated and retained gradients are told apart."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.peaks import FACTS, MIB, memory_run, phase, tenants
-from tests.support.rule_runs import GAP, Answer, found, judged
+from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.rules.memory.retained_gradients import retained_gradients
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 DDP = replace(FACTS, engine="ddp", stage=0)
 PLAIN = replace(FACTS, engine="pytorch", stage=None, shard_ranks=None)
 STAGE_2 = replace(FACTS, stage=2)
@@ -64,36 +61,36 @@ OTHER = (phase("other", tenants()),)
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: run((8,), (8,), facts=PLAIN), HIGH),
+        (lambda: run((8,), (8,), facts=PLAIN), "high"),
         (lambda: run((3.9,), facts=PLAIN), None),  # half of a step's gradients
-        (lambda: run((4,), facts=PLAIN), HIGH),
+        (lambda: run((4,), facts=PLAIN), "high"),
         (lambda: run((8,), (0,), facts=PLAIN), None),
         (lambda: run((0,), (0,)), None),
         # accumulated gradients are there by right: a share is 8 MiB, a quarter more is too much
         (lambda: run((0, 8, 8, 8), (0, 8, 8, 8), facts=PLAIN), None),
         (lambda: run((0, 8, 8), facts=STAGE_2), None),
         (lambda: run((0, 9.9), gradients=30), None),
-        (lambda: run((0, 10), gradients=30), HIGH),
-        (lambda: run((0, 32, 32), facts=STAGE_2, gradients=32), HIGH),
+        (lambda: run((0, 10), gradients=30), "high"),
+        (lambda: run((0, 32, 32), facts=STAGE_2, gradients=32), "high"),
         (lambda: run((0, 32, 32), facts=DDP, gradients=32), None),
         (lambda: run((0, 41), facts=replace(FACTS, shard_ranks=1), gradients=45), None),
         # buckets that are the gradients stay; copies of half of them do not
         (lambda: run((32,), facts=DDP, gradients=32, buffers=15.9), None),
-        (lambda: run((32,), facts=DDP, gradients=32, buffers=16), HIGH),
-        (lambda: run((32,), facts=replace(DDP, engine="reference"), gradients=32), LOW),  # by design
+        (lambda: run((32,), facts=DDP, gradients=32, buffers=16), "high"),
+        (lambda: run((32,), facts=replace(DDP, engine="reference"), gradients=32), "low"),  # by design
         # without a timeline it may be accumulation
-        (lambda: at_phases(8), LOW),
+        (lambda: at_phases(8), "low"),
         (lambda: at_phases(8, replace(PLAIN, micro_batches=4)), None),
-        (lambda: at_phases(32, STAGE_2), MEDIUM),
+        (lambda: at_phases(32, STAGE_2), "medium"),
         (lambda: at_phases(0), None),
-        (lambda: memory_run(phases=OTHER), GAP),
-        (lambda: memory_run(phases=OTHER, timelines=(replace(timeline((8,)), phases=()),)), GAP),
+        (lambda: memory_run(phases=OTHER), "gap"),
+        (lambda: memory_run(phases=OTHER, timelines=(replace(timeline((8,)), phases=()),)), "gap"),
         (lambda: memory_run(phases=()), None),
         (lambda: memory_run(per_rank=()), None),
         (memory_run, None),
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(retained_gradients, run()) == expected
 
 
@@ -105,7 +102,7 @@ def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
         (bounded, "set_to_none=True", 3),
     ],
 )
-def test_what_dropping_them_frees(run: Callable[[], RunAnalysis], fix: str, saving_mib: int) -> None:
+def test_what_dropping_them_frees(run: Run, fix: str, saving_mib: int) -> None:
     finding = found(retained_gradients, run())
     assert (finding.id, finding.saving_bytes) == ("ZP207", (0, saving_mib * MIB))
     assert fix in finding.fix

@@ -1,27 +1,14 @@
 """compute_blocks_comm: gathers that stood behind kernels and are exposed for it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from tests.support.analyses import MS
-from tests.support.rule_runs import (
-    GAP,
-    Answer,
-    found,
-    judged,
-    on_device,
-    run_of,
-    with_walls,
-    without_collectives,
-)
+from tests.support.rule_runs import Run, found, judged, on_device, run_of, with_walls, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
-
-HIGH, MEDIUM = Confidence.HIGH, Confidence.MEDIUM
 
 
 def blocked(
@@ -44,20 +31,20 @@ def blocked(
     ("run", "expected"),
     [
         (lambda: blocked(MS // 5), None),  # 2 % of the step
-        (lambda: blocked(MS // 5 + 1), HIGH),  # more than 2 %
+        (lambda: blocked(MS // 5 + 1), "high"),  # more than 2 %
         (lambda: blocked(4 * MS, 0), None),  # nothing exposed
-        (lambda: blocked(20 * MS, count=40), HIGH),  # a quarter of them
+        (lambda: blocked(20 * MS, count=40), "high"),  # a quarter of them
         (lambda: blocked(20 * MS, count=39), None),  # fewer
-        (lambda: blocked(20 * MS, count=10, of=30), HIGH),  # ten
-        (lambda: blocked(20 * MS, count=9, of=27), MEDIUM),  # nine
-        (lambda: blocked(50_001, wall_ms=1), HIGH),  # more than 50 us
+        (lambda: blocked(20 * MS, count=10, of=30), "high"),  # ten
+        (lambda: blocked(20 * MS, count=9, of=27), "medium"),  # nine
+        (lambda: blocked(50_001, wall_ms=1), "high"),  # more than 50 us
         (lambda: blocked(50_000, wall_ms=1), None),  # 50 us
-        (lambda: blocked(None), GAP),  # not known
-        (lambda: without_collectives(blocked(2 * MS)), GAP),  # no collectives
+        (lambda: blocked(None), "gap"),  # not known
+        (lambda: without_collectives(blocked(2 * MS)), "gap"),  # no collectives
         (lambda: blocked(2 * MS, device="cpu"), None),  # a CPU has no queue
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(compute_blocks_comm, run()) == expected
 
 

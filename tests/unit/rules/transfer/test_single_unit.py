@@ -1,17 +1,14 @@
 """single_unit: few messages, one with most of the bytes, and nothing beside the first."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
-from tests.support.rule_runs import GAP, Answer, found, judged, wall_for, with_walls, without_collectives
+from tests.support.rule_runs import Run, found, judged, wall_for, with_walls, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.rules.transfer.single_unit import single_unit
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 MIB = 1 << 20
 WHOLE, REDUCE = gathers(1, 200 * MIB, 10 * MS), reduces(1, 200 * MIB, 10 * MS)
 MODEL = replace(WHOLE, units=["model"], begins_ns=30 * MS)
@@ -42,35 +39,35 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (run, HIGH),  # one unit
-        (lambda: run(same(2, 0.1, 1.0), REDUCE), HIGH),  # gathered twice
+        (run, "high"),  # one unit
+        (lambda: run(same(2, 0.1, 1.0), REDUCE), "high"),  # gathered twice
         (lambda: run(same(3, 0.1, 1.0), REDUCE), None),  # gathered three times
         # two units
         (lambda: run(replace(MODEL, begins_ns=0), head(200 * MIB, begins_ns=30 * MS), REDUCE), None),
         # one is larger
-        (lambda: run(replace(MODEL, begins_ns=0), head(199 * MIB, begins_ns=30 * MS), REDUCE), HIGH),
+        (lambda: run(replace(MODEL, begins_ns=0), head(199 * MIB, begins_ns=30 * MS), REDUCE), "high"),
         (lambda: run(same(2, 0.0, 0.80), REDUCE), None),  # 80 % of the first exposed
-        (lambda: run(same(2, 0.0, 0.81), REDUCE), HIGH),  # more than 80 %
+        (lambda: run(same(2, 0.0, 0.81), REDUCE), "high"),  # more than 80 %
         (lambda: run(head(100 * MIB, shows=0.0), MODEL, REDUCE), None),  # a large first one hides
-        (lambda: run(head(99 * MIB, shows=0.0), MODEL, REDUCE), HIGH),  # a small first one hides
+        (lambda: run(head(99 * MIB, shows=0.0), MODEL, REDUCE), "high"),  # a small first one hides
         # gradients in one bucket; of the usual size they are a note
-        (lambda: run(REDUCE), HIGH),  # one bucket
+        (lambda: run(REDUCE), "high"),  # one bucket
         (lambda: run(replace(REDUCE, shows=0.5)), None),  # a hidden bucket
-        (lambda: run(replace(REDUCE, bytes=22 * MIB, begins_ns=30 * MS), REDUCE), HIGH),  # a tenth more
+        (lambda: run(replace(REDUCE, bytes=22 * MIB, begins_ns=30 * MS), REDUCE), "high"),  # a tenth more
         (lambda: run(replace(REDUCE, bytes=23 * MIB, begins_ns=30 * MS), REDUCE), None),  # two buckets
-        (lambda: run(replace(REDUCE, bytes=25 * MIB)), LOW),  # a usual bucket
-        (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), HIGH),  # a larger bucket
+        (lambda: run(replace(REDUCE, bytes=25 * MIB)), "low"),  # a usual bucket
+        (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), "high"),  # a larger bucket
         # stages 1 and 2 gather once, after the reductions
         # after the update
         (lambda: run(replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)), None),
-        (lambda: first_steps(3), HIGH),  # three steps
-        (lambda: first_steps(2), MEDIUM),  # two steps
-        (lambda: without_collectives(run()), GAP),  # no collectives
+        (lambda: first_steps(3), "high"),  # three steps
+        (lambda: first_steps(2), "medium"),  # two steps
+        (lambda: without_collectives(run()), "gap"),  # no collectives
         (lambda: alone(run()), None),  # one rank
         (lambda: alone(without_collectives(run())), None),  # one rank without collectives
     ],
 )  # fmt: skip
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(single_unit, run()) == expected
 
 

@@ -1,6 +1,5 @@
-"""fp32_reduce and fp32_gather: types on the wire, what proves that two bytes would do, what they save."""
+"""fp32_reduce and fp32_gather: types on the wire and in kernels, and what two bytes would save."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
@@ -8,8 +7,7 @@ import pytest
 
 from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
 from tests.support.rule_runs import (
-    GAP,
-    Answer,
+    Run,
     fires,
     found,
     judged,
@@ -19,15 +17,115 @@ from tests.support.rule_runs import (
     without_collectives,
 )
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.rules.rule import Check
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
-from zprof.rules.volume.half_precision import price_half_bytes
-from zprof.rules.volume.model_traffic import read_model_traffic
+from zprof.rules.volume.half_precision import ComputeType, price_half_bytes, read_compute_type
+from zprof.rules.volume.model_traffic import (
+    Direction,
+    count_elements,
+    has_known_sizes,
+    read_model_traffic,
+    select_large,
+)
 
-HIGH, MEDIUM = Confidence.HIGH, Confidence.MEDIUM
-FULL, HALF = "float32", "bfloat16"
+IN_HALF = [
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<Sm80>::Params)",
+    "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "nvjet_hsh_192x192_64x4_2x1_v_bz_coopB_TNN",
+    "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn",
+    "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_stage4_warpsize2x2x1",
+    "volta_h884gemm_256x128_ldg8_nn",
+    "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8",
+    "Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN",
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4> >",
+]
+IN_FULL = [
+    "ampere_sgemm_128x64_nn",
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, Sm80>::Params)",
+    "nvjet_sss_128x128_32x4_1x2_h_bz_NNN",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4",
+    "x" * 330 + "_sgemm",
+]
+NEITHER = [
+    "aten::mm",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "void at::native::elementwise_kernel<c10::BFloat16>",
+    "Memcpy DtoD",
+    "gemv",
+    "x" * 405 + "_sgemm",
+]
+
+
+def computed(*names: str, device: str = "NVIDIA H100") -> ComputeType:
+    table = pd.DataFrame({"rank": 0, "name": list(names), "total_ns": 10})
+    analysis = run_of(Scenario(steps=1))
+    return read_compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
+
+
+@pytest.mark.parametrize(
+    ("names", "times_ns"),
+    [(IN_HALF, (10, 0)), (IN_FULL, (0, 10)), (NEITHER, (0, 0))],
+    ids=["half", "full", "neither"],
+)
+def test_kernel_names_tell_the_type(names: list[str], times_ns: tuple[int, int]) -> None:
+    for name in names:
+        seen = computed(name)
+        assert (seen.half_ns, seen.full_ns) == times_ns, name
+        assert (seen.is_half, seen.is_known) == (times_ns[0] > 0, sum(times_ns) > 0), name
+
+
+def test_the_larger_part_decides_and_a_cpu_says_nothing() -> None:
+    assert computed(IN_HALF[0], IN_FULL[0]).is_half
+    assert not computed(IN_HALF[0], IN_FULL[0], IN_FULL[1]).is_half
+    assert not computed("fused_flash_attention_bf16", device="cpu").is_known
+    assert not read_compute_type(run_of(Scenario(steps=1))).is_known
+
+
+def test_an_example_is_short_and_on_one_line() -> None:
+    assert "\n" not in computed("nvjet_tst_\x1b[2J\nfine").example
+    assert len(computed("nvjet_tst_" + "x" * 100).example) == 60
+
+
+def rows(*sizes: int, dtype: str = "float32") -> pd.DataFrame:
+    """Collectives of one step of one rank."""
+    made = pd.DataFrame({"bytes": sizes})
+    return made.assign(rank=0, step=0, kind="all_gather", group_size=2, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2), ("float8_e4m3fn", 1),
+     ("float8_e5m2fnuz", 1), ("int64", 8), ("uint8", 1), ("unknown", 4)],
+)  # fmt: skip
+def test_elements_are_counted_by_the_size_of_their_type(dtype: str, size: int) -> None:
+    assert count_elements(rows(840, 1680, dtype=dtype)) == 2520 / size
+
+
+@pytest.mark.parametrize(("small", "kept"), [(1000, True), (999, False)])
+def test_a_thousandth_of_the_step_carries_a_part_of_the_model(small: int, *, kept: bool) -> None:
+    assert (small in set(select_large(rows(999_000, small))["bytes"])) is kept
+
+
+def test_without_bytes_transfer_times_weigh() -> None:
+    silent = rows(0, 0, 0).assign(transfer_ns=[1_000_000, 0, 900])
+    assert select_large(silent)["transfer_ns"].tolist() == [1_000_000]
+
+
+@pytest.mark.parametrize(("full", "half"), [(60, 40), (50, 50), (40, 60)])
+def test_half_of_the_bytes_is_most_of_them(full: int, half: int) -> None:
+    both = Direction(rows=pd.concat([rows(full), rows(half, dtype="bfloat16")], ignore_index=True))
+    assert (both.is_full, both.is_half) == (full >= 50, half >= 50)
+
+
+@pytest.mark.parametrize(("known", "is_known"), [(18, False), (19, True)])
+def test_nearly_all_must_state_their_bytes(known: int, *, is_known: bool) -> None:
+    assert has_known_sizes(rows(*[8] * known, *[0] * (20 - known))) is is_known
+
+
+FP32, BF16 = "float32", "bfloat16"
 KERNELS = {
     "half": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
     "full": "ampere_sgemm_128x64_nn",
@@ -58,50 +156,48 @@ def computing(analysis: RunAnalysis, **total_ns: int) -> RunAnalysis:
 
 def autocast(half: int, full: int) -> RunAnalysis:
     """Both travel in float32; matrix products name the type in which the model computes."""
-    return computing(job(FULL, FULL), half=half, full=full, other=10**9)
+    return computing(job(FP32, FP32), half=half, full=full, other=10**9)
 
 
 def partly_reduced_in_half(share: float) -> RunAnalysis:
     """Some gradients, of norms, are reduced in float32 by healthy programs too: this share of them."""
-    analysis = job(HALF, FULL)
+    analysis = job(BF16, FP32)
     rows = analysis.collectives
     scattered = rows["kind"].astype(str) == "reduce_scatter"
     rank = rows["sequence"].where(scattered).rank(pct=True)
-    return replace(analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rank <= 1 - share, HALF)))
+    return replace(analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rank <= 1 - share, BF16)))
 
 
 @pytest.mark.parametrize(
     ("run", "reduce", "gather"),
     [
-        (lambda: job(HALF, FULL), HIGH, None),  # gathered in half
-        (lambda: job("float8_e4m3fn", FULL), HIGH, None),  # gathered in a byte
-        (lambda: job(FULL, HALF), None, HIGH),  # reduced in half
-        (lambda: job(FULL, FULL), None, GAP),  # a CPU program that states nothing
-        (lambda: job(HALF, HALF), None, None),  # both in half
+        (lambda: job(BF16, FP32), "high", None),  # gathered in half
+        (lambda: job("float8_e4m3fn", FP32), "high", None),  # gathered in a byte
+        (lambda: job(FP32, BF16), None, "high"),  # reduced in half
+        (lambda: job(FP32, FP32), None, "gap"),  # a CPU program that states nothing
+        (lambda: job(BF16, BF16), None, None),  # both in half
         (lambda: partly_reduced_in_half(0.45), None, None),  # less than half of the bytes
-        (lambda: partly_reduced_in_half(0.55), HIGH, None),  # more than half of the bytes
-        (lambda: autocast(51, 49), MEDIUM, HIGH),  # kernels in half
+        (lambda: partly_reduced_in_half(0.55), "high", None),  # more than half of the bytes
+        (lambda: autocast(51, 49), "medium", "high"),  # kernels in half
         (lambda: autocast(49, 51), None, None),  # kernels in full
-        (lambda: computing(job(FULL, HALF), full=10), None, None),  # compressed gradients
-        (lambda: job(FULL, FULL, stage=0), GAP, None),  # replicated
-        (lambda: job(FULL, FULL, stage=0, communication_bytes=2, reduction_bytes=4), HIGH, None),  # stated
-        (lambda: job(FULL, FULL, parameter_bytes=2), None, MEDIUM),  # stated parameters
+        (lambda: computing(job(FP32, BF16), full=10), None, None),  # compressed gradients
+        (lambda: job(FP32, FP32, stage=0), "gap", None),  # replicated
+        (lambda: job(FP32, FP32, stage=0, communication_bytes=2, reduction_bytes=4), "high", None),  # stated
+        (lambda: job(FP32, FP32, parameter_bytes=2), None, "medium"),  # stated parameters
         (lambda: run_of(bytes_per_s=120e6), None, None),  # the reference engine
         (lambda: run_of(bytes_per_s=120e6, stage=0), None, None),  # the engine replicated
-        (lambda: without_collectives(job(HALF, FULL)), GAP, GAP),  # no collectives
+        (lambda: without_collectives(job(BF16, FP32)), "gap", "gap"),  # no collectives
         (lambda: run_of(ranks=1), None, None),  # one rank
     ],
 )
-def test_what_proves_that_two_bytes_would_do(
-    run: Callable[[], RunAnalysis], reduce: Answer, gather: Answer
-) -> None:
+def test_what_proves_that_two_bytes_would_do(run: Run, reduce: str | None, gather: str | None) -> None:
     analysis = run()
     assert (judged(fp32_reduce, analysis), judged(fp32_gather, analysis)) == (reduce, gather)
 
 
 @pytest.mark.parametrize("bytes_per_s", [40e6, 200e6])
 def test_it_saves_at_most_half_of_the_transfer_and_what_is_exposed(bytes_per_s: float) -> None:
-    analysis = job(HALF, FULL, bytes_per_s=bytes_per_s)
+    analysis = job(BF16, FP32, bytes_per_s=bytes_per_s)
     low, high = found(fp32_reduce, analysis).saving_ns
     rows, steps = analysis.collectives, len(analysis.steps)
     scattered = rows[rows["kind"].astype(str) == "reduce_scatter"]
@@ -112,7 +208,7 @@ def test_it_saves_at_most_half_of_the_transfer_and_what_is_exposed(bytes_per_s: 
 @BOTH
 def test_a_hundredth_of_the_step_is_worth_it(rule: Check) -> None:
     reducing = rule is fp32_reduce
-    analysis = job(HALF, FULL) if reducing else job(FULL, HALF)
+    analysis = job(BF16, FP32) if reducing else job(FP32, BF16)
     traffic = read_model_traffic(analysis)
     way = traffic.reductions if reducing else traffic.gathers
     wall = wall_for(price_half_bytes(analysis, way.full_rows).saving_ns[1], 0.01)
@@ -123,7 +219,7 @@ def test_a_hundredth_of_the_step_is_worth_it(rule: Check) -> None:
 def test_a_missing_rank_widens_the_range() -> None:
     """Its late arrival looks like transfer then; fast collectives tell how much it was."""
     slow = run_of(bytes_per_s=120e6, delay_ms={1: 30.0}, engine="FSDP2")
-    types = {"all_gather": HALF, "reduce_scatter": FULL}
+    types = {"all_gather": BF16, "reduce_scatter": FP32}
     rows = slow.collectives.assign(dtype=slow.collectives["kind"].astype(str).map(types))
     blind = rows.assign(
         transfer_ns=rows["transfer_ns"] + rows["wait_ns"],

@@ -1,15 +1,13 @@
-"""uneven_shapes: padding is proven by bytes or shown by kernels; longer inputs are told from a slow device."""
+"""uneven_shapes: padding by bytes or kernels, and longer inputs, which are no slow device."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, Scenario
-from tests.support.rule_runs import GAP, Answer, found, judged, run_of, values, with_walls
+from tests.support.rule_runs import Run, found, judged, run_of, values, with_walls
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
 from zprof.rules.volume.uneven_shapes import (
@@ -19,7 +17,6 @@ from zprof.rules.volume.uneven_shapes import (
     uneven_shapes,
 )
 
-HIGH, MEDIUM = Confidence.HIGH, Confidence.MEDIUM
 PAD, COPY = "void chunk_cat_cuda_kernel<c10::BFloat16>", "split_with_sizes_copy_kernel"
 ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm_kernel<c10::BFloat16>"
 #: A step takes about 216 ms, and gathers twice the bytes that it reduces.
@@ -61,31 +58,29 @@ def other_model(size: float) -> RunAnalysis:
     [
         # 1 % of what travels is padding
         (lambda: copying(job(ELEMENTS / 1.008), 9, 9), None, None),  # 0.8 % padding
-        (lambda: copying(job(ELEMENTS / 1.012), 9, 9), None, HIGH),  # 1.2 % padding
-        (lambda: copying(job(ELEMENTS / 1.95), 9, 9), None, HIGH),  # 95 % padding
+        (lambda: copying(job(ELEMENTS / 1.012), 9, 9), None, "high"),  # 1.2 % padding
+        (lambda: copying(job(ELEMENTS / 1.95), 9, 9), None, "high"),  # 95 % padding
         # a baseline of the same model, whatever its stage
-        (lambda: copying(job(), 9), lambda: other_model(1.1), MEDIUM),  # baseline
+        (lambda: copying(job(), 9), lambda: other_model(1.1), "medium"),  # baseline
         (lambda: copying(job(), 9), lambda: other_model(1.0), None),  # no padding
-        (lambda: copying(job(), 9), lambda: other_model(1.6), GAP),  # another model
+        (lambda: copying(job(), 9), lambda: other_model(1.6), "gap"),  # another model
         (lambda: job(plan=SLOW), lambda: other_model(1.3), None),  # nothing pads
         # reductions of each micro-batch are no padding
         (lambda: copying(job(ELEMENTS / 4, micro_batches=4), 9, 9), None, None),  # micro-batches
-        (lambda: copying(job(ELEMENTS / 4 / 1.1, micro_batches=4), 9, 9), None, HIGH),  # padded as well
+        (lambda: copying(job(ELEMENTS / 4 / 1.1, micro_batches=4), 9, 9), None, "high"),  # padded as well
         # per byte three times a plain copy, of twice the bytes
-        (lambda: copying(job(), 9, 6.2), None, GAP),  # 2.9 times a copy
-        (lambda: copying(job(), 9, 6), None, MEDIUM),  # 3 times a copy
-        (lambda: with_walls(copying(job(), 2, 1)), None, MEDIUM),  # 2 % of the step
+        (lambda: copying(job(), 9, 6.2), None, "gap"),  # 2.9 times a copy
+        (lambda: copying(job(), 9, 6), None, "medium"),  # 3 times a copy
+        (lambda: with_walls(copying(job(), 2, 1)), None, "medium"),  # 2 % of the step
         (lambda: with_walls(copying(job(), 1.99, 0.9)), None, None),  # below 2 %
         # on a CPU padding touches new memory
-        (lambda: copying(job(device="cpu"), 20, 1), None, GAP),  # cpu
+        (lambda: copying(job(device="cpu"), 20, 1), None, "gap"),  # cpu
         (lambda: copying(job(ELEMENTS, device="cpu"), 20, 1), None, None),  # cpu, no padding
         (job, None, None),  # nothing known
         (lambda: run_of(ranks=1), None, None),  # one rank
     ],
 )
-def test_padding(
-    run: Callable[[], RunAnalysis], baseline: Callable[[], RunAnalysis] | None, expected: Answer
-) -> None:
+def test_padding(run: Run, baseline: Run | None, expected: str | None) -> None:
     assert judged(uneven_shapes, run(), baseline and baseline()) == expected
 
 
@@ -113,7 +108,7 @@ def partly_reduced() -> RunAnalysis:
         (partly_reduced, 0.1),
     ],
 )
-def test_padding_is_counted_in_elements(run: Callable[[], RunAnalysis], padding: float | None) -> None:
+def test_padding_is_counted_in_elements(run: Run, padding: float | None) -> None:
     known = ratio(run())
     assert known == (padding and pytest.approx(padding, abs=1e-6))
 
@@ -184,32 +179,32 @@ def told_by_kernels(
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: longer(1.1, held=(1000, 2000, 1000)), HIGH),  # a tenth more compute
+        (lambda: longer(1.1, held=(1000, 2000, 1000)), "high"),  # a tenth more compute
         (lambda: longer(1.09, held=(1000, 2000, 1000)), None),  # less
-        (lambda: longer(1.5, held=(1000, 1250, 1000)), HIGH),  # half as much more activations
+        (lambda: longer(1.5, held=(1000, 1250, 1000)), "high"),  # half as much more activations
         (lambda: longer(1.5, held=(1000, 1249, 1000)), None),  # fewer activations
-        (lambda: longer(1.5, held=(1000, 1500), ranks=2), HIGH),  # two ranks
+        (lambda: longer(1.5, held=(1000, 1500), ranks=2), "high"),  # two ranks
         (lambda: longer(1.5), None),  # nothing but a late rank
-        (lambda: told_by_kernels(longer(1.5), 1.125, 1.25), MEDIUM),  # kernels
+        (lambda: told_by_kernels(longer(1.5), 1.125, 1.25), "medium"),  # kernels
         (lambda: told_by_kernels(longer(1.5), 1.126, 1.25), None),  # slow at everything
         (lambda: told_by_kernels(longer(1.5), 1.125, 1.249), None),  # slow at products alone
-        (lambda: told_by_kernels(longer(1.5), count=1009), MEDIUM),  # few kernels more
+        (lambda: told_by_kernels(longer(1.5), count=1009), "medium"),  # few kernels more
         (lambda: told_by_kernels(longer(1.5), count=1011), None),  # another program
         (lambda: told_by_kernels(longer(1.5), others=0), None),  # others without kernels
-        (lambda: told_by_kernels(longer(1.5, ranks=2)), MEDIUM),  # kernels of two ranks
-        (lambda: told_by_kernels(longer(1.5, held=(0, 0, 0))), MEDIUM),  # no activations counted
-        (lambda: told_by_kernels(longer(1.5), before=330), MEDIUM),  # 330 letters before a name
+        (lambda: told_by_kernels(longer(1.5, ranks=2)), "medium"),  # kernels of two ranks
+        (lambda: told_by_kernels(longer(1.5, held=(0, 0, 0))), "medium"),  # no activations counted
+        (lambda: told_by_kernels(longer(1.5), before=330), "medium"),  # 330 letters before a name
         (lambda: told_by_kernels(longer(1.5), before=405), None),  # 405 letters before a name
     ],
 )
-def test_longer_inputs(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_longer_inputs(run: Run, expected: str | None) -> None:
     seen = find_longer_inputs(run())
     assert (seen and (seen.rank, seen.confidence)) == (expected and (1, expected))
 
 
-@pytest.mark.parametrize(("wall_ms", "expected"), [(1000, HIGH), (1001, None)])
+@pytest.mark.parametrize(("wall_ms", "expected"), [(1000, "high"), (1001, None)])
 def test_even_shares_save_half_of_what_is_above_the_mean_to_all_above_the_others(
-    wall_ms: int, expected: Answer
+    wall_ms: int, expected: str | None
 ) -> None:
     """Of 100, 130 and 100 ms 20 are above the mean, and 2 % of the step are worth it."""
     analysis = longer(1.3, held=(1000, 2000, 1000), wall_ms=wall_ms)

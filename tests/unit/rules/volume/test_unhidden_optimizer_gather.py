@@ -1,18 +1,15 @@
 """unhidden_optimizer_gather: the gather behind the step, and gradients that are all-reduced beside it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
-from tests.support.rule_runs import GAP, Answer, found, judged, run_of, values, without_collectives
+from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 PSI = 8 << 20
 
 
@@ -91,29 +88,29 @@ def started_with_the_last_reduction() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (job, HIGH),  # behind the step
-        (lambda: job(sharing="broadcast"), HIGH),  # broadcast
+        (job, "high"),  # behind the step
+        (lambda: job(sharing="broadcast"), "high"),  # broadcast
         (lambda: job(gather_first=True), None),  # stage 3
         (started_with_the_last_reduction, None),  # with the last reduction
         # a twentieth may be gathered before
-        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), HIGH),  # 5 % before
+        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), "high"),  # 5 % before
         (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 510_000), None),  # more before
         # 3 % of the step, half of the transfer
-        (lambda: job(exposed_ms=3.0), HIGH),  # 3 % of the step
+        (lambda: job(exposed_ms=3.0), "high"),  # 3 % of the step
         (lambda: job(exposed_ms=2.9), None),  # less than 3 %
-        (lambda: job(exposed_ratio=0.5), HIGH),  # half exposed
+        (lambda: job(exposed_ratio=0.5), "high"),  # half exposed
         (lambda: job(exposed_ratio=0.45), None),  # mostly hidden
         (exposed_in_the_last_step, None),  # only the last is exposed
         # a tenth of what is reduced: less are metrics
-        (lambda: job(psi=8_000_000, gathered=800_000), HIGH),  # a tenth gathered
+        (lambda: job(psi=8_000_000, gathered=800_000), "high"),  # a tenth gathered
         (lambda: job(psi=8_000_000, gathered=790_000), None),  # metrics
-        (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), LOW),  # hidden 3 psi
-        (lambda: without_collectives(job()), GAP),  # no collectives
+        (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), "low"),  # hidden 3 psi
+        (lambda: without_collectives(job()), "gap"),  # no collectives
         (lambda: run_of(Scenario(stage=0)), None),  # replicated
         (lambda: run_of(Scenario(ranks=1)), None),  # one rank
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_thresholds(run: Run, expected: str | None) -> None:
     assert judged(unhidden_optimizer_gather, run()) == expected
 
 
@@ -170,9 +167,7 @@ def reduced(size: int) -> RunAnalysis:
         (lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_100_000), False),  # more scattered
     ],
 )
-def test_gradients_that_are_all_reduced_move_three_times_the_parameters(
-    run: Callable[[], RunAnalysis], *, three: bool
-) -> None:
+def test_gradients_that_are_all_reduced_move_three_times_the_parameters(run: Run, *, three: bool) -> None:
     gathered, *others = values(found(unhidden_optimizer_gather, run()), "bytes")
     assert len(others) == 2 * three
     if three:
@@ -197,4 +192,4 @@ def test_a_missing_rank_widens_the_range() -> None:
     rows = rows.assign(end_ns=rows["end_ns"].mask(fast, rows["start_ns"] + MS), bound=True)
     finding = found(unhidden_optimizer_gather, without_rank(replace(analysis, collectives=rows), 1))
     assert finding.saving_ns == (pytest.approx(1.2 * MS, rel=0.2), pytest.approx(10 * MS))
-    assert finding.confidence is MEDIUM
+    assert finding.confidence == "medium"

@@ -1,6 +1,5 @@
-"""no_prefetch: all_gathers launched too late, and nothing else."""
+"""no_prefetch and rate_limited_prefetch: all_gathers launched too late, or held back."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import (
-    GAP,
-    Answer,
+    Run,
     fires,
     found,
     in_groups_of_one,
@@ -23,10 +21,9 @@ from tests.support.rule_runs import (
     without_collectives,
 )
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence
 from zprof.rules.transfer.no_prefetch import no_prefetch
+from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 LATE = Scenario(prefetch=False, bytes_per_s=180e6)
 
 
@@ -87,8 +84,8 @@ def blind() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: run_of(LATE), HIGH),  # late
-        (lambda: run_of(LATE, ranks=4), HIGH),  # four ranks
+        (lambda: run_of(LATE), "high"),  # late
+        (lambda: run_of(LATE, ranks=4), "high"),  # four ranks
         (lambda: run_of(bytes_per_s=500e6), None),  # prefetched
         (lambda: run_of(bytes_per_s=60e6), None),  # prefetched on a slow link
         (lambda: run_of(LATE, stage=0), None),  # nothing gathered
@@ -97,39 +94,39 @@ def blind() -> RunAnalysis:
         (lambda: run_of(prefetch=False, compute_ms=0.0, noise_ms=0.01), None),  # no compute
         (lambda: run_of(prefetch=False, bytes_per_s=9e9), None),  # not worth it
         (lambda: run_of(LATE, units=1), None),  # one unit
-        (lambda: run_of(LATE, units=2), HIGH),  # two units
-        (lambda: of_units(3), HIGH),  # three gathers a step
+        (lambda: run_of(LATE, units=2), "high"),  # two units
+        (lambda: of_units(3), "high"),  # three gathers a step
         (lambda: of_units(2), None),  # two gathers a step
-        (lambda: without_collectives(run_of(LATE)), GAP),  # no collectives
-        (lambda: run_of(LATE, steps=3), HIGH),  # three steps
-        (lambda: run_of(LATE, steps=2), MEDIUM),  # two steps
-        (lambda: run_of(LATE, engine="fsdp2"), LOW),  # FSDP2 on a CPU waits anyway
-        (lambda: on_device(run_of(LATE, engine="fsdp2")), HIGH),  # FSDP2 on a device
-        (blind, MEDIUM),  # kernels alone
+        (lambda: without_collectives(run_of(LATE)), "gap"),  # no collectives
+        (lambda: run_of(LATE, steps=3), "high"),  # three steps
+        (lambda: run_of(LATE, steps=2), "medium"),  # two steps
+        (lambda: run_of(LATE, engine="fsdp2"), "low"),  # FSDP2 on a CPU waits anyway
+        (lambda: on_device(run_of(LATE, engine="fsdp2")), "high"),  # FSDP2 on a device
+        (blind, "medium"),  # kernels alone
         # a tenth of a gather: hidden it hides nothing; free it is not worth hiding under; kept it is held
-        (lambda: exactly(hidden_ns=MS), HIGH),  # 10 % hidden
+        (lambda: exactly(hidden_ns=MS), "high"),  # 10 % hidden
         (lambda: exactly(hidden_ns=MS + 1), None),  # more hidden
-        (lambda: exactly(free_compute_ns=MS + 1), HIGH),  # more than 10 % free
+        (lambda: exactly(free_compute_ns=MS + 1), "high"),  # more than 10 % free
         (lambda: exactly(free_compute_ns=MS), None),  # 10 % free
-        (lambda: exactly(blocked_ns=MS - 1), HIGH),  # kept less than 10 %
+        (lambda: exactly(blocked_ns=MS - 1), "high"),  # kept less than 10 %
         (lambda: exactly(blocked_ns=MS), None),  # kept 10 %
         (lambda: exactly(launch_start_ns=exactly().collectives["start_ns"] - MS), None),  # launched in time
-        (lambda: on_device(exactly(blocked_ns=MS), "cpu"), HIGH),  # the host's own time on a CPU
-        (lambda: short(49_999), HIGH),  # kept less than 50 us
+        (lambda: on_device(exactly(blocked_ns=MS), "cpu"), "high"),  # the host's own time on a CPU
+        (lambda: short(49_999), "high"),  # kept less than 50 us
         (lambda: short(50_000), None),  # kept 50 us
         # a third and a half of them
-        (lambda: of_180(59), LOW),  # less than a third late
-        (lambda: of_180(60), MEDIUM),  # a third late
-        (lambda: of_180(89), MEDIUM),  # less than half late
-        (lambda: of_180(90), HIGH),  # half late
-        (lambda: half("launch_start_ns", None), MEDIUM),  # half of the launches known
-        (lambda: half("matched", False), MEDIUM),  # half matched
+        (lambda: of_180(59), "low"),  # less than a third late
+        (lambda: of_180(60), "medium"),  # a third late
+        (lambda: of_180(89), "medium"),  # less than half late
+        (lambda: of_180(90), "high"),  # half late
+        (lambda: half("launch_start_ns", None), "medium"),  # half of the launches known
+        (lambda: half("matched", False), "medium"),  # half matched
         # 30 % of the transfer
-        (lambda: exactly(exposed_transfer_ns=3 * MS), HIGH),  # 30 % exposed
+        (lambda: exactly(exposed_transfer_ns=3 * MS), "high"),  # 30 % exposed
         (lambda: exactly(exposed_transfer_ns=3 * MS - 1), None),  # less exposed
     ],
 )
-def test_thresholds(run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_no_prefetch(run: Run, expected: str | None) -> None:
     assert judged(no_prefetch, run()) == expected
 
 
@@ -184,7 +181,7 @@ def test_it_saves_half_to_a_little_more_than_all_that_could_hide() -> None:
 @pytest.mark.parametrize(
     "run", [lambda: run_of(LATE, engine="fsdp2"), lambda: half("matched", False)], ids=["fsdp2", "unmatched"]
 )
-def test_a_saving_that_may_be_waiting_starts_at_zero(run: Callable[[], RunAnalysis]) -> None:
+def test_a_saving_that_may_be_waiting_starts_at_zero(run: Run) -> None:
     assert found(no_prefetch, run()).saving_ns[0] == 0
 
 
@@ -197,3 +194,92 @@ def test_the_fix_is_for_the_engine_or_for_all() -> None:
     for engine in (*names, "unknown"):
         fix = found(no_prefetch, run_of(LATE, engine=engine)).fix
         assert {of for of, name in names.items() if name in fix} == ({engine} & set(names) or set(names))
+
+
+THREE = Scenario(steps=3)
+
+
+def held(idle_ms: float, *, plan: Scenario = THREE, count: int = 10) -> RunAnalysis:
+    """Steps of 100 ms with holds of the host that leave its device idle for this long in all."""
+    analysis = with_walls(run_of(plan))
+    rows = [
+        {"rank": rank, "step": step, "start_ns": 0, "end_ns": 2 * MS, "idle_ns": idle_ms * MS / count}
+        for rank, step in zip(analysis.steps["rank"], analysis.steps["step"], strict=True)
+        for _ in range(count)
+    ]
+    return replace(analysis, limiter=pd.DataFrame(rows))
+
+
+def shallow(hideable_ns: float | None = None, **columns: object) -> RunAnalysis:
+    """All gathers hide in part; each could hide this much more of what is exposed, or a tenth of the step."""
+    analysis = run_of(THREE)
+    rows = analysis.collectives
+    gathers = rows["kind"] == "all_gather"
+    count = (gathers & ~rows["first_of_window"]).sum() / len(analysis.steps)
+    each = 0.1 * analysis.steps["wall_ns"].mean() / count if hideable_ns is None else hideable_ns
+    changed = {
+        "end_ns": rows["start_ns"] + 10 * MS, "hidden_ns": 5 * MS, "exposed_transfer_ns": 4 * MS,
+        "launch_start_ns": rows["start_ns"] - MS, "dependency_ns": MS, "free_compute_ns": each,
+    } | columns  # fmt: skip
+    frame = rows.assign(**{name: rows[name].where(~gathers, value) for name, value in changed.items()})
+    return replace(analysis, collectives=frame)
+
+
+def without_launches() -> RunAnalysis:
+    unknown = pd.array([None] * len(run_of(THREE).collectives), "Int64")
+    return replace(run_of(THREE), collectives=run_of(THREE).collectives.assign(launch_start_ns=unknown))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: held(20), "high"),  # held
+        (lambda: held(20, plan=Scenario(steps=2)), "medium"),  # two steps
+        (lambda: held(2), "high"),  # 2 % of the step
+        (lambda: held(1.99), None),  # less than 2 %
+        (lambda: held(0), None),  # costs nothing
+        (lambda: in_groups_of_one(held(20)), None),  # groups of one
+        (lambda: run_of(THREE), None),  # healthy
+        (lambda: run_of(stage=0), None),  # replicated
+        (lambda: run_of(ranks=1), None),  # one rank
+        (lambda: without_collectives(run_of(THREE)), "gap"),  # no collectives
+        (without_launches, "gap"),  # no launches
+        (shallow, "low"),  # shallow
+        (lambda: shallow(hidden_ns=MS), None),  # hides a tenth: that is no_prefetch
+        (lambda: shallow(hidden_ns=1_200_000), "low"),  # hides more than a tenth
+        (lambda: shallow(exposed_transfer_ns=0), None),  # nothing exposed
+        (lambda: shallow(dependency_ns=0, launch_start_ns=0), None),  # launched late
+        # waited for no compute
+        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives["start_ns"]), None),
+        (lambda: shallow(dependency_ns=MS - 49_999), "low"),  # 49 us late
+        (lambda: shallow(dependency_ns=MS - 50_000), None),  # 50 us late
+        (lambda: shallow(blocked_ns=49_999), "low"),  # blocked for 49 us
+        (lambda: shallow(blocked_ns=50_000), None),  # blocked for 50 us
+    ],
+)
+def test_rate_limited_prefetch(run: Run, expected: str | None) -> None:
+    assert judged(rate_limited_prefetch, run()) == expected
+
+
+def test_holds_are_priced_by_the_compute_that_is_missing_after_them() -> None:
+    finding = found(rate_limited_prefetch, held(20))
+    assert (finding.id, finding.saving_ns) == ("ZP406", (14 * MS, 20 * MS))
+    assert [fact.value for fact in finding.evidence] == [10, 20 * MS, 20 * MS]
+
+
+def test_shallow_prefetch_is_worth_a_note_from_three_hundredths_of_the_step() -> None:
+    noted = shallow(300_000)
+    gathers = noted.collectives[noted.collectives["kind"] == "all_gather"]
+    total = 300_000 * int((~gathers["first_of_window"]).sum()) / len(noted.steps)
+    wall = wall_for(total, 0.03)
+    assert found(rate_limited_prefetch, with_walls(noted, wall)).saving_ns == (
+        0,
+        pytest.approx(total, rel=1e-3),
+    )
+    assert judged(rate_limited_prefetch, with_walls(noted, 1.001 * wall)) is None
+
+
+def test_only_gathers_that_could_hide_are_counted() -> None:
+    units = run_of(THREE).collectives["unit"]
+    some = (units.isin(["blocks.1", "blocks.2"]) * 10 * MS).astype("int64")
+    assert values(found(rate_limited_prefetch, shallow(free_compute_ns=some)), "count") == [2]

@@ -1,4 +1,4 @@
-"""Gathers that a step repeats: each is named by one rule, from a threshold on, and priced by its exposure."""
+"""Gathers and reductions that a step repeats: each has one rule, from a threshold on, and a price."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,11 +8,12 @@ import pytest
 
 from tests.support.analyses import MS
 from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
-from tests.support.rule_runs import GAP, Answer, found, judged, values
+from tests.support.rule_runs import Run, found, judged, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence
+from zprof.model.findings import Cause
 from zprof.rules.rule import Check
 from zprof.rules.volume.accumulation_regathers import accumulation_regathers
+from zprof.rules.volume.accumulation_syncs import accumulation_syncs
 from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
 from zprof.rules.volume.last_unit_regathered import last_unit_regathered
 from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
@@ -24,7 +25,6 @@ RULES: dict[Cause, Check] = {
     Cause.LAST_UNIT_REGATHERED: last_unit_regathered,
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: needless_reshard_after_forward,
 }
-HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
 UNITS = ("a", "b", "c")
 
 
@@ -47,7 +47,7 @@ def backward(
 def named(moves: Sequence[Move]) -> set[Cause]:
     analysis = analysis_with(moves)
     answers = {cause: judged(rule, analysis) for cause, rule in RULES.items()}
-    assert GAP not in answers.values()
+    assert "gap" not in answers.values()
     return {cause for cause, answer in answers.items() if answer is not None}
 
 
@@ -114,26 +114,26 @@ SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
 @pytest.mark.parametrize(
     ("cause", "run", "expected"),
     [
-        (RESHARDED, lambda: analysis_with(REPEATED), LOW),  # free memory is unknown
-        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE), HIGH),
+        (RESHARDED, lambda: analysis_with(REPEATED), "low"),  # free memory is unknown
+        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE), "high"),
         (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE - 1), None),
-        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND), MEDIUM),
-        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND, free_bytes=1), LOW),
-        (LAST_UNIT, lambda: analysis_with(LAST), HIGH),
-        (LAST_UNIT, lambda: analysis_with(LAST, steps=3), HIGH),
-        (LAST_UNIT, lambda: analysis_with(LAST, steps=2), MEDIUM),
-        (LAST_UNIT, lambda: analysis_with(LAST, method="order"), MEDIUM),
-        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS), HIGH),
-        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS + 1), LOW),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND), "medium"),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND, free_bytes=1), "low"),
+        (LAST_UNIT, lambda: analysis_with(LAST), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=3), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=2), "medium"),
+        (LAST_UNIT, lambda: analysis_with(LAST, method="order"), "medium"),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS + 1), "low"),
         *(
-            (cause, lambda move=move: analysis_with([move]), GAP)
+            (cause, lambda move=move: analysis_with([move]), "gap")
             for cause in RULES
             for move in (UNPLACED, replace(NAMELESS, phase="forward"))
         ),
         *((cause, lambda: analysis_with(forward()), None) for cause in RULES),
     ],
 )
-def test_confidence(cause: Cause, run: Callable[[], RunAnalysis], expected: Answer) -> None:
+def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
     assert judged(RULES[cause], run()) == expected
 
 
@@ -169,10 +169,68 @@ def priced(*exposed_ms: float, device: str = "cuda", launching_us: int = 0) -> C
 
 
 def test_a_needless_collective_costs_what_shows_and_what_each_takes_by_itself() -> None:
-    """On a device a gap of 20 us and 2 us for a megabyte; on a CPU 100 us to wake up, and twice its launch."""
+    """On a device a gap of 20 us and 2 us for a megabyte; on a CPU 100 us, and twice its launch."""
     one = priced(2.0)
     assert (one.count, one.bytes, one.transfer_ns, one.exposed_ns) == (1, MEGABYTE, 4 * MS, 2 * MS)
     assert one.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 22_000))
     assert priced(0.0, 0.0).saving_ns == pytest.approx((0.0, 44_000))
     on_cpu = priced(2.0, device="cpu", launching_us=300)
     assert on_cpu.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 700_000))
+
+
+def reductions(*exposed_ms: float) -> list[Move]:
+    """Reductions of three units in each micro-batch, with this exposed time."""
+    return [reduce(unit, number, ms / 3) for number, ms in enumerate(exposed_ms) for unit in "abc"]
+
+
+def partly(first: str, whole: str) -> RunAnalysis:
+    """The first micro-batch reduces these units only."""
+    return analysis_with([*(reduce(unit, 0, 9.0) for unit in first), *(reduce(unit, 1) for unit in whole)])
+
+
+def hidden_reductions(ratio: float | None) -> RunAnalysis:
+    """Four micro-batches that reduce, all hidden_reductions; the links carry this many times the formula's bytes."""
+    made = analysis_with(reductions(0.0, 0.0, 0.0, 0.0))
+    assert made.volume is not None
+    seen = None if ratio is None else replace(made.volume, seen_bytes=round(12_000_000 * ratio), ratio=ratio)
+    return replace(made, volume=seen)
+
+
+UNPLACED_REDUCTION = Move(kind="all_reduce", unit=None, micro_batch=None, phase="unknown", exposed_ms=9.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: analysis_with(reductions(4.0, 4.0, 4.0)), "high"),
+        (lambda: analysis_with(reductions(3.0, 9.0)), None),  # 3 % of the step
+        (lambda: analysis_with(reductions(3.01, 9.0)), "high"),
+        (lambda: analysis_with(reductions(30.0)), None),  # one reduction is needed
+        (lambda: hidden_reductions(1.0), None),  # the formula of stages 2 and 3 has them
+        (lambda: hidden_reductions(4.0), "low"),
+        (lambda: hidden_reductions(None), "low"),
+        (lambda: partly("a", "ab"), "high"),  # half of the gradients
+        (lambda: partly("abcd", "abcdefghi"), None),
+        (lambda: analysis_with([UNPLACED_REDUCTION]), "gap"),
+        (
+            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=pd.DataFrame())),
+            "gap",
+        ),
+    ],
+)
+def test_micro_batches_that_reduce(run: Run, expected: str | None) -> None:
+    assert judged(accumulation_syncs, run()) == expected
+
+
+def test_all_but_the_last_are_counted_and_priced() -> None:
+    finding = found(accumulation_syncs, analysis_with(reductions(4.0, 4.0, 4.0)))
+    assert {3, 6} <= set(values(finding, "count"))
+    assert finding.saving_ns[0] == pytest.approx(0.7 * 8 * MS, abs=2)
+
+
+def test_hidden_reductions_save_no_time_and_state_their_volume() -> None:
+    run = hidden_reductions(4.0)
+    finding = found(accumulation_syncs, run)
+    assert finding.saving_ns == (0, 0)
+    assert run.volume is not None
+    assert {48_000_000, run.volume.expected_bytes} <= set(values(finding, "bytes"))
