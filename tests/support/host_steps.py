@@ -12,13 +12,15 @@ from zprof.analysis.time.host_idle import HOST_COLUMNS
 WALL_NS = 100 * MS
 
 
-def hosts(*, on_device: bool = True, ranks: int = 4, steps: int = 6, **columns: float) -> RunAnalysis:
+def hosts(
+    *, on_device: bool = True, ranks: int = 4, steps: int = 6, overlapped_ns: int = 0, **columns: float
+) -> RunAnalysis:
     """Return ranks whose hosts have these columns in each step, and 0 in all others."""
     made = run_of(ranks=ranks, steps=steps)
     pairs = [{"rank": rank, "step": step} for rank in range(ranks) for step in range(steps)]
     table = pd.DataFrame(pairs).reindex(columns=list(HOST_COLUMNS), fill_value=0)
     table = table.assign(on_device=on_device, launches_seen=True, loads=1).assign(**columns)
-    flat = made.steps.assign(wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=0)
+    flat = made.steps.assign(wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=overlapped_ns)
     return replace(made, host=table, steps=flat)
 
 

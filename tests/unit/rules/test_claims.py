@@ -121,13 +121,13 @@ def test_a_saving_is_at_most_its_term_on_the_largest_rank() -> None:
 
 def test_when_ranks_wait_in_turn_a_term_is_the_mean_of_each_steps_largest() -> None:
     names = [field.name for field in fields(StepTime) if field.name not in ("rank", "step")]
+    waits = [(of, number, 30 * (of == number)) for of in (0, 1) for number in (0, 1, 2)]
     steps = [
-        StepTime(rank=of, step=number, **(dict.fromkeys(names, 0) | {"exposed_wait_ns": 30 * (of == number)}))
-        for of in (0, 1)
-        for number in (0, 1)
+        StepTime(rank=of, step=number, **(dict.fromkeys(names, 0) | {"exposed_wait_ns": ns}))
+        for of, number, ns in waits
     ]
-    (split,) = split_savings([claim(STRAGGLER, 10, 60)], all_rules(), [rank(exposed_wait_ns=15)], steps)
-    assert split.saving_ns == (10, 30)
+    (split,) = split_savings([claim(STRAGGLER, 10, 60)], all_rules(), [rank(exposed_wait_ns=10)], steps)
+    assert split.saving_ns == (10, 20)
 
 
 def test_a_replayed_saving_is_not_cut() -> None:
@@ -158,6 +158,8 @@ def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:
     assert (left["exposed_wait_ns"], left["idle_ns"]) == (5, 7)
     rest = find_unexplained_loss(late, all_rules(), ranks)
     assert (rest.rank, rest.total_ns, rest.terms["idle_ns"]) == (1, 7, 7)
+    both = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30, idle_ns=32)])
+    assert (both.terms["exposed_wait_ns"], both.terms["idle_ns"]) == (5, 32)  # on one rank it counts once
 
 
 def test_unexplained_terms_of_different_ranks_are_not_added() -> None:

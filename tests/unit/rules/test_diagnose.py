@@ -85,6 +85,15 @@ def test_savings_share_no_time() -> None:
     assert sum(finding.saving_ns[1] for finding in report.findings) <= limit
 
 
+def test_savings_are_as_wide_as_the_noise_of_the_steps() -> None:
+    analysis = run_of(NO_PREFETCH)
+    savings = [
+        diagnose(replace(analysis, time=replace(analysis.time, step_noise_ns=ns))).findings[0].saving_ns
+        for ns in (0, 2 * MS)
+    ]
+    assert savings[1] == (savings[0][0] - 2 * MS, savings[0][1] + 2 * MS)
+
+
 def test_a_measurement_note_comes_after_the_cause_and_a_spoiled_one_before() -> None:
     noted = report_of(replace(NO_PREFETCH, first_skew_ms=60), DDP)
     assert [f.cause for f in noted.findings] == [Cause.NO_PREFETCH, Cause.MEASUREMENT_ARTIFACT]

@@ -119,12 +119,6 @@ def test_profilers_that_start_apart_are_no_late_ranks(tmp_path: Path) -> None:
     assert sure(planted(Cause.MEASUREMENT_ARTIFACT, plan, tmp_path)) == {Cause.MEASUREMENT_ARTIFACT.value}
 
 
-@SLOW
-def test_a_hidden_gather_of_new_parameters_is_healthy(tmp_path: Path) -> None:
-    plan = replace(plant(base(2), Cause.UNHIDDEN_OPTIMIZER_GATHER, 0.5), hide_optimizer_gather=True, steps=5)
-    assert Cause.UNHIDDEN_OPTIMIZER_GATHER.value not in sure(diagnosed(plan, tmp_path))
-
-
 @pytest.mark.parametrize(
     "cause", [Cause.FP32_GATHER, pytest.param(Cause.UNHIDDEN_OPTIMIZER_GATHER, marks=SLOW)]
 )
@@ -178,14 +172,6 @@ def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
     assert "ranks 2, 3" in job.first.sentence
     saving = step_ns(job.truth) - step_ns(simulate(plan, tmp_path / "well"))
     assert job.first.saving_ns[0] <= saving <= job.first.saving_ns[1]
-
-
-@SLOW
-def test_groups_without_the_late_rank_wait_for_ranks_that_it_made_late(tmp_path: Path) -> None:
-    """Of three groups that shard one has the late rank, and of three that replicate one."""
-    plan = Plan(seed=3, ranks=9, shard=3, steps=4, units=3)
-    job = planted(Cause.STRAGGLER_RANK, plan, tmp_path)
-    assert_first_and_priced(job, Cause.STRAGGLER_RANK, plan, tmp_path / "cured", widest=4)
 
 
 @SLOW

@@ -100,11 +100,6 @@ def test_a_hidden_transfer_shows_when_the_rank_needs_it_earlier() -> None:
     assert halving(replace(analysis, collectives=asked), 0) == pytest.approx(1)
 
 
-def test_waiting_for_a_late_rank_is_not_shortened() -> None:
-    """Ten ms, eight of them until the last rank is there: only the other two are halved."""
-    assert halving(step((0, 0, 10, 2), wait=8, exposed_wait=8)) == pytest.approx(1)
-
-
 def test_the_saving_is_the_mean_over_ranks_and_steps() -> None:
     """Simulated link: with half of the bytes a step is shorter by what the replay says."""
     scenario = Scenario(bytes_per_s=180e6, noise_ms=0.01)

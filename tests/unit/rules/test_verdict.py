@@ -227,7 +227,3 @@ def test_terms_are_compared_at_equal_work() -> None:
     equal = at_equal_work(replace(half, baseline_time=(before,)), 160, (50, 70))
     assert named(equal) == {Cause.NO_PREFETCH}
     assert "60.0 ms" in judge_against_baseline(equal, (), ())[1]
-
-
-def test_a_change_without_a_growing_term_names_nothing() -> None:
-    assert named(compared(40, (35, 45), compute=0, exposed_wait=0), ()) == set()

@@ -64,3 +64,11 @@ def test_a_whole_model_on_every_rank_or_on_the_one_that_loads() -> None:
     assert (every.id, every.saving_bytes) == ("ZP208", (17 * MIB, 34 * MIB))
     assert ("broadcast" in every.fix, "broadcast" in one.fix) == (False, True)
     assert {fact.rank for fact in one.evidence} >= {1}
+
+
+def test_the_largest_rank_bounds_what_a_spike_on_another_one_frees() -> None:
+    run = started(10, 100)
+    first, second, *others = run.memory.per_rank
+    lower = (first, replace(second, peak_bytes=40 * MIB), *others)
+    run = replace(run, memory=replace(run.memory, per_rank=lower))
+    assert found(init_spike, run).saving_bytes == (17 * MIB, 34 * MIB)

@@ -277,9 +277,3 @@ def test_shallow_prefetch_is_worth_a_note_from_three_hundredths_of_the_step() ->
         pytest.approx(total, rel=1e-3),
     )
     assert judged(rate_limited_prefetch, with_walls(noted, 1.001 * wall)) is None
-
-
-def test_only_gathers_that_could_hide_are_counted() -> None:
-    units = run_of(THREE).collectives["unit"]
-    some = (units.isin(["blocks.1", "blocks.2"]) * 10 * MS).astype("int64")
-    assert values(found(rate_limited_prefetch, shallow(free_compute_ns=some)), "count") == [2]

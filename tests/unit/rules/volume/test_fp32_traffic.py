@@ -84,11 +84,6 @@ def test_the_larger_part_decides_and_a_cpu_says_nothing() -> None:
     assert not read_compute_type(run_of(Scenario(steps=1))).is_known
 
 
-def test_an_example_is_short_and_on_one_line() -> None:
-    assert "\n" not in computed("nvjet_tst_\x1b[2J\nfine").example
-    assert len(computed("nvjet_tst_" + "x" * 100).example) == 60
-
-
 def rows(*sizes: int, dtype: str = "float32") -> pd.DataFrame:
     """Collectives of one step of one rank."""
     made = pd.DataFrame({"bytes": sizes})

@@ -137,16 +137,18 @@ def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
     assert judged(RULES[cause], run()) == expected
 
 
+def test_the_rank_with_least_memory_decides_if_units_can_be_kept() -> None:
+    run = analysis_with(REPEATED, free_bytes=3 * MEGABYTE)
+    (device,) = run.memory.devices
+    full = replace(device, rank=1, device_used_bytes=device.device_total_bytes)
+    both = replace(run, memory=replace(run.memory, devices=(device, full)))
+    assert judged(needless_reshard_after_forward, both) is None
+
+
 def test_the_saving_is_around_the_exposed_time() -> None:
     low, high = found(needless_reshard_after_forward, analysis_with(REPEATED)).saving_ns
     assert low == pytest.approx(0.7 * 6 * MS)
     assert high == pytest.approx(1.3 * 6 * MS + 2 * 20_000 + 2 * MEGABYTE / 500)
-
-
-def test_counts_are_evidence() -> None:
-    """The backward of the first micro-batch gathers again because its forward dropped the units: ZP413."""
-    finding = found(accumulation_regathers, analysis_with(SECOND))
-    assert values(finding, "count") == [2, 3, 12, 6]
 
 
 def test_a_step_that_lost_the_last_unit_has_no_other_as_its_last() -> None:
