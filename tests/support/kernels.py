@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.analyses import MS
+from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.kernels import KERNEL_COLUMNS
 
@@ -32,4 +33,4 @@ def with_kernels(
 
 def healthy(ranks: int = 2) -> RunAnalysis:
     """Eight steps of six units, 216 ms of compute each."""
-    return analysis_of(Scenario(ranks=ranks))
+    return run_of(ranks=ranks)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tests.support.analyses import Scenario, analysis_of
+from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import (
     Allocation,
@@ -115,7 +115,7 @@ def memory_run(
 ) -> RunAnalysis:
     """A run of which only the memory is known; ``leaves`` replace those of the memory."""
     held = tenants() if held is None else held
-    base = analysis_of(Scenario(ranks=ranks, steps=2))
+    base = run_of(ranks=ranks, steps=2)
     memory = Memory(
         per_rank=tuple(rank_memory(held, rank=rank, device=device) for rank in range(ranks)),
         phases=phases_of(held),

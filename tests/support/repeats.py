@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
+from tests.support.analyses import MS, ORIGIN
+from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import DeviceMemory, Memory
 
@@ -57,7 +58,7 @@ def analysis_with(
     noise_floor_ns: int = 0,
 ) -> RunAnalysis:
     """A run whose every step makes these moves."""
-    run = analysis_of(Scenario(ranks=1, steps=steps))
+    run = run_of(ranks=1, steps=steps)
     passes = _numbered(pd.DataFrame([_pass(move, step, method) for step in range(steps) for move in moves]))
     collectives = pd.DataFrame(
         [_collective(move, step, place) for step in range(steps) for place, move in enumerate(moves)]

@@ -36,6 +36,13 @@ def step_ns(ends: np.ndarray) -> float:
     return float((ends[:, -1] - ends[:, 0]).mean()) / (ends.shape[1] - 1)
 
 
+def assert_priced(analysis: RunAnalysis, truth: Truth, fault: str, before: RunAnalysis | None = None) -> None:
+    found = {finding.cause: finding for finding in diagnose(analysis, before).findings}[fault]
+    assert found.confidence is not Confidence.LOW
+    low, high = found.saving_ns
+    assert low <= (truth.saving_ns[fault] or 0) <= high
+
+
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) -> None:
     analysis, truth = simulated(tmp_path, seed, "no_prefetch")
@@ -43,7 +50,12 @@ def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) 
 
 
 @pytest.mark.parametrize(
-    ("seed", "fault"), [(0, "straggler_rank"), (0, "rotating_straggler"), (1, "rotating_straggler")]
+    ("seed", "fault"),
+    [
+        (0, "straggler_rank"),
+        (0, "rotating_straggler"),
+        pytest.param(1, "rotating_straggler", marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, fault: str) -> None:
     analysis, truth = simulated(tmp_path, seed, fault)
@@ -57,8 +69,8 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
     ("seed", "fault"),
     [
         (0, "no_prefetch"),
-        (0, "rate_limited_prefetch"),
-        (1, "data_loader"),
+        pytest.param(0, "rate_limited_prefetch", marks=pytest.mark.slow),
+        pytest.param(1, "data_loader", marks=pytest.mark.slow),
         (0, "comm_slows_compute"),  # one GEMM kernel serves matrices of several sizes
         (0, "compute_blocks_comm"),  # reductions are held as well, and still need their gradients
         (2, "units_too_small"),  # the head's gather moves ahead by a block, too
@@ -66,17 +78,11 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
         (4009, "checkpoint_regathers"),  # a later micro-batch gathers for recomputation alone
     ],
 )
-def test_a_planted_cause_is_sure_and_its_range_holds_what_it_costs(
-    tmp_path: Path, seed: int, fault: str
-) -> None:
-    analysis, truth = simulated(tmp_path, seed, fault)
-    found = {finding.cause: finding for finding in diagnose(analysis).findings}
-    assert found[fault].confidence is not Confidence.LOW
-    low, high = found[fault].saving_ns
-    assert low <= (truth.saving_ns[fault] or 0) <= high
+def test_a_planted_cause_is_sure_and_priced(tmp_path: Path, seed: int, fault: str) -> None:
+    assert_priced(*simulated(tmp_path, seed, fault), fault)
 
 
-def test_gathers_that_kernels_hold_are_no_missing_prefetch(tmp_path: Path) -> None:
+def test_gathers_held_by_kernels_are_no_missing_prefetch(tmp_path: Path) -> None:
     analysis, _ = simulated(tmp_path, 4006, "compute_blocks_comm")
     found = {finding.cause: finding for finding in diagnose(analysis).findings}
     assert found["compute_blocks_comm"].confidence is not Confidence.LOW
@@ -84,19 +90,16 @@ def test_gathers_that_kernels_hold_are_no_missing_prefetch(tmp_path: Path) -> No
 
 
 def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: Path) -> None:
-    job = draw_job(4015, "needless_reshard_after_forward")
-    analysis, truth = simulated(tmp_path, 4015, "needless_reshard_after_forward")
-    found = {finding.cause: finding for finding in diagnose(add_user_facts(analysis, job)).findings}
-    low, high = found["needless_reshard_after_forward"].saving_ns
-    assert low <= (truth.saving_ns["needless_reshard_after_forward"] or 0) <= high
+    fault = "needless_reshard_after_forward"
+    analysis, truth = simulated(tmp_path, 4015, fault)
+    assert_priced(add_user_facts(analysis, draw_job(4015, fault)), truth, fault)
 
 
-@pytest.mark.parametrize("seed", [4, 7])  # with sizes of messages, and without
-def test_a_slow_link_wins_what_it_costs_against_the_run_before(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(  # with sizes of messages, and without
+    "seed", [pytest.param(4, marks=pytest.mark.slow), 7]
+)
+def test_a_slow_link_is_priced_against_the_run_before(tmp_path: Path, seed: int) -> None:
     analysis, truth = simulated(tmp_path, seed, "low_bus_bandwidth")
     import_paths(sorted((tmp_path / "job" / "baseline").glob("rank*")), tmp_path / "before.zprof")
     before = analyse_time_alone(load(tmp_path / "before.zprof"))
-    found = {finding.cause: finding for finding in diagnose(analysis, before).findings}
-    assert found["low_bus_bandwidth"].confidence is not Confidence.LOW
-    low, high = found["low_bus_bandwidth"].saving_ns
-    assert low <= (truth.saving_ns["low_bus_bandwidth"] or 0) <= high
+    assert_priced(analysis, truth, "low_bus_bandwidth", before)

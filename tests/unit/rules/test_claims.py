@@ -1,169 +1,187 @@
-"""No nanosecond of the ledger is promised twice."""
+"""Savings are split so that none is promised twice, findings are ordered, and the rest stays unexplained."""
 
 from dataclasses import fields, replace
 
-from tests.support.analyses import Scenario, analysis_of
+import pytest
+
+from tests.support.analyses import Scenario
+from tests.support.rule_runs import claim, run_of
 from zprof.model.findings import Cause, Confidence, Finding, Severity
-from zprof.model.time import RankTime, StepTime
-from zprof.rules.claims import order_findings, split_savings, spoils_times, unclaimed
+from zprof.model.time import CollectiveTime, RankTime, StepTime
+from zprof.rules.claims import (
+    ExposedGroup,
+    find_unexplained_loss,
+    order_findings,
+    split_savings,
+    spoils_times,
+    unclaimed,
+)
 from zprof.rules.registry import all_rules
-from zprof.rules.rule import make_finding
+
+BANDWIDTH, PREFETCH, ONE_UNIT = Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH, Cause.SINGLE_UNIT
+STRAGGLER, SYNCS = Cause.STRAGGLER_RANK, Cause.ACCUMULATION_SYNCS
+GATHER, REGATHER = Cause.UNHIDDEN_OPTIMIZER_GATHER, Cause.LAST_UNIT_REGATHERED
+TERMS = (
+    "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns",
+)  # fmt: skip
 
 
-def claim(cause: Cause, low: int, high: int, severity: Severity = Severity.HIGH) -> Finding:
-    return make_finding(
-        cause,
-        sentence="",
-        evidence=[],
-        saving_ns=(low, high),
-        severity=severity,
-        confidence=Confidence.HIGH,
-        fix="",
-        disprove="",
-    )
+def rank(number: int = 0, **terms: int) -> RankTime:
+    base = run_of(Scenario(steps=1)).time.per_rank[0]
+    return replace(base, rank=number, **(dict.fromkeys(TERMS, 0) | terms))
 
 
-def rank(**terms: int) -> RankTime:
-    zero = {name: 0 for name in ("exposed_transfer_ns", "exposed_wait_ns", "idle_ns")}
-    return replace(analysis_of(Scenario(steps=1)).time.per_rank[0], **(zero | terms))
+@pytest.mark.parametrize(
+    ("claims", "terms", "kept"),
+    [
+        # the smaller saving gets what is left
+        (
+            [claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)],
+            {"exposed_transfer_ns": 100},
+            [(PREFETCH, (50, 90)), (BANDWIDTH, (10, 10))],
+        ),
+        # a second term is used when the first is used up
+        (
+            [claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)],
+            {"exposed_transfer_ns": 100, "exposed_wait_ns": 20},
+            [(PREFETCH, (50, 90)), (STRAGGLER, (10, 30))],
+        ),
+        # the explaining finding claims first
+        (
+            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
+            {"exposed_transfer_ns": 100},
+            [(ONE_UNIT, (30, 60)), (PREFETCH, (40, 40))],
+        ),
+        # an explained finding without time is dropped
+        (
+            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
+            {"exposed_transfer_ns": 60},
+            [(ONE_UNIT, (30, 60))],
+        ),
+        # an unexplained finding without time stays
+        (
+            [claim(BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60)],
+            {"exposed_transfer_ns": 90},
+            [(BANDWIDTH, (50, 90)), (Cause.FP32_REDUCE, (0, 0))],
+        ),
+        # a finding that promised no time stays
+        (
+            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 0, 0)],
+            {"exposed_transfer_ns": 100},
+            [(ONE_UNIT, (30, 60)), (PREFETCH, (0, 0))],
+        ),
+        # higher confidence claims first
+        (
+            [
+                claim(REGATHER, 60, 95, Confidence.LOW),
+                claim(SYNCS, 50, 90, Confidence.MEDIUM),
+                claim(GATHER, 30, 60),
+            ],
+            {"exposed_transfer_ns": 100},
+            [(GATHER, (30, 60)), (SYNCS, (40, 40)), (REGATHER, (0, 0))],
+        ),
+        # a guess explains nothing
+        (
+            [claim(ONE_UNIT, 30, 60, Confidence.LOW), claim(PREFETCH, 50, 90)],
+            {"exposed_transfer_ns": 100},
+            [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 10))],
+        ),
+        # a finding stands behind a surer one that explains it
+        (
+            [claim(PREFETCH, 50, 90, Confidence.MEDIUM), claim(ONE_UNIT, 10, 20)],
+            {"exposed_transfer_ns": 200},
+            [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
+        ),
+        # not behind one that is as sure
+        (
+            [claim(PREFETCH, 50, 90), claim(ONE_UNIT, 10, 20)],
+            {"exposed_transfer_ns": 200},
+            [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 20))],
+        ),
+        # medium is surer than low
+        (
+            [claim(PREFETCH, 50, 90, Confidence.LOW), claim(ONE_UNIT, 10, 20, Confidence.MEDIUM)],
+            {"exposed_transfer_ns": 200},
+            [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
+        ),
+    ],
+)
+def test_savings_are_split(
+    claims: list[Finding], terms: dict[str, int], kept: list[tuple[Cause, tuple[int, int]]]
+) -> None:
+    split = split_savings(claims, all_rules(), [rank(**terms)])
+    assert [(finding.cause, finding.saving_ns) for finding in split] == kept
 
 
-def savings(*claims: Finding, ranks: list[RankTime]) -> dict[Cause, tuple[int, int]]:
-    return {
-        entry.cause: entry.saving_ns for entry in split_savings(order_findings(claims), all_rules(), ranks)
-    }
+def test_a_saving_is_at_most_its_term_on_the_largest_rank() -> None:
+    ranks = [rank(), rank(1, exposed_wait_ns=30)]
+    (split,) = split_savings([claim(STRAGGLER, 40, 60)], all_rules(), ranks)
+    assert split.saving_ns == (30, 30)
 
 
-def test_the_second_claim_on_a_term_gets_what_is_left() -> None:
-    claims = (claim(Cause.LOW_BUS_BANDWIDTH, 40, 80), claim(Cause.NO_PREFETCH, 50, 90))
-    assert savings(*claims, ranks=[rank(exposed_transfer_ns=100)]) == {
-        Cause.NO_PREFETCH: (50, 90),
-        Cause.LOW_BUS_BANDWIDTH: (10, 10),
-    }
-
-
-def test_a_claim_takes_its_second_term_where_the_first_is_used_up() -> None:
-    claims = (claim(Cause.STRAGGLER_RANK, 10, 60), claim(Cause.NO_PREFETCH, 50, 90))
-    ranks = [rank(exposed_transfer_ns=100, exposed_wait_ns=20)]
-    assert savings(*claims, ranks=ranks)[Cause.STRAGGLER_RANK] == (10, 30)
-
-
-def test_no_claim_is_larger_than_its_term_on_the_rank_that_has_most() -> None:
-    ranks = [rank(exposed_wait_ns=0), rank(exposed_wait_ns=30)]
-    assert savings(claim(Cause.STRAGGLER_RANK, 40, 60), ranks=ranks)[Cause.STRAGGLER_RANK] == (30, 30)
-
-
-def step(rank: int, number: int, **terms: int) -> StepTime:
+def test_when_ranks_wait_in_turn_a_term_is_the_mean_of_each_steps_largest() -> None:
     names = [field.name for field in fields(StepTime) if field.name not in ("rank", "step")]
-    return StepTime(rank=rank, step=number, **(dict.fromkeys(names, 0) | terms))
-
-
-def test_where_ranks_wait_in_turn_a_term_is_that_of_each_steps_largest() -> None:
-    waits_in_turn = [
-        step(rank, number, exposed_wait_ns=30 * (rank == number)) for rank in (0, 1) for number in (0, 1)
+    waits = [(of, number, 30 * (of == number)) for of in (0, 1) for number in (0, 1, 2)]
+    steps = [
+        StepTime(rank=of, step=number, **(dict.fromkeys(names, 0) | {"exposed_wait_ns": ns}))
+        for of, number, ns in waits
     ]
-    claims = split_savings(
-        [claim(Cause.STRAGGLER_RANK, 10, 60)], all_rules(), [rank(exposed_wait_ns=15)], waits_in_turn
+    (split,) = split_savings([claim(STRAGGLER, 10, 60)], all_rules(), [rank(exposed_wait_ns=10)], steps)
+    assert split.saving_ns == (10, 20)
+
+
+def test_a_replayed_saving_is_not_cut() -> None:
+    claims = [claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)]
+    split = split_savings(claims, all_rules(), [rank(exposed_transfer_ns=100)], (), {BANDWIDTH})
+    assert {finding.cause: finding.saving_ns for finding in split}[BANDWIDTH] == (40, 80)
+
+
+def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
+    spoiling = claim(Cause.MEASUREMENT_ARTIFACT)
+    note = claim(Cause.MEASUREMENT_ARTIFACT, severity=Severity.LOW)
+    big, small = claim(BANDWIDTH, 1, 9), claim(PREFETCH, 2, 6)
+    guess = claim(Cause.DATA_LOADER, 50, 90, Confidence.LOW)
+    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=Confidence.MEDIUM, frees=9)
+    less, perhaps = (
+        claim(Cause.BUFFERS_DOMINATE, frees=8),
+        claim(Cause.WRONG_STAGE, confidence=Confidence.LOW, frees=99),
     )
-    assert claims[0].saving_ns == (10, 30)
+    right = [spoiling, big, small, guess, large, less, perhaps, note]
+    assert order_findings(reversed(right)) == right
+    assert [finding for finding in right if spoils_times(finding)] == [spoiling]
 
 
-def test_while_others_wait_the_late_rank_stands_idle_and_that_is_one_loss() -> None:
-    found = [claim(Cause.STRAGGLER_RANK, 10, 25)]
-    ranks = [rank(exposed_wait_ns=30), rank(idle_ns=32)]
-    left = unclaimed(found, all_rules(), ranks)
+def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:
+    late = [claim(STRAGGLER, 10, 25)]
+    ranks = [rank(exposed_wait_ns=30), rank(1, idle_ns=32)]
+    left = unclaimed(late, all_rules(), ranks)
     assert (left["exposed_wait_ns"], left["idle_ns"]) == (5, 7)
+    rest = find_unexplained_loss(late, all_rules(), ranks)
+    assert (rest.rank, rest.total_ns, rest.terms["idle_ns"]) == (1, 7, 7)
+    both = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30, idle_ns=32)])
+    assert (both.terms["exposed_wait_ns"], both.terms["idle_ns"]) == (5, 32)  # on one rank it counts once
 
 
-def test_order_is_by_saving_and_what_spoils_comes_first() -> None:
-    note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
-    spoiling = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0)
-    big, small = claim(Cause.LOW_BUS_BANDWIDTH, 1, 9), claim(Cause.NO_PREFETCH, 2, 6)
-    assert order_findings([note, small, big]) == [big, small, note]
-    assert order_findings([small, big, spoiling]) == [spoiling, big, small]
-    assert spoils_times(spoiling)
-    assert not spoils_times(note)
-    assert not spoils_times(replace(big, saving_ns=(0, 0)))
+def test_unexplained_terms_of_different_ranks_are_not_added() -> None:
+    rest = find_unexplained_loss((), all_rules(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
+    assert (rest.rank, rest.total_ns, rest.terms["exposed_wait_ns"]) == (1, 32, 0)
 
 
-def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
-    def freeing(cause: Cause, bytes_freed: int, confidence: Confidence) -> Finding:
-        return replace(claim(cause, 0, 0), saving_bytes=(0, bytes_freed), confidence=confidence)
-
-    note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
-    small = freeing(Cause.BUFFERS_DOMINATE, 8, Confidence.HIGH)
-    large = freeing(Cause.ACTIVATIONS_DOMINATE, 9, Confidence.MEDIUM)
-    guess = freeing(Cause.WRONG_STAGE, 99, Confidence.LOW)
-    time = claim(Cause.NO_PREFETCH, 0, 1)
-    assert order_findings([note, guess, small, large, time]) == [time, large, small, guess, note]
+def exposed(kind: str, group: str, ns: int) -> CollectiveTime:
+    return CollectiveTime(
+        kind=kind, group=group, dtype="bfloat16", count=1.0, bytes=1, total_ns=ns, exposed_ns=ns, wait_ns=0,
+        transfer_ns=ns, launch_delay_ns=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, method="x",
+    )  # fmt: skip
 
 
-def test_what_explains_another_takes_its_time_first_though_it_saves_less() -> None:
-    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 50, 90))
-    assert savings(*claims, ranks=[rank(exposed_transfer_ns=100)]) == {
-        Cause.SINGLE_UNIT: (30, 60),
-        Cause.NO_PREFETCH: (40, 40),
-    }
-
-
-def test_an_explained_finding_of_which_nothing_is_left_was_only_a_signal() -> None:
-    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 50, 90))
-    assert set(savings(*claims, ranks=[rank(exposed_transfer_ns=60)])) == {Cause.SINGLE_UNIT}
-    unexplained = (claim(Cause.LOW_BUS_BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60))
-    left = savings(*unexplained, ranks=[rank(exposed_transfer_ns=90)])
-    assert left[Cause.FP32_REDUCE] == (0, 0)
-
-
-def test_the_surer_finding_claims_first_though_it_saves_less() -> None:
-    likely = replace(claim(Cause.ACCUMULATION_SYNCS, 50, 90), confidence=Confidence.MEDIUM)
-    guess = replace(claim(Cause.LAST_UNIT_REGATHERED, 60, 95), confidence=Confidence.LOW)
-    sure = claim(Cause.UNHIDDEN_OPTIMIZER_GATHER, 30, 60)
-    assert savings(guess, likely, sure, ranks=[rank(exposed_transfer_ns=100, compute_ns=0)]) == {
-        Cause.UNHIDDEN_OPTIMIZER_GATHER: (30, 60),
-        Cause.ACCUMULATION_SYNCS: (40, 40),
-        Cause.LAST_UNIT_REGATHERED: (0, 0),
-    }
-
-
-def test_a_guess_explains_nothing() -> None:
-    guess = replace(claim(Cause.SINGLE_UNIT, 30, 60), confidence=Confidence.LOW)
-    ranks = [rank(exposed_transfer_ns=100)]
-    assert savings(guess, claim(Cause.NO_PREFETCH, 50, 90), ranks=ranks) == {
-        Cause.NO_PREFETCH: (50, 90),
-        Cause.SINGLE_UNIT: (10, 10),
-    }
-
-
-def test_a_finding_stands_behind_a_surer_one_that_explains_it() -> None:
-    likely = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.MEDIUM)
-    sure = claim(Cause.SINGLE_UNIT, 10, 20)
-    ranks = [rank(exposed_transfer_ns=200)]
-    assert [f.cause for f in split_savings([likely, sure], all_rules(), ranks)] == [
-        Cause.SINGLE_UNIT,
-        Cause.NO_PREFETCH,
+@pytest.mark.parametrize(
+    ("claims", "left"), [([], {"replica": 82, "shard": 30}), ([claim(PREFETCH, 20, 30)], {"replica": 52})]
+)
+def test_groups_keep_what_no_finding_can_have_claimed(claims: list[Finding], left: dict[str, int]) -> None:
+    kinds = {"replica": "all_reduce", "shard": "all_gather"}
+    seen = [
+        exposed(kinds[group], group, ns) for group, ns in (("replica", 50), ("shard", 30), ("replica", 32))
     ]
-    as_sure = claim(Cause.NO_PREFETCH, 50, 90)
-    assert [f.cause for f in split_savings([as_sure, sure], all_rules(), ranks)] == [
-        Cause.NO_PREFETCH,
-        Cause.SINGLE_UNIT,
-    ]
-
-
-def test_a_guess_about_time_comes_after_what_is_sure() -> None:
-    guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
-    sure = claim(Cause.DATA_LOADER, 1, 2)
-    assert order_findings([guess, sure]) == [sure, guess]
-
-
-def test_medium_is_surer_than_low() -> None:
-    """A single unit leaves nothing to prefetch: its finding stands before that, be it less sure than most."""
-    guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
-    surer = replace(claim(Cause.SINGLE_UNIT, 10, 20), confidence=Confidence.MEDIUM)
-    kept = split_savings(order_findings([guess, surer]), all_rules(), [rank(exposed_transfer_ns=200)])
-    assert [entry.cause for entry in kept] == [Cause.SINGLE_UNIT, Cause.NO_PREFETCH]
-
-
-def test_what_promises_no_time_is_kept_beside_what_explains_it() -> None:
-    """A range that ends at 0 is not one of which others left nothing."""
-    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 0, 0))
-    assert set(savings(*claims, ranks=[rank(exposed_transfer_ns=100)])) == {claim.cause for claim in claims}
+    assert find_unexplained_loss(claims, all_rules(), [rank()], seen).groups == tuple(
+        ExposedGroup(kind=kinds[group], group=group, ns=ns) for group, ns in left.items()
+    )

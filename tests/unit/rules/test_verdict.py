@@ -1,205 +1,229 @@
-"""The verdict follows the interval, not the mean alone."""
+"""The verdict: risk, ok, slower, or what keeps it inconclusive."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.support.analyses import MS, Scenario, analysis_of
-from zprof.model.findings import Cause, Confidence, Severity
+from tests.support.analyses import MS, Scenario
+from tests.support.rule_runs import claim, run_of
+from zprof.analysis.comparison import NO_INTERVAL
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
-from zprof.model.report import Comparison, StepTimeChange, Volume
+from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, Verdict, Volume, WorkUnit
 from zprof.model.report import VerdictStatus as Status
-from zprof.model.time import Time, Window, WindowPolicy
+from zprof.model.time import Time
+from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained
-from zprof.rules.rule import Rule, make_finding
+from zprof.rules.rule import Rule, untested_gap
 from zprof.rules.verdict import judge
 
-RUN = analysis_of(Scenario(steps=1))
-
-
-@pytest.mark.parametrize(
-    ("change_ms", "interval_ms", "status"),
-    [
-        (30, (10, 50), Status.SLOWER),
-        (30, (-2, 60), Status.INCONCLUSIVE),
-        (1.9, (1, 4), Status.OK),
-        (2, (1, 4), Status.SLOWER),
-        (0, (-4, 4), Status.OK),
-        (0, (-4.9, 4.9), Status.OK),
-        (0, (-5, 5), Status.INCONCLUSIVE),
-        (-30, (-50, -10), Status.OK),
-    ],
+RUN = run_of(Scenario(steps=1))
+SURE = claim(Cause.NO_PREFETCH, 1, 20 * MS, sentence="<no prefetch>")
+IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
+ASKED = tuple(Rule(cause=cause, check=lambda analysis, baseline: None) for cause in IDLE_CAUSES)
+SAME = Comparison(
+    baseline="a",
+    ledger_delta={},
+    memory_delta={},
+    step_time=StepTimeChange(a_ns=100 * MS, b_ns=100 * MS, ci95=(-4 * MS, 4 * MS)),
 )
-def test_status(change_ms: float, interval_ms: tuple[float, float], status: Status) -> None:
-    """Baseline 100 ms a step."""
-    low, high = interval_ms
-    comparison = Comparison(
-        baseline="a",
-        ledger_delta={"compute_ns": int(change_ms * MS), "idle_ns": 0},
-        memory_delta={},
-        step_time=StepTimeChange(
-            a_ns=100 * MS, b_ns=int((100 + change_ms) * MS), ci95=(int(low * MS), int(high * MS))
-        ),
-    )
-    verdict = judge(RUN.run, RUN.time, comparison, findings=(), gaps=())
-    assert verdict.status is status
-    assert verdict.sentence.startswith(f"{status.value.upper()} ")
-    assert f"[{low:+.1f}, {high:+.1f}]" in verdict.sentence
+
+
+def steps(wall_ms: int = 100, **terms_ms: float) -> Time:
+    """One rank, of which nothing is lost but these terms."""
+    lost = ("exposed_wait", "exposed_transfer", "exposed_memcpy", "idle", "unexplained")
+    terms = {f"{term}_ns": round(ms * MS) for term, ms in (dict.fromkeys(lost, 0) | terms_ms).items()}
+    return replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], wall_ns=wall_ms * MS, **terms),))
+
+
+def verdict(time: Time = RUN.time, comparison: Comparison | None = None, **more: object) -> Verdict:
+    run = more.pop("run", RUN.run)
+    made = judge(run, time, comparison, **({"findings": (), "gaps": ()} | more))  # type: ignore[arg-type]
+    assert made.sentence.startswith(f"{made.status.value.upper()} ")
+    return made
 
 
 @pytest.mark.parametrize(
     ("what", "ranks"), [(RANK_MISSING, (1,)), (RANK_CUT_SHORT, (0, 1)), (DISK_FULL, (3,))]
 )
-def test_what_ranks_lost_is_never_ok_and_they_are_named(what: str, ranks: tuple[int, ...]) -> None:
+def test_a_run_that_lost_ranks_is_never_ok_and_names_them(what: str, ranks: tuple[int, ...]) -> None:
     gaps = [Gap(what=what, reason="it was killed", remedy="", rank=rank) for rank in ranks]
-    comparison = Comparison(
-        baseline="a",
-        ledger_delta={"compute_ns": 0, "idle_ns": 0},
-        memory_delta={},
-        step_time=StepTimeChange(a_ns=100 * MS, b_ns=100 * MS, ci95=(-4 * MS, 4 * MS)),
-    )
-    assert judge(RUN.run, RUN.time, comparison, findings=(), gaps=()).status is Status.OK
-    verdict = judge(RUN.run, RUN.time, comparison, findings=(), gaps=gaps)
-    assert verdict.status is Status.INCONCLUSIVE
-    assert ", ".join(map(str, ranks)) in verdict.sentence.partition(";")[0]
+    assert verdict(comparison=SAME).status is Status.OK
+    made = verdict(comparison=SAME, gaps=gaps)
+    assert made.status is Status.INCONCLUSIVE
+    assert ", ".join(map(str, ranks)) in made.sentence
 
 
-HOST = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
-ASKED = tuple(Rule(cause=cause, check=lambda analysis, baseline: None) for cause in HOST)
+def test_a_run_of_few_of_its_ranks_is_not_ok() -> None:
+    assert verdict(steps()).status is Status.OK
+    assert verdict(steps(), run=replace(RUN.run, world_size=8)).status is Status.INCONCLUSIVE
 
 
-def idling(idle_ns: int) -> Time:
-    return replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], idle_ns=idle_ns, unexplained_ns=0),))
-
-
-def test_a_run_that_mostly_idles_is_not_ok() -> None:
-    half = RUN.time.per_rank[0].wall_ns // 2
-    for idle_ns, status in ((half - 1, Status.OK), (half + 2, Status.INCONCLUSIVE)):
-        verdict = judge(RUN.run, idling(idle_ns), None, findings=(), gaps=(), asked=ASKED)
-        assert verdict.status is status
-    assert "of it nothing runs, and none of its known causes was found" in verdict.sentence
+@pytest.mark.parametrize(("idle_ms", "status"), [(50, Status.OK), (50.001, Status.INCONCLUSIVE)])
+def test_a_run_that_idles_for_more_than_half_of_the_step_is_not_ok(idle_ms: float, status: Status) -> None:
+    for time in (steps(idle=idle_ms), steps(idle=idle_ms - 10, unexplained=10)):
+        assert verdict(time, asked=ASKED).status is status
 
 
 @pytest.mark.parametrize(
-    ("asked", "gaps"),
+    ("asked", "gaps", "untested"),
     [
-        (ASKED[1:], ()),
-        (ASKED, (Gap(what="rules cpu_bound_launch, straggler not tested", reason="", remedy=""),)),
+        (ASKED, (), False),
+        (ASKED[1:], (), True),
+        (ASKED, (untested_gap(Cause.CPU_BOUND_LAUNCH, "", ""),), True),
     ],
 )
 def test_idle_time_names_the_causes_that_were_not_tested(
-    asked: tuple[Rule, ...], gaps: tuple[Gap, ...]
+    asked: tuple[Rule, ...], gaps: tuple[Gap, ...], *, untested: bool
 ) -> None:
-    """No rule asks for it, or its rule lacks an input."""
-    time = idling(RUN.time.per_rank[0].wall_ns)
-    verdict = judge(RUN.run, time, None, findings=(), gaps=gaps, asked=asked)
-    assert verdict.status is Status.INCONCLUSIVE
-    assert verdict.sentence.endswith("is not known: not tested: cpu_bound_launch")
+    """Against those that were tested, which are all named where none is missing."""
+    made = verdict(steps(idle=100), asked=asked, gaps=gaps)
+    assert made.status is Status.INCONCLUSIVE
+    assert Cause.CPU_BOUND_LAUNCH in made.sentence
+    assert (Cause.DATA_LOADER not in made.sentence) is untested
 
 
-def test_few_ranks_without_a_finding_do_not_make_a_run_ok() -> None:
-    few = replace(RUN.run, world_size=8)
-    verdict = judge(few, RUN.time, None, findings=(), gaps=())
-    assert verdict.status is Status.INCONCLUSIVE
-    assert "on 2 of 8 ranks" in verdict.sentence
-
-
-def test_all_of_a_recording_is_no_step() -> None:
-    window = Window(policy=WindowPolicy.TRACE, source="whole trace")
-    verdict = judge(RUN.run, replace(RUN.time, window=window), None, findings=(), gaps=())
-    assert " in all" in verdict.sentence
-    assert "a step" not in verdict.sentence
-
-
-def test_what_is_not_told_apart_has_its_reason() -> None:
-    """Ranks are missing, or they are all there and could not be matched."""
-    rank = RUN.time.per_rank[0]
-    unsplit = replace(rank, unsplit_ns=rank.exposed_wait_ns + rank.exposed_transfer_ns)
-    time = replace(RUN.time, per_rank=(unsplit,))
-    gap = Gap(what="rule straggler_rank not tested", reason="", remedy="")
-    for world_size, words in ((2, "are not matched"), (8, "without the other ranks")):
-        run = replace(RUN.run, world_size=world_size)
-        assert words in judge(run, time, None, findings=(), gaps=(gap,)).sentence
-
-
-LATE = make_finding(
-    Cause.NO_PREFETCH, sentence="nothing is prefetched", evidence=(), saving_ns=(1, 20 * MS),
-    severity=Severity.HIGH, confidence=Confidence.HIGH, fix="", disprove="",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("rest_ms", "wall_ms", "said"), [(20, 100, False), (21, 100, True), (21, 210, True), (21, 211, False)]
-)
-def test_what_is_lost_beside_the_findings_is_said(rest_ms: int, wall_ms: int, said: bool) -> None:
-    """Where it is more than they save, and a tenth of the step."""
-    time = replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], wall_ns=wall_ms * MS),))
-    rest = Unexplained(rank=0, terms={"idle_ns": (rest_ms - 1) * MS, "exposed_wait_ns": MS})
-    verdict = judge(RUN.run, time, None, findings=(LATE,), gaps=(), unexplained=rest)
-    assert verdict.status is Status.RISK
-    assert (f"{rest_ms}.0 ms more" in verdict.sentence) is said
-    assert "nothing is prefetched" in verdict.sentence
+@pytest.mark.parametrize("cause", [Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT])
+def test_a_run_is_not_ok_when_a_main_cause_was_not_tested(cause: Cause) -> None:
+    made = verdict(steps(), gaps=(untested_gap(cause, "", ""),))
+    assert made.status is Status.INCONCLUSIVE
+    assert cause in made.sentence
 
 
 @pytest.mark.parametrize(("exposed_ms", "status"), [(9, Status.OK), (10, Status.INCONCLUSIVE)])
 def test_a_tenth_of_the_step_exposed_without_a_cause_is_not_ok(exposed_ms: int, status: Status) -> None:
-    rank = replace(
-        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0,
-        exposed_memcpy_ns=MS, exposed_transfer_ns=(exposed_ms - 1) * MS,
-    )  # fmt: skip
-    replicas = ExposedGroup(kind="all_reduce", group="replica 0", ns=8 * MS)
-    rest = Unexplained(rank=0, terms={"exposed_transfer_ns": exposed_ms * MS}, groups=(replicas,))
-    time = replace(RUN.time, per_rank=(rank,))
-    verdict = judge(RUN.run, time, None, findings=(), gaps=(), unexplained=rest)
-    assert verdict.status is status
-    assert ("8.0 ms in all_reduce of group replica 0" in verdict.sentence) is (status is not Status.OK)
+    groups = (ExposedGroup(kind="all_reduce", group="replica 0", ns=8 * MS),)
+    rest = Unexplained(rank=0, terms={"exposed_transfer_ns": exposed_ms * MS}, groups=groups)
+    made = verdict(steps(exposed_memcpy=1, exposed_transfer=exposed_ms - 1), unexplained=rest)
+    assert made.status is status
+    assert ("replica 0" in made.sentence) is (status is not Status.OK)
 
 
-@pytest.mark.parametrize(("exposed_ms", "said"), [(9.9, False), (10, True), (49, True)])
-def test_no_slower_than_its_baseline_says_what_is_exposed_all_the_same(exposed_ms: float, said: bool) -> None:
-    rank = replace(
-        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0, exposed_memcpy_ns=0,
-        exposed_transfer_ns=int(exposed_ms * MS),
-    )  # fmt: skip
-    times = StepTimeChange(a_ns=100 * MS, b_ns=100 * MS, ci95=(-MS, MS))
-    comparison = Comparison(baseline="a", ledger_delta={}, memory_delta={}, step_time=times)
-    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), comparison, findings=(), gaps=())
-    assert verdict.status is Status.OK
-    words = f"; {exposed_ms:.1f} % of the step is exposed communication and copies"
-    assert verdict.sentence.endswith(words) is said
-    assert ("exposed communication" in verdict.sentence) is said
-
-
-@pytest.mark.parametrize(("transfer_ms", "said"), [(9, False), (10, True)])
-def test_what_is_not_tested_is_told_with_what_is_lost(transfer_ms: int, said: bool) -> None:
-    rank = replace(
-        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0,
-        exposed_transfer_ns=transfer_ms * MS,
-    )  # fmt: skip
-    gap = Gap(what="rule no_prefetch not tested", reason="", remedy="")
-    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(), gaps=(gap,))
-    assert (
-        f"{transfer_ms}.0 ms of it is exposed transfer; not tested: no_prefetch" in verdict.sentence
-    ) is said
+@pytest.mark.parametrize(("exposed_ms", "told"), [(9.9, False), (10, True), (49, True)])
+def test_no_slower_than_the_baseline_still_tells_what_is_exposed(exposed_ms: float, *, told: bool) -> None:
+    made = verdict(steps(exposed_transfer=exposed_ms), SAME)
+    assert made.status is Status.OK
+    assert (f"{exposed_ms:.1f} %" in made.sentence) is told
 
 
 @pytest.mark.parametrize(("saving_ms", "status"), [(9, Status.OK), (10, Status.INCONCLUSIVE)])
 def test_a_guess_about_a_tenth_of_the_step_is_not_ok(saving_ms: int, status: Status) -> None:
-    rank = replace(RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0)
-    guess = replace(LATE, confidence=Confidence.LOW, saving_ns=(0, saving_ms * MS))
-    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(guess,), gaps=())
-    assert verdict.status is status
-    assert ("perhaps nothing is prefetched" in verdict.sentence) is (status is Status.INCONCLUSIVE)
+    guess = replace(SURE, confidence=Confidence.LOW, saving_ns=(0, saving_ms * MS))
+    assert verdict(steps(), findings=(guess,)).status is status
 
 
-def test_more_bytes_than_the_formula_are_said_though_they_are_hidden() -> None:
+@pytest.mark.parametrize(
+    ("rest_ms", "wall_ms", "told"), [(20, 100, False), (21, 100, True), (21, 210, True), (21, 211, False)]
+)
+def test_a_rest_above_all_savings_and_a_tenth_of_the_step_is_told(
+    rest_ms: int, wall_ms: int, *, told: bool
+) -> None:
+    rest = Unexplained(rank=0, terms={"idle_ns": (rest_ms - 1) * MS, "exposed_wait_ns": MS})
+    made = verdict(steps(wall_ms), findings=(SURE,), unexplained=rest)
+    assert made.status is Status.RISK
+    assert SURE.sentence in made.sentence
+    assert (f"{rest_ms}.0 ms" in made.sentence) is told
+
+
+def test_hidden_bytes_beyond_the_formula_are_told() -> None:
     usual = Volume(expected_bytes=12_000_000, seen_bytes=12_100_000, ratio=12.1 / 12)
-    fourfold = Volume(expected_bytes=12_000_000, seen_bytes=48_000_000, ratio=4.0)
-    calm = replace(RUN.time.per_rank[0], exposed_wait_ns=0, exposed_transfer_ns=0, idle_ns=0)
-    said = [
-        judge(RUN.run, replace(RUN.time, per_rank=(calm,)), None, findings=(), gaps=(), volume=volume)
-        for volume in (None, usual, fourfold)
-    ]
-    assert {verdict.status for verdict in said} == {Status.OK}
-    assert said[0] == said[1]
-    assert "400" in said[2].sentence
+    fourfold = replace(usual, seen_bytes=48_000_000, ratio=4.0)
+    none, little, much = (verdict(steps(), volume=volume) for volume in (None, usual, fourfold))
+    assert none == little
+    assert "400" in much.sentence
+    assert much.status is Status.OK
+
+
+def compared(change_ms: float, interval_ms: tuple[float, float], **delta_ms: float) -> Comparison:
+    """Against a baseline of 100 ms a step."""
+    low, high = interval_ms
+    b_ns = round((100 + change_ms) * MS)
+    times = StepTimeChange(a_ns=100 * MS, b_ns=b_ns, ci95=(round(low * MS), round(high * MS)))
+    delta = {f"{term}_ns": round(ms * MS) for term, ms in (delta_ms or {"compute": change_ms}).items()}
+    return Comparison(baseline="a", ledger_delta=delta, memory_delta={}, step_time=times)
+
+
+def at_equal_work(comparison: Comparison, b_ms: float, interval_ms: tuple[float, float]) -> Comparison:
+    low, high = interval_ms
+    work = EqualWork(
+        unit=WorkUnit.TOKENS, a_per_step=512, b_per_step=1024, b_ns=round(b_ms * MS),
+        ci95=(round(low * MS), round(high * MS)),
+    )  # fmt: skip
+    return replace(comparison, equal_work=work)
+
+
+SLOWER = compared(40, (35, 45))
+
+
+@pytest.mark.parametrize(
+    ("comparison", "status"),
+    [
+        (compared(30, (10, 50)), Status.SLOWER),
+        (compared(30, (-2, 60)), Status.INCONCLUSIVE),
+        (compared(1.9, (1, 4)), Status.OK),
+        (compared(2, (1, 4)), Status.SLOWER),
+        (compared(3, (0, 4)), Status.OK),  # an interval that touches zero
+        (compared(3, (0.000001, 4)), Status.SLOWER),
+        (compared(0, (-4.9, 4.9)), Status.OK),
+        (compared(0, (-5, 5)), Status.INCONCLUSIVE),
+        (compared(-30, (-50, -10)), Status.OK),
+        (at_equal_work(SLOWER, 70, (-35, -25)), Status.OK),
+        (at_equal_work(SLOWER, 130, (20, 40)), Status.SLOWER),
+        (at_equal_work(SLOWER, 101.9, (1, 3)), Status.OK),
+        (at_equal_work(SLOWER, 102, (-1, 6)), Status.INCONCLUSIVE),
+    ],
+)
+def test_the_interval_and_the_change_decide(comparison: Comparison, status: Status) -> None:
+    assert judge_against_baseline(comparison, (), ())[0] is status
+
+
+@pytest.mark.parametrize("what", ["ranks", "micro-batches", "parameters", "model-parallel ranks", "device"])
+def test_jobs_of_another_size_are_compared_only_at_known_work(what: str) -> None:
+    other = replace(SLOWER, differences=(Difference(what=what, a="2", b="4"),))
+    assert judge_against_baseline(other, (), ())[0] is (
+        Status.SLOWER if what == "device" else Status.INCONCLUSIVE
+    )
+    assert judge_against_baseline(at_equal_work(other, 130, (20, 40)), (), ())[0] is Status.SLOWER
+
+
+def test_without_an_interval_it_is_inconclusive() -> None:
+    gap = Gap(what=NO_INTERVAL, reason="", remedy="")
+    assert judge_against_baseline(SLOWER, (), (gap,))[0] is Status.INCONCLUSIVE
+
+
+LATE = claim(Cause.STRAGGLER_RANK, 1, 2, sentence="<late rank>")
+LAUNCHED_LATE = claim(Cause.NO_PREFETCH, 1, 2, sentence="<no prefetch>")
+RULES = tuple(
+    Rule(cause=cause, check=lambda analysis, baseline: None, claims=terms)
+    for cause, terms in (
+        (Cause.STRAGGLER_RANK, ("exposed_wait_ns", "idle_ns")),
+        (Cause.NO_PREFETCH, ("exposed_transfer_ns",)),
+    )
+)
+
+
+def named(comparison: Comparison, findings: tuple[Finding, ...] = (LATE, LAUNCHED_LATE)) -> set[str]:
+    """Return which findings the verdict names."""
+    status, sentence = judge_against_baseline(comparison, findings, (), RULES)
+    assert status is Status.SLOWER
+    return {finding.cause for finding in findings if finding.sentence in sentence}
+
+
+def test_the_cause_holds_a_tenth_of_the_change() -> None:
+    at = compared(40, (35, 45), compute=-10, exposed_wait=4, exposed_transfer=46)
+    below = compared(40, (35, 45), compute=-10, exposed_wait=3.9, exposed_transfer=46.1)
+    assert named(at) == {Cause.STRAGGLER_RANK}
+    assert named(below) == {Cause.NO_PREFETCH}
+    assert named(below, (LATE,)) == set()
+
+
+def test_terms_are_compared_at_equal_work() -> None:
+    """Half the work takes 80 ms of 100: compute is as it was, and transfer grew from 40 to 100 ms."""
+    before = replace(
+        run_of(Scenario(steps=1)).time.per_rank[0],
+        compute_ns=60 * MS, exposed_wait_ns=0, exposed_transfer_ns=40 * MS,
+    )  # fmt: skip
+    half = compared(-20, (-25, -15), compute=-30, exposed_wait=0, exposed_transfer=10)
+    equal = at_equal_work(replace(half, baseline_time=(before,)), 160, (50, 70))
+    assert named(equal) == {Cause.NO_PREFETCH}
+    assert "60.0 ms" in judge_against_baseline(equal, (), ())[1]

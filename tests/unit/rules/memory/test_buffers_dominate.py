@@ -1,171 +1,120 @@
-"""buffers_dominate fires on more than six units of buffers, and leaves what a sharded step needs alone."""
+"""buffers_dominate: more than six units of buffers; what a sharded step needs is left alone."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
+from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.gaps import Gap
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.buffers_dominate import buffers_dominate
 
 BUFFERS = Tenant.COMMUNICATION_BUFFERS
+DDP, UNKNOWN = replace(FACTS, engine="ddp", stage=0), replace(FACTS, parameters=None)
+#: Data parallel: buckets beside the gradients.
+BUCKETS = tenants(parameters=32, gradients=30, optimizer=64, buffers=32)
 
 
-def found(analysis: RunAnalysis) -> Finding:
-    answer = buffers_dominate(analysis, None)
-    assert isinstance(answer, Finding), answer
-    return answer
+def holding(buffers: float, **more: object) -> RunAnalysis:
+    """Six units of 4 MiB are allowed, and 50 MiB stand beside the buffers."""
+    return memory_run(tenants(buffers=buffers), **more)  # type: ignore[arg-type]
 
 
-def test_buffers_of_the_wrong_size_are_named() -> None:
-    finding = found(memory_run(tenants(buffers=80)))
-    assert (finding.id, finding.cause) == ("ZP201", Cause.BUFFERS_DOMINATE)
-    assert finding.confidence is Confidence.HIGH  # more than twice the 32 MiB of the model
-    assert "80.0 MiB" in finding.sentence
-    assert "need 24.0 MiB" in finding.sentence  # six units of 4 MiB
-    # Six units may stay, two must; nothing falls below the 70 MiB that are left without any buffers.
-    assert finding.saving_bytes == (56 * MIB, 72 * MIB)
-    assert finding.saving_ns == (0, 0)
+def gathering(mib: float, module: str, buffers: float) -> RunAnalysis:
+    return holding(buffers, top=(allocation(mib, BUFFERS, module, sub="gathered_param"),))
 
 
-def test_what_a_step_needs_is_left_alone() -> None:
-    assert buffers_dominate(memory_run(tenants(buffers=24)), None) is None
+def in_parts(buffers: float, **mib: float) -> RunAnalysis:
+    rules = {"nccl": Basis.RULE}
+    parts = tuple(part(BUFFERS, sub, size, rules.get(sub, Basis.TAGGED)) for sub, size in mib.items())
+    return with_rank(holding(buffers), parts=parts)
 
 
-@pytest.mark.parametrize(("buffers", "fires"), [(27.8, False), (28, True)])
-def test_the_boundary_is_a_twentieth_of_the_peak_beyond_six_units(buffers: float, *, fires: bool) -> None:
-    """24 MiB are allowed, 50 MiB stand beside the buffers: 0.95 b = 26.5."""
-    assert isinstance(buffers_dominate(memory_run(tenants(buffers=buffers)), None), Finding) == fires
+def saving(run: RunAnalysis, mib: int) -> RunAnalysis:
+    """Sharding saves three times as much."""
+    return with_rank(
+        run, state_bytes={Tenant.PARAMETERS: mib * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0}
+    )
 
 
-@pytest.mark.parametrize(("activations", "fires"), [(63, True), (64, False)])
-def test_a_small_share_counts_only_beyond_what_sharding_saves(activations: float, *, fires: bool) -> None:
-    """40 MiB are 30 % of 133.  Sharding saves 96 MiB here; where it saves 30, they are more."""
-    held = tenants(buffers=40, activations=activations)
-    assert isinstance(buffers_dominate(memory_run(held), None), Finding) == fires
-    states = {Tenant.PARAMETERS: 10 * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0}
-    little = with_rank(memory_run(held), state_bytes=states)
-    assert isinstance(buffers_dominate(little, None), Finding)
+def share(buffers: float, activations: float, **more: object) -> RunAnalysis:
+    return memory_run(tenants(buffers=buffers, activations=activations), **more)  # type: ignore[arg-type]
 
 
-def test_another_phase_bounds_what_the_peak_can_fall() -> None:
-    held = tenants(buffers=80)
-    analysis = memory_run(held)
-    optimizer = phase("optimizer", {**held, BUFFERS: 0, Tenant.TEMPORARY_BUFFERS: 72 * MIB})
-    bounded = replace(analysis, memory=replace(analysis.memory, phases=(optimizer,)))
-    assert found(bounded).saving_bytes == (10 * MIB, 10 * MIB)
-
-
-def test_what_the_backend_allocates_is_not_held_against_the_program() -> None:
-    analysis = with_rank(memory_run(tenants(buffers=40)), parts=(part(BUFFERS, "backend_scratch", 20),))
-    assert buffers_dominate(analysis, None) is None
-    assert found(memory_run(tenants(buffers=40))).confidence is Confidence.MEDIUM
-
-
-def test_an_embedding_that_is_gathered_whole_counts_by_itself() -> None:
-    held = tenants(buffers=44)
-    embedding = allocation(12, BUFFERS, "embedding", sub="gathered_param")
-    assert isinstance(buffers_dominate(memory_run(held), None), Finding)
-    assert buffers_dominate(memory_run(held, top=(embedding,)), None) is None
-    block = replace(embedding, module="layers.3")
-    assert isinstance(buffers_dominate(memory_run(held, top=(block,)), None), Finding)
-
-
-def test_a_whole_model_that_is_gathered_is_no_embedding() -> None:
-    """A model of one unit: both its parameters and its gradients are whole."""
-    whole = allocation(32, BUFFERS, "", sub="gathered_param")
-    assert "36" not in found(memory_run(tenants(buffers=64), top=(whole,))).sentence
-
-
-def test_a_model_without_numbered_blocks_is_its_own_unit() -> None:
-    assert buffers_dominate(memory_run(tenants(buffers=64), modules=("encoder", "head")), None) is None
-    assert isinstance(buffers_dominate(memory_run(tenants(buffers=240), modules=()), None), Finding)
-
-
-def test_buckets_beside_gradients_in_ddp() -> None:
-    facts = replace(FACTS, engine="ddp", stage=0)
-    held = tenants(parameters=32, gradients=30, optimizer=64, buffers=32)
-    finding = found(memory_run(held, facts=facts))
-    assert finding.fix == "DistributedDataParallel(model, gradient_as_bucket_view=True)"
-    # The forward has no gradients: there nothing is doubled, and it holds 30 MiB less.
-    assert finding.saving_bytes == (15 * MIB, 30 * MIB)
-    early = tenants(parameters=32, gradients=1, optimizer=64, buffers=32)
-    assert buffers_dominate(memory_run(early, facts=facts), None) is None
-    kept = memory_run(held, facts=facts, phases=(phase("forward", held), phase("backward", held)))
-    assert buffers_dominate(kept, None) is None  # alive in the forward: retained_gradients
-    view = tenants(parameters=32, gradients=32, optimizer=64, buffers=0)
-    assert buffers_dominate(memory_run(view, facts=facts), None) is None
-
-
-def test_buffers_that_rest_on_rules_are_no_certainty() -> None:
-    analysis = memory_run(tenants(buffers=80))
-    some = with_rank(analysis, parts=(part(BUFFERS, "nccl", 16, Basis.RULE), part(BUFFERS, "bucket", 64)))
-    assert found(some).confidence is Confidence.MEDIUM
-    all_of_it = with_rank(analysis, parts=(part(BUFFERS, "nccl", 80, Basis.RULE),))
-    assert found(all_of_it).confidence is Confidence.LOW
-    assert found(with_rank(analysis, upper_bound=True)).confidence is Confidence.MEDIUM
-
-
-def test_unknown_facts_are_not_tested_where_buffers_are_large() -> None:
-    facts = replace(FACTS, parameters=None)
-    assert isinstance(buffers_dominate(memory_run(tenants(buffers=80), facts=facts), None), Gap)
-    assert buffers_dominate(memory_run(tenants(buffers=8), facts=facts), None) is None
-
-
-def test_tiny_models_and_single_ranks_are_silent() -> None:
-    small = {tenant: size // 1000 for tenant, size in tenants(buffers=80).items()}
-    assert buffers_dominate(memory_run(small), None) is None
-    assert buffers_dominate(memory_run(tenants(buffers=80), ranks=1), None) is None
-    assert buffers_dominate(memory_run(per_rank=()), None) is None
+def ddp(held: dict[Tenant, int], *phases: str) -> RunAnalysis:
+    more = {"phases": tuple(phase(name, held) for name in phases)} if phases else {}
+    return memory_run(held, facts=DDP, **more)
 
 
 @pytest.mark.parametrize(
-    ("engine", "word"),
-    [("fsdp2", "fully_shard"), ("deepspeed", "reduce_bucket_size"), ("reference", "constant_buffers")],
+    ("run", "expected"),
+    [
+        (lambda: holding(27.8), None),  # a twentieth of the peak beyond six units
+        (lambda: holding(28), "medium"),
+        (lambda: saving(share(30, 60), 5), "medium"),  # exactly
+        (lambda: holding(64), "medium"),  # twice the model
+        (lambda: holding(64.1), "high"),
+        # 30 % of the peak; less counts only beyond what sharding saves
+        (lambda: share(30, 40), "medium"),
+        (lambda: share(40, 63), "medium"),
+        (lambda: share(40, 64), None),
+        (lambda: saving(share(39, 64), 13), None),
+        (lambda: saving(share(39, 64), 12), "medium"),
+        (lambda: share(39, 64, facts=replace(FACTS, stage=0)), None),
+        # what the backend allocates is not the program's; what rests on rules is less sure
+        (lambda: in_parts(40, backend_scratch=20), None),
+        (lambda: in_parts(80, nccl=16, bucket=64), "medium"),
+        (lambda: in_parts(80, nccl=80), "low"),
+        (lambda: with_rank(holding(80), upper_bound=True), "medium"),
+        # an embedding is gathered whole, but half of the model is none
+        (lambda: gathering(12, "embedding", 44), None),
+        (lambda: gathering(12, "layers.3", 44), "medium"),
+        (lambda: gathering(15.9, "embedding", 58), None),
+        (lambda: gathering(16, "embedding", 58), "medium"),
+        # a model without numbered blocks is its own unit
+        (lambda: holding(64, modules=("encoder", "head")), None),
+        (lambda: holding(240, modules=()), "high"),
+        # data parallel: gradients twice, unless they are alive in the forward
+        (lambda: ddp(BUCKETS), "medium"),
+        (lambda: ddp(BUCKETS, "forward", "backward"), None),
+        (lambda: ddp(BUCKETS | {Tenant.GRADIENTS: MIB}), None),
+        (lambda: ddp(BUCKETS | {BUFFERS: 0}), None),
+        (lambda: holding(80, facts=UNKNOWN), "gap"),
+        (lambda: share(30, 40, facts=UNKNOWN), "gap"),
+        (lambda: holding(8, facts=UNKNOWN), None),
+        (lambda: memory_run({tenant: size // 1000 for tenant, size in tenants(buffers=80).items()}), None),
+        (lambda: holding(80, ranks=1), None),
+        (lambda: memory_run(per_rank=()), None),
+    ],
 )
-def test_the_fix_is_the_engines(engine: str, word: str) -> None:
-    fix = found(memory_run(tenants(buffers=80), facts=replace(FACTS, engine=engine))).fix
-    assert word in fix
-    assert ("fully_shard" in fix) == (engine == "fsdp2")
+def test_thresholds(run: Run, expected: str | None) -> None:
+    assert judged(buffers_dominate, run()) == expected
 
 
-@pytest.mark.parametrize(("alone", "fires"), [(15, False), (15.9, False), (16, True), (18, True)])
-def test_half_of_the_model_and_more_is_no_embedding(alone: float, *, fires: bool) -> None:
-    """The model has 32 MiB.  58 MiB of buffers are too many, unless an embedding is gathered among them."""
-    embedding = allocation(alone, BUFFERS, "embedding", sub="gathered_param")
-    answer = buffers_dominate(memory_run(tenants(buffers=58), top=(embedding,)), None)
-    assert isinstance(answer, Finding) == fires
+OPTIMIZER = phase("optimizer", tenants(buffers=0, temporary=72))
+SMALL_DDP = tenants(parameters=30, gradients=5, optimizer=30, activations=20, temporary=5, buffers=10)
 
 
-def saving_little(analysis: RunAnalysis, mib: int) -> RunAnalysis:
-    """Sharding saves three times as much."""
-    states = {Tenant.PARAMETERS: mib * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0}
-    return with_rank(analysis, state_bytes=states)
+@pytest.mark.parametrize(
+    ("run", "saving_mib"),
+    [
+        (lambda: holding(80), (56, 72)),  # six units may stay, two must
+        (lambda: holding(80, phases=(OPTIMIZER,)), (10, 10)),  # another phase is as high
+        (lambda: ddp(BUCKETS), (15, 30)),
+        (lambda: ddp(SMALL_DDP), (2.5, 5)),
+    ],
+)
+def test_smaller_buffers_free(run: Run, saving_mib: tuple[float, float]) -> None:
+    finding = found(buffers_dominate, run())
+    assert (finding.id, finding.saving_ns) == ("ZP201", (0, 0))
+    assert finding.saving_bytes == tuple(mib * MIB for mib in saving_mib)
 
 
-def test_on_the_thresholds() -> None:
-    at_share = tenants(buffers=30, activations=40)  # 100 MiB in all
-    assert found(memory_run(at_share)).confidence is Confidence.MEDIUM
-    unknown = replace(FACTS, parameters=None)
-    assert isinstance(buffers_dominate(memory_run(at_share, facts=unknown), None), Gap)
-    at_excess = tenants(buffers=30, activations=60)  # 6 of 120 MiB beyond six units
-    assert isinstance(buffers_dominate(saving_little(memory_run(at_excess), 5), None), Finding)
-    assert found(memory_run(tenants(buffers=64))).confidence is Confidence.MEDIUM  # twice the model
-
-
-def test_as_much_as_sharding_saves_is_not_more() -> None:
-    held = tenants(buffers=39, activations=64)
-    assert buffers_dominate(saving_little(memory_run(held), 13), None) is None
-    assert isinstance(buffers_dominate(saving_little(memory_run(held), 12), None), Finding)
-    none = memory_run(held, facts=replace(FACTS, stage=0))
-    assert buffers_dominate(none, None) is None  # what saves nothing is not eaten up
-
-
-def test_a_twentieth_of_the_peak_twice_in_ddp() -> None:
-    held = tenants(parameters=30, gradients=5, optimizer=30, activations=20, temporary=5, buffers=10)
-    analysis = memory_run(held, facts=replace(FACTS, engine="ddp", stage=0))
-    assert found(analysis).saving_bytes == (2.5 * MIB, 5 * MIB)
+def test_the_fix_is_for_the_engine() -> None:
+    names = {"fsdp2": "fully_shard", "deepspeed": "reduce_bucket_size", "reference": "constant_buffers"}
+    for engine in names:
+        fix = found(buffers_dominate, holding(80, facts=replace(FACTS, engine=engine))).fix
+        assert {of for of, name in names.items() if name in fix} == {engine}
+    assert "gradient_as_bucket_view" in found(buffers_dominate, ddp(BUCKETS)).fix

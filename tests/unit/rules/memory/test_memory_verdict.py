@@ -1,139 +1,156 @@
-"""A run of which only the memory is known gets an answer about its peak; time comes first where known."""
+"""The verdict on memory, and what rules about memory share."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.support.analyses import Scenario, analysis_of
-from tests.support.peaks import MIB, gpu, memory_run, tenants, with_rank
+from tests.support.analyses import Scenario
+from tests.support.peaks import FACTS, MIB, gpu, memory_run, tenants, with_rank
+from tests.support.rule_runs import Run, claim, run_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause
+from zprof.model.findings import Cause, Confidence
 from zprof.model.memory import AllocatorCounters, Basis, Memory
-from zprof.model.report import Report, VerdictStatus
-from zprof.model.tenants import Tenant
+from zprof.model.report import Report
+from zprof.model.report import VerdictStatus as Status
 from zprof.rules.diagnose import diagnose
+from zprof.rules.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
+from zprof.rules.memory.model_structure import format_module, read_sharding, saved_bytes
+from zprof.rules.rule import list_untested
 from zprof.rules.verdict import judge_peak
 
 LARGE_BUFFERS = tenants(buffers=80)
 
 
-def sentence(analysis: RunAnalysis) -> tuple[VerdictStatus, str]:
-    verdict = diagnose(analysis).verdict
-    return verdict.status, verdict.sentence
+def guessed() -> RunAnalysis:
+    return with_rank(memory_run(LARGE_BUFFERS), basis_bytes={Basis.RULE: 130 * MIB})
 
 
-def test_a_healthy_peak_is_ok() -> None:
-    status, text = sentence(memory_run())
-    assert status is VerdictStatus.OK
-    assert text == (
-        "OK peak 66.0 MiB on rank 0 (activations 30.3 %): none of the causes that were tested frees a tenth "
-        "of it; no step was timed"
-    )
+def few_ranks() -> RunAnalysis:
+    return replace(memory_run(), run=replace(memory_run().run, ranks_loaded=(0, 1)))
 
 
-def test_a_sure_finding_that_frees_a_tenth_is_a_risk() -> None:
-    status, text = sentence(memory_run(LARGE_BUFFERS))
-    assert status is VerdictStatus.RISK
-    assert text.startswith(
-        "RISK peak 130.0 MiB on rank 0 (communication buffers 61.5 %): communication buffers"
-    )
-
-
-def test_a_guess_is_no_risk() -> None:
-    guessed = with_rank(memory_run(LARGE_BUFFERS), basis_bytes={Basis.RULE: 130 * MIB})
-    assert diagnose(guessed).findings[0].cause is Cause.BUFFERS_DOMINATE
-    status, text = sentence(guessed)
-    assert status is VerdictStatus.OK
-    assert "nothing sure frees a tenth of it; ZP201 below may" in text
-
-
-@pytest.mark.parametrize(("freed_mib", "status"), [(6, VerdictStatus.OK), (7, VerdictStatus.RISK)])
-def test_a_tenth_of_the_peak_is_the_boundary(freed_mib: int, status: VerdictStatus) -> None:
-    """Of 66 MiB."""
-    (finding,) = diagnose(memory_run(LARGE_BUFFERS)).findings
-    freed = replace(finding, saving_bytes=(0, freed_mib * MIB))
-    assert judge_peak(memory_run().memory, [freed])[0] is status
-
-
-def test_untagged_bytes_are_not_ok() -> None:
-    analysis = memory_run()
-    unknown = with_rank(analysis, untagged_bytes=7 * MIB)
-    status, text = sentence(unknown)
-    assert status is VerdictStatus.INCONCLUSIVE
-    assert "10.6 % of it has no known owner" in text
-    assert sentence(with_rank(analysis, untagged_bytes=6 * MIB))[0] is VerdictStatus.OK
-
-
-def test_missing_ranks_are_not_ok() -> None:
-    analysis = memory_run()
-    partly = replace(analysis, run=replace(analysis.run, ranks_loaded=(0, 1)))
-    status, text = sentence(partly)
-    assert status is VerdictStatus.INCONCLUSIVE
-    assert "on 2 of 4 ranks" in text
-
-
-def test_an_upper_bound_is_said() -> None:
-    assert "peak at most 66.0 MiB" in sentence(with_rank(memory_run(), upper_bound=True))[1]
-
-
-def test_retries_are_a_risk_though_nobody_knows_what_they_cost() -> None:
+def retrying() -> RunAnalysis:
+    """Nobody knows what retries cost."""
     run = gpu(reserved_bytes=70 * MIB, split_bytes=0)
     counter = AllocatorCounters(
         rank=0, device="cuda:0", peak_allocated_bytes=1, peak_reserved_bytes=1, retries=9, ooms=0
     )
-    assert sentence(replace(run, memory=replace(run.memory, counters=(counter,))))[0] is VerdictStatus.RISK
+    return replace(run, memory=replace(run.memory, counters=(counter,)))
 
 
-def test_no_memory_and_no_time_is_inconclusive() -> None:
-    nothing = replace(memory_run(), memory=Memory())
-    assert sentence(nothing) == (VerdictStatus.INCONCLUSIVE, "INCONCLUSIVE no step of run was timed")
+@pytest.mark.parametrize(
+    ("run", "status", "words"),
+    [
+        (memory_run, Status.OK, ("66.0 MiB", "rank 0", "30.3 %")),
+        (lambda: memory_run(LARGE_BUFFERS), Status.RISK, ("130.0 MiB", "61.5 %")),
+        (guessed, Status.OK, ("ZP201",)),
+        (few_ranks, Status.INCONCLUSIVE, ("2 of 4 ranks",)),
+        (retrying, Status.RISK, ()),
+        (lambda: replace(memory_run(), memory=Memory()), Status.INCONCLUSIVE, ()),
+    ],
+    ids=["healthy", "buffers", "a guess", "few ranks", "retries", "nothing"],
+)
+def test_the_peak_decides(run: Run, status: Status, words: tuple[str, ...]) -> None:
+    verdict = diagnose(run()).verdict
+    assert verdict.status is status
+    assert all(word in verdict.sentence for word in words)
 
 
-def timed(**held: float) -> Report:
-    memory = memory_run(tenants(**held))
-    base = analysis_of(Scenario(ranks=4))
-    return diagnose(replace(base, memory=memory.memory, training=memory.training))
+@pytest.mark.parametrize(
+    ("freed", "untagged", "sure", "status"),
+    [
+        (6 * MIB, 0, Confidence.MEDIUM, Status.RISK),
+        (6 * MIB - 1, 0, Confidence.HIGH, Status.OK),
+        (60 * MIB, 0, Confidence.LOW, Status.OK),
+        (0, 6 * MIB, Confidence.HIGH, Status.INCONCLUSIVE),
+        (0, 6 * MIB - 1, Confidence.HIGH, Status.OK),
+    ],
+)
+def test_a_tenth_of_the_peak_matters(freed: int, untagged: int, sure: Confidence, status: Status) -> None:
+    """Of 60 MiB, freed by a finding or without a known owner."""
+    run = with_rank(memory_run(tenants(activations=14)), untagged_bytes=untagged)
+    finding = claim(Cause.BUFFERS_DOMINATE, confidence=sure, frees=freed)
+    assert judge_peak(run.memory, [finding])[0] is status
 
 
-def test_time_comes_first_where_there_is_time() -> None:
-    report = timed(buffers=80)
-    assert [f.cause for f in report.findings] == [Cause.BUFFERS_DOMINATE]
-    assert report.verdict.status is VerdictStatus.OK
-    assert " a step" in report.verdict.sentence
-
-
-def test_findings_about_time_come_before_those_about_memory() -> None:
+def timed(plan: Scenario) -> Report:
     memory = memory_run(LARGE_BUFFERS)
-    slow = analysis_of(Scenario(ranks=4, prefetch=False, bytes_per_s=180e6))
-    causes = [
-        f.cause for f in diagnose(replace(slow, memory=memory.memory, training=memory.training)).findings
-    ]
-    assert causes == [Cause.NO_PREFETCH, Cause.BUFFERS_DOMINATE]
+    return diagnose(replace(run_of(plan), memory=memory.memory, training=memory.training))
+
+
+def test_time_comes_before_memory() -> None:
+    healthy, slow = timed(Scenario(ranks=4)), timed(Scenario(ranks=4, prefetch=False, bytes_per_s=180e6))
+    assert [finding.cause for finding in healthy.findings] == [Cause.BUFFERS_DOMINATE]
+    assert healthy.verdict.status is Status.OK
+    assert [finding.cause for finding in slow.findings] == [Cause.NO_PREFETCH, Cause.BUFFERS_DOMINATE]
+
+
+GPU_CAUSES = {Cause.FRAGMENTATION, Cause.OUTSIDE_ALLOCATOR, Cause.ALLOCATOR_RETRIES}
+STAGE_CAUSES = {Cause.BUFFERS_DOMINATE, Cause.REPLICATED_STATE, Cause.WRONG_STAGE}
+
+
+def untested(run: RunAnalysis) -> list[set[Cause]]:
+    """Return the causes that each gap names."""
+    return [set(list_untested(list(Cause), [gap])) for gap in diagnose(run).gaps]
 
 
 def test_rules_without_the_same_input_are_one_gap() -> None:
-    gaps = [gap.what for gap in diagnose(memory_run(device="cuda:0")).gaps]
-    assert "rules fragmentation, outside_allocator, allocator_retries not tested" in gaps
-    facts = replace(memory_run().training, stage=None)
-    gaps = [gap.what for gap in diagnose(memory_run(LARGE_BUFFERS, facts=facts)).gaps]
-    assert "rules buffers_dominate, replicated_state, wrong_stage not tested" in gaps
+    unknown = replace(memory_run().training, stage=None)
+    assert GPU_CAUSES in untested(memory_run(device="cuda:0"))
+    assert STAGE_CAUSES in untested(memory_run(LARGE_BUFFERS, facts=unknown))
+    assert not any(causes & (GPU_CAUSES | STAGE_CAUSES) for causes in untested(memory_run()))
 
 
-def test_a_cpu_run_has_no_gaps_of_a_gpu() -> None:
-    gaps = " ".join(gap.what for gap in diagnose(memory_run()).gaps)
-    assert not any(word in gaps for word in ("fragmentation", "outside_allocator", "allocator_retries"))
+def big(mib: float = 66, **fields: object) -> LargestRank:
+    """A rank with a peak of so much."""
+    found = find_largest_rank(with_rank(memory_run(tenants(activations=mib - 46)), **fields))
+    assert found is not None
+    return found
 
 
-def test_tenants_are_named_as_words() -> None:
-    held = {**tenants(), Tenant.OPTIMIZER_STATE: 60 * MIB}
-    assert "(optimizer state " in sentence(memory_run(held))[1]
+@pytest.mark.parametrize(("peak_mib", "least_mib"), [(66, 1), (1000, 10)])
+def test_a_mebibyte_and_a_hundredth_of_the_peak_are_worth_it(peak_mib: float, least_mib: int) -> None:
+    assert is_worth(least_mib * MIB, big(peak_mib))
+    assert not is_worth(least_mib * MIB - 1, big(peak_mib))
 
 
-def test_on_a_tenth_of_the_peak() -> None:
-    """Of 60 MiB."""
-    (finding,) = diagnose(memory_run(LARGE_BUFFERS)).findings
-    analysis = memory_run(tenants(activations=14))
-    freed = replace(finding, saving_bytes=(0, 6 * MIB))
-    assert judge_peak(analysis.memory, [freed])[0] is VerdictStatus.RISK
-    unknown = with_rank(analysis, untagged_bytes=6 * MIB)
-    assert judge_peak(unknown.memory, [])[0] is VerdictStatus.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("sure", "upper_bound", "guessed_ratio", "limited"),
+    [
+        (Confidence.HIGH, False, 0.10, Confidence.HIGH),
+        (Confidence.HIGH, False, 0.11, Confidence.MEDIUM),
+        (Confidence.HIGH, False, 0.50, Confidence.MEDIUM),
+        (Confidence.HIGH, False, 0.51, Confidence.LOW),
+        (Confidence.HIGH, True, 0.0, Confidence.MEDIUM),
+        (Confidence.LOW, True, 0.0, Confidence.LOW),
+    ],
+)
+def test_what_is_guessed_or_a_bound_is_less_sure(
+    sure: Confidence, *, upper_bound: bool, guessed_ratio: float, limited: Confidence
+) -> None:
+    assert limit_confidence(sure, big(upper_bound=upper_bound), guessed_ratio) is limited
+
+
+@pytest.mark.parametrize(("stage", "mib"), [(0, 0), (1, 16), (2, 16 + 8), (3, 16 + 8 + 8)])
+def test_a_stage_saves_three_times_what_four_ranks_keep_of_its_states(stage: int, mib: int) -> None:
+    sharding = read_sharding(memory_run(facts=replace(FACTS, stage=stage)))
+    assert sharding is not None
+    assert saved_bytes(big(), sharding) == 3 * mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("communication", "gradient", "wire"), [(4, 4, 4), (None, 4, 4), (None, 2, 2), (2, 4, 2)]
+)
+def test_without_one_size_on_the_wire_the_larger_element_counts(
+    communication: int | None, gradient: int, wire: int
+) -> None:
+    """FSDP2 gathers in 16 bit and may reduce in 32."""
+    facts = replace(FACTS, communication_bytes=communication, parameter_bytes=2, gradient_bytes=gradient)
+    sharding = read_sharding(memory_run(facts=facts))
+    assert sharding is not None
+    assert sharding.wire_bytes == wire * (FACTS.parameters or 0)
+
+
+def test_sixty_characters_of_a_name_are_shown() -> None:
+    assert format_module("a" * 60) == "a" * 60
+    assert len(format_module("a" * 61)) == 60

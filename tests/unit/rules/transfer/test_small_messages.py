@@ -1,210 +1,235 @@
-"""Messages that are mostly latency: whether they are, whether it matters, and whose fault it is."""
+"""latency_bound_collectives and units_too_small: messages that are mostly latency, and whose fault it is."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tests.support.link_runs import MS, US, gathers, link_run, norm, reduces
+from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, reduces
+from tests.support.rule_runs import Run, fires, found, judged, values, wall_for, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.gaps import Gap
+from zprof.model.findings import Cause, Confidence
 from zprof.model.time import LinkFit
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
-from zprof.rules.transfer.small_messages import find_small_messages, rate_small_messages
-from zprof.rules.transfer.traffic import is_guess
+from zprof.rules.transfer.small_messages import (
+    SmallMessages,
+    count_units_per_block,
+    find_block,
+    find_small_messages,
+    rate_small_messages,
+)
 from zprof.rules.transfer.units_too_small import units_too_small
 
+LATENCY, UNITS = Cause.LATENCY_BOUND_COLLECTIVES, Cause.UNITS_TOO_SMALL
 MIB = 1 << 20
 BLOCKS = [f"layers.{layer}" for layer in range(16)]
-PARTS = [f"layers.{layer}.{part}" for layer in range(4) for part in ("wq", "wk", "mlp", "norm")]
 THREE = [f"layers.{layer}.{part}" for layer in range(5) for part in ("wq", "wk", "mlp")]
+PARTS = [f"layers.{layer}.{part}" for layer in range(4) for part in ("wq", "wk", "mlp", "norm")]
 
 
-def run(latency_ns: int, each_ns: int, *, shows: float = 1.0, units: list[str] = BLOCKS) -> RunAnalysis:
-    """16 units, gathered twice and reduced once."""
+def run(
+    latency_us: int, each_us: int, *, shown_ms: float | None = None, units: list[str] = BLOCKS
+) -> RunAnalysis:
+    """16 units, gathered twice and reduced once; all is exposed, or so much of a step of 100 ms."""
+    shows = 1.0 if shown_ms is None else shown_ms * 1_000 / (48 * each_us)
+    more = {"shows": shows, "units": units}
     return link_run(
-        gathers(32, 4 * MIB, each_ns, shows=shows, units=units),
-        reduces(16, 4 * MIB, each_ns, shows=shows, units=units),
-        norm(latency_ns),
-    )
+        gathers(32, 4 * MIB, each_us * US, **more), reduces(16, 4 * MIB, each_us * US, **more),
+        norm(latency_us * US),
+    )  # fmt: skip
 
 
-def causes(analysis: RunAnalysis) -> list[Cause]:
-    answers = [rule(analysis, None) for rule in (latency_bound_collectives, units_too_small)]
-    return [answer.cause for answer in answers if isinstance(answer, Finding)]
+def causes(analysis: RunAnalysis) -> set[Cause]:
+    rules = {LATENCY: latency_bound_collectives, UNITS: units_too_small}
+    return {cause for cause, rule in rules.items() if fires(rule, analysis)}
 
 
-@pytest.mark.parametrize(("each_ns", "fires"), [(800 * US, False), (799 * US, True), (600 * US, True)])
-def test_half_of_the_time_must_be_latency(each_ns: int, *, fires: bool) -> None:
-    assert causes(run(400 * US, each_ns)) == ([Cause.LATENCY_BOUND_COLLECTIVES] if fires else [])
-
-
-@pytest.mark.parametrize(("shown_ms", "shows"), [(2.4, False), (3.0, False), (3.12, True), (6.0, True)])
-def test_it_must_show(shown_ms: float, *, shows: bool) -> None:
-    """48 messages of 0.5 ms: 24 ms, of a step of 100 ms."""
-    assert (find_small_messages(run(450 * US, 500 * US, shows=shown_ms / 24)) is not None) == shows
-
-
-@pytest.mark.parametrize(("shown_ms", "worth"), [(3.12, False), (3.8, False), (4.1, True)])
-def test_larger_messages_must_win_three_per_cent(shown_ms: float, *, worth: bool) -> None:
-    """Of what shows, the first gather and the last reduction stay at least: 1.1 ms; the model errs by 5 %."""
-    assert bool(causes(run(450 * US, 500 * US, shows=shown_ms / 24))) == worth
-
-
-@pytest.mark.parametrize(
-    ("latency_ns", "units", "cause"),
-    [
-        (200 * US, BLOCKS, Cause.UNITS_TOO_SMALL),
-        (201 * US, BLOCKS, Cause.LATENCY_BOUND_COLLECTIVES),
-        (900 * US, THREE, Cause.LATENCY_BOUND_COLLECTIVES),
-        (900 * US, PARTS, Cause.UNITS_TOO_SMALL),
-        (900 * US, [], Cause.LATENCY_BOUND_COLLECTIVES),
-        (150 * US, [], Cause.UNITS_TOO_SMALL),
-    ],
-)
-def test_whose_fault_it_is(latency_ns: int, units: list[str], cause: Cause) -> None:
-    assert causes(run(latency_ns, latency_ns + 50 * US, units=units)) == [cause]
-
-
-def test_parts_of_blocks_are_named() -> None:
-    finding = units_too_small(run(150 * US, 200 * US, units=PARTS), None)
-    assert isinstance(finding, Finding)
-    assert finding.sentence.startswith("each block is 4 units, of 4.0 MiB in 200.0 µs")
-    assert finding.id == "ZP404"
-
-
-def test_buckets_are_no_units() -> None:
-    """Data parallel with tiny buckets: there is nothing wrapped to blame."""
-    analysis = link_run(reduces(48, MIB, 200 * US), norm(150 * US))
-    training = replace(analysis.training, engine="unknown")
-    finding = latency_bound_collectives(replace(analysis, training=training), None)
-    assert isinstance(finding, Finding)
-    assert "bucket_cap_mb" in finding.fix
-    assert "reduce_bucket_size" in finding.fix
-    assert "fully_shard" not in finding.fix
-
-
-def test_the_saving_is_most_of_what_shows() -> None:
-    """Compute of 60 ms hides units of twice the size: all but the first and the last message."""
-    finding = latency_bound_collectives(run(900 * US, 1000 * US), None)
-    assert isinstance(finding, Finding)
-    assert 20 * MS < finding.saving_ns[0] <= finding.saving_ns[1] <= 48 * MS
-
-
-def test_a_launch_costs_a_cpu_rank() -> None:
-    messages = (gathers(32, MIB, 100 * US, shows=0), reduces(16, MIB, 100 * US, shows=0), norm(90 * US))
-    on_cpu = link_run(*messages, device="cpu", wall_ns=20 * MS, compute_ns=18 * MS, idle_ns=2 * MS)
-    assert causes(link_run(*messages, wall_ns=20 * MS, compute_ns=18 * MS)) == []
-    finding = units_too_small(on_cpu, None)
-    assert isinstance(finding, Finding)
-    # 48 launches of 20 us, at least half of which are no more; at most those and the idle time
-    assert 0.1 * MS < finding.saving_ns[0] < 0.97 * MS
-    assert 2 * MS < finding.saving_ns[1] <= 2.97 * MS
-
-
-def test_a_fit_over_sizes_goes_before_tiny_messages() -> None:
-    analysis = run(10 * US, 500 * US)
+def fitted(**change: object) -> RunAnalysis:
+    """A fit over sizes says what tiny messages of 10 us do not."""
     fit = LinkFit(
         kind="all_gather", group="0,1", messages=8, sizes=2, latency_ns=450 * US, algbw_bytes_per_s=1e9,
         busbw_bytes_per_s=5e8, latency_share_ratio=0.9, residual_ratio=0.2,
     )  # fmt: skip
-    both = (fit, replace(fit, kind="reduce_scatter"))
-
-    def fitted(**change: object) -> RunAnalysis:
-        fits = tuple(replace(one, **change) for one in both)  # type: ignore[arg-type]
-        return replace(analysis, time=replace(analysis.time, fits=fits))
-
-    assert causes(analysis) == []
-    assert causes(fitted()) == [Cause.LATENCY_BOUND_COLLECTIVES]
-    assert causes(fitted(messages=7)) == []
-    assert causes(fitted(residual_ratio=0.21)) == []
-    assert causes(fitted(group="2,3")) == []
+    analysis = run(10, 500)
+    fits = tuple(replace(fit, kind=kind, **change) for kind in ("all_gather", "reduce_scatter"))
+    return replace(analysis, time=replace(analysis.time, fits=fits))
 
 
-@pytest.mark.parametrize(("size", "tested"), [(64 * MIB, False), (64 * MIB + 1, True)])
-def test_not_tested_where_nothing_tells_the_latency(size: int, *, tested: bool) -> None:
-    analysis = link_run(gathers(32, size, 500 * US), reduces(16, size, 500 * US))
-    for rule in (latency_bound_collectives, units_too_small):
-        answer = rule(analysis, None)
-        assert (answer is None) == tested
-        assert tested or isinstance(answer, Gap)
-
-
-def test_the_norm_may_be_of_another_group_of_the_same_ranks() -> None:
-    """Programs often reduce the loss in the default group, and shard in one of their own."""
-    analysis = run(450 * US, 500 * US)
+def norm_in(group: str) -> RunAnalysis:
+    """The norm is reduced in another group."""
+    analysis = run(450, 500)
     rows = analysis.collectives
-    own = rows["group"].astype(str).where(rows["bytes"] > 64, rows["group"].astype(str) + "#default_pg")
-    assert causes(replace(analysis, collectives=rows.assign(group=own))) == causes(analysis) != []
-    others = rows["group"].astype(str).where(rows["bytes"] > 64, "4,5")
-    assert causes(replace(analysis, collectives=rows.assign(group=others))) == []
+    own = rows["group"].astype(str)
+    return replace(analysis, collectives=rows.assign(group=own.where(rows["bytes"] > 64, group)))
 
 
-def test_a_message_is_tiny_from_a_64th_down() -> None:
-    small = replace(norm(450 * US), bytes=4 * MIB // 64)
-    messages = (gathers(32, 4 * MIB, 500 * US), reduces(16, 4 * MIB, 500 * US))
-    assert causes(link_run(*messages, small)) == [Cause.LATENCY_BOUND_COLLECTIVES]
-    assert causes(link_run(*messages, replace(small, bytes=small.bytes + 1))) == []
+def with_tiny(size: int) -> RunAnalysis:
+    tiny = replace(norm(450 * US), bytes=size)
+    return link_run(gathers(32, 4 * MIB, 500 * US), reduces(16, 4 * MIB, 500 * US), tiny)
 
 
-def test_silent_without_anything_to_send() -> None:
-    analysis = run(400 * US, 500 * US)
-    alone = replace(
-        analysis, run=replace(analysis.run, world_size=1), collectives=analysis.collectives.iloc[:0]
-    )
-    assert causes(alone) == []
-    assert latency_bound_collectives(alone, None) is None
-    nothing = replace(analysis, collectives=analysis.collectives.iloc[:0])
-    assert isinstance(units_too_small(nothing, None), Gap)
+def hidden_launches(device: str) -> RunAnalysis:
+    """All is hidden, but a CPU rank launches 48 times for 20 us."""
+    sent = (gathers(32, MIB, 100 * US, shows=0), reduces(16, MIB, 100 * US, shows=0), norm(90 * US))
+    return link_run(*sent, device=device, wall_ns=20 * MS, compute_ns=18 * MS, idle_ns=2 * MS)
 
 
-def test_confidence_needs_messages_and_a_model_that_meets_the_step() -> None:
-    def confidence(analysis: RunAnalysis) -> Confidence:
-        finding = latency_bound_collectives(analysis, None)
-        assert isinstance(finding, Finding)
-        return finding.confidence
-
-    long, short = 1000 * US, 900 * US
-    many = (gathers(32, MIB, long), reduces(16, MIB, long), norm(short))
-    assert confidence(link_run(*many, compute_ns=5 * MS)) is Confidence.HIGH
-    # so much compute would hide all but the last of them
-    hidden = (reduces(48, MIB, long), norm(short))
-    assert confidence(link_run(*hidden, compute_ns=900 * MS)) is Confidence.MEDIUM
-    few = (gathers(2, MIB, 5 * long), reduces(1, MIB, 5 * long), norm(5 * short))
-    assert confidence(link_run(*few, compute_ns=5 * MS)) is Confidence.MEDIUM
+def alone(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, run=replace(analysis.run, world_size=1))
 
 
 @pytest.mark.parametrize(
-    ("quick_us", "units", "confidence"),
+    ("run", "expected"),
     [
-        (450, [], Confidence.HIGH),
-        (449, [], Confidence.LOW),
-        (449, BLOCKS, Confidence.LOW),
-        (449, PARTS, Confidence.HIGH),
+        (lambda: run(400, 800), set()),  # half latency
+        (lambda: run(401, 800), {LATENCY}),  # more than half
+        # larger messages must win 3 %: the first gather and the last reduction stay
+        (lambda: run(450, 500, shown_ms=3.8), set()),  # wins less than 3 %
+        (lambda: run(450, 500, shown_ms=4.1), {LATENCY}),  # wins 3 %
+        # an ordinary latency, or more than three units per block, are the fault of the units
+        (lambda: run(200, 250), {UNITS}),  # 200 us
+        (lambda: run(201, 251), {LATENCY}),  # more than 200 us
+        (lambda: run(900, 950, units=THREE), {LATENCY}),  # three units per block
+        (lambda: run(900, 950, units=PARTS), {UNITS}),  # four units per block
+        (lambda: run(900, 950, units=[]), {LATENCY}),  # nameless
+        (lambda: run(150, 200, units=[]), {UNITS}),  # nameless and ordinary
+        (lambda: link_run(reduces(48, MIB, 200 * US), norm(150 * US)), {LATENCY}),  # buckets
+        (lambda: hidden_launches("cuda"), set()),  # launches of a device
+        (lambda: hidden_launches("cpu"), {UNITS}),  # launches of a CPU
+        # what tells the latency
+        (lambda: run(10, 500), set()),  # tiny messages are quick
+        (fitted, {LATENCY}),  # fit
+        (lambda: fitted(messages=7), set()),  # fit of seven messages
+        (lambda: fitted(residual_ratio=0.21), set()),  # fit that misses
+        (lambda: fitted(group="2,3"), set()),  # fit of another group
+        pytest.param(lambda: norm_in("0,1#default_pg"), {LATENCY}, id="norm in a group of the same ranks"),
+        (lambda: norm_in("4,5"), set()),  # norm in a group of other ranks
+        (lambda: with_tiny(4 * MIB // 64), {LATENCY}),  # a 64th is tiny
+        (lambda: with_tiny(4 * MIB // 64 + 1), set()),  # more is not
+        (lambda: alone(run(400, 500)), set()),  # one rank
     ],
 )
-def test_quick_messages_refute_a_latency(quick_us: int, units: list[str], confidence: Confidence) -> None:
-    """Of 900 us: two slow sizes on a busy machine look like latency, but each message would take as long."""
-    analysis = link_run(
-        gathers(28, MIB, 1000 * US, units=units),
-        gathers(4, MIB, quick_us * US, units=units, begins_ns=100 * MS),
-        reduces(16, MIB, 1000 * US, units=units),
-        norm(900 * US),
-        compute_ns=5 * MS,
-    )
-    small = find_small_messages(analysis)
-    assert small is not None
-    assert rate_small_messages(small) is confidence
+def test_whether_and_whose_fault_it_is(run: Run, expected: set[Cause]) -> None:
+    assert causes(run()) == expected
+
+
+@pytest.mark.parametrize(("shown_ms", "shows"), [(3.0, False), (3.12, True)])
+def test_three_hundredths_of_the_step_must_show(shown_ms: float, *, shows: bool) -> None:
+    assert (find_small_messages(run(450, 500, shown_ms=shown_ms)) is not None) == shows
+
+
+def unknown_latency(size: int) -> RunAnalysis:
+    return link_run(gathers(32, size, 500 * US), reduces(16, size, 500 * US))
 
 
 @pytest.mark.parametrize(
-    ("saving", "guess"), [((0, 90), True), ((1, 4), False), ((1, 2), True), ((1, 3), False), ((2, 2), False)]
+    ("run", "expected"),
+    [
+        (lambda: unknown_latency(64 * MIB), "gap"),
+        (lambda: unknown_latency(64 * MIB + 1), None),  # surely large
+        (lambda: alone(unknown_latency(MIB)), None),
+        (lambda: without_collectives(run(400, 500)), "gap"),
+        (lambda: alone(without_collectives(run(400, 500))), None),
+    ],
 )
-def test_a_guess_is_below_two_per_cent_in_the_middle(saving: tuple[float, float], *, guess: bool) -> None:
-    assert is_guess(saving, 100) == guess
+def test_where_nothing_tells_the_latency_it_is_not_tested(run: Run, expected: str | None) -> None:
+    for rule in (latency_bound_collectives, units_too_small):
+        assert judged(rule, run()) == expected
 
 
-def test_three_units_of_a_block_are_not_called_parts() -> None:
-    finding = units_too_small(run(150 * US, 200 * US, units=THREE), None)
-    assert isinstance(finding, Finding)
-    assert finding.sentence.startswith("32 all_gathers a step")
+def test_savings() -> None:
+    """Compute of 60 ms hides units of twice the size; of 48 launches at least half are no more."""
+    low, high = found(latency_bound_collectives, run(900, 1000)).saving_ns
+    assert 20 * MS < low <= high <= 48 * MS
+    low, high = found(units_too_small, hidden_launches("cpu")).saving_ns
+    assert 0.1 * MS < low < 0.97 * MS
+    assert 2 * MS < high <= 2.97 * MS
+
+
+def test_units_of_a_block_are_evidence() -> None:
+    finding = found(units_too_small, run(150, 200, units=PARTS))
+    assert (finding.id, values(finding, "count")[-1]) == ("ZP404", 4)
+
+
+def seen(*sent: Sent, compute_ns: int = 5 * MS) -> SmallMessages:
+    """Messages of 1 ms that are latency of 0.9 ms, next to little compute."""
+    messages = sent or (gathers(32, MIB, MS), reduces(16, MIB, MS))
+    small = find_small_messages(link_run(*messages, norm(900 * US), compute_ns=compute_ns))
+    assert small is not None
+    return small
+
+
+def missing(ratio: float) -> SmallMessages:
+    """The model misses this share of what is exposed."""
+    return replace(seen(), step=replace(seen().step, missed_ns=ratio * seen().step.exposed_ns))
+
+
+def few(rows: int) -> SmallMessages:
+    step = seen().step
+    assert step.traffic.gathers is not None
+    fewer = replace(step.traffic.gathers, rows=step.traffic.gathers.rows.iloc[:rows])
+    return replace(seen(), step=replace(step, traffic=replace(step.traffic, gathers=fewer)))
+
+
+def quick(each_us: int, count: int = 4, units: list[str] | None = None) -> SmallMessages:
+    """Some of 32 gathers are quicker: of 900 us, each would take as long."""
+    more = {"units": units or []}
+    fast = gathers(count, MIB, each_us * US, begins_ns=100 * MS, **more)
+    return seen(gathers(32 - count, MIB, MS, **more), fast, reduces(16, MIB, MS))
+
+
+@pytest.mark.parametrize(
+    ("small", "confidence"),
+    [
+        (seen, "high"),  # met
+        (lambda: seen(reduces(48, MIB, MS), compute_ns=900 * MS), "medium"),  # compute would hide it
+        (lambda: missing(0.5), "high"),  # misses half
+        (lambda: missing(0.51), "medium"),  # misses more
+        (lambda: few(10), "high"),  # ten messages
+        (lambda: few(9), "medium"),  # nine messages
+        (lambda: quick(450), "high"),  # half of the latency
+        (lambda: quick(449), "low"),  # quicker
+        (lambda: quick(449, units=BLOCKS), "low"),  # quicker, of blocks
+        (lambda: quick(449, units=PARTS), "high"),  # quicker, of parts of blocks
+        (lambda: quick(449, count=3), "high"),  # fewer than one in ten
+    ],
+)
+def test_confidence(small: Callable[[], SmallMessages], confidence: Confidence) -> None:
+    assert rate_small_messages(small()) == confidence
+
+
+def test_four_messages_are_left_at_least() -> None:
+    """Of 48 the largest are twelve times as large; nothing hides them."""
+    assert max(seen(reduces(48, MIB, MS), compute_ns=0).sizes) == 12
+
+
+def test_three_hundredths_of_the_step_are_worth_it() -> None:
+    wall = wall_for(seen().saving_ns[1], 0.03)
+    assert replace(seen(), wall_ns=wall).is_worth_it
+    assert not replace(seen(), wall_ns=1.001 * wall).is_worth_it
+
+
+@pytest.mark.parametrize(
+    ("unit", "block"),
+    [
+        ("layers.3.attn.wq", "layers.3"),
+        ("layers.3", "layers.3"),
+        ("model.layers.12.mlp.experts.7.w1 [pg=8]", "model.layers.12"),
+        ("blocks.0 [pg=8]", "blocks.0"),
+        ("0.attn", "0"),
+        ("conv2d.weight", None),
+        ("layers.3b.x", None),
+        ("FSDP.all_gather", None),
+        ("", None),
+        ("a" * 900 + ".1", "a" * 900 + ".1"),
+        ("a" * 1_100 + ".1", None),  # longer than names of modules are
+    ],
+)
+def test_the_block_of_a_unit(unit: str, block: str | None) -> None:
+    assert find_block(unit) == block
+
+
+def test_units_per_block_are_those_of_the_median_block_and_names_count_once() -> None:
+    assert count_units_per_block([*PARTS, *PARTS, "embedding", "layers.3"]) == 4
+    assert count_units_per_block(["layers.0", "layers.1"]) == 1
+    assert count_units_per_block(["embedding", "head"]) is None

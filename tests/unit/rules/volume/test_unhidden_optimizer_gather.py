@@ -1,18 +1,16 @@
-"""The gather behind the step is told from those of stage 3 by its place, and 3 psi by bytes."""
+"""unhidden_optimizer_gather: the gather behind the step, and gradients that are all-reduced beside it."""
 
 from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 
-from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of, without_rank
+from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
+from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence, Finding
-from zprof.model.gaps import Gap
-from zprof.model.time import CollectiveTime
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
-COMPUTE_MS = 60.0
+PSI = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +19,8 @@ class Step:
 
     reduction: str = "reduce_scatter"
     sharing: str = "all_gather"
-    psi: int = 8 << 20
-    gathered: int = 8 << 20
+    psi: int = PSI
+    gathered: int = PSI
     dtype: str = "bfloat16"
     reduced_exposed_ms: float = 0.0
     exposed_ms: float = 10.0
@@ -31,11 +29,12 @@ class Step:
     micro_batches: int = 1
 
 
-def job(plan: Step) -> RunAnalysis:
-    shell = analysis_of(Scenario(ranks=2, steps=4, engine="DeepSpeed"))
+def job(plan: Step | None = None, **changed: object) -> RunAnalysis:
+    plan = replace(plan or Step(), **changed)  # type: ignore[arg-type]
+    shell = run_of(steps=4, engine="DeepSpeed")
     rows = [row for rank in (0, 1) for step in range(4) for row in _rows(plan, rank, step)]
     frame = pd.DataFrame(rows).astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"})
-    steps = shell.steps.assign(wall_ns=100 * MS, compute_ns=int(COMPUTE_MS * MS))
+    steps = shell.steps.assign(wall_ns=100 * MS, compute_ns=60 * MS)
     facts = replace(shell.training, stage=None, micro_batches=plan.micro_batches)
     return replace(shell, collectives=frame, steps=steps, training=facts)
 
@@ -62,158 +61,6 @@ def _row(rank: int, step: int, kind: str, start: int, size: int, plan: Step) -> 
     }  # fmt: skip
 
 
-def found(plan: Step) -> Finding:
-    answer = unhidden_optimizer_gather(job(plan), None)
-    assert isinstance(answer, Finding), answer
-    return answer
-
-
-def evidence(finding: Finding, start: str) -> float:
-    return next(fact.value for fact in finding.evidence if fact.what.startswith(start))
-
-
-@pytest.mark.parametrize("sharing", ["all_gather", "broadcast"])
-def test_names_the_gather_behind_the_step(sharing: str) -> None:
-    finding = found(Step(sharing=sharing))
-    assert (finding.id, finding.confidence) == ("ZP416", Confidence.HIGH)
-    assert evidence(finding, "new parameters gathered") == 8 << 20
-    assert evidence(finding, "of it exposed") == 10 * MS
-    assert "allgather_bucket_size" in finding.fix
-
-
-def test_gathers_of_stage_3_are_not_it() -> None:
-    """They come before the reductions: parameters are gathered to compute with them."""
-    assert unhidden_optimizer_gather(job(Step(gather_first=True)), None) is None
-
-
-@pytest.mark.parametrize(("before_ratio", "fires"), [(0.04, True), (0.06, False)])
-def test_all_large_gathers_must_stand_behind(before_ratio: float, fires: bool) -> None:
-    analysis = job(Step())
-    size = int(before_ratio / (1 - before_ratio) * (8 << 20))
-    early = [_row(rank, step, "all_gather", ORIGIN + (step * 100 + 1) * MS, size, Step())
-             for rank in (0, 1) for step in range(4)]  # fmt: skip
-    rows = pd.concat([analysis.collectives, pd.DataFrame(early)], ignore_index=True)
-    rows = rows.astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"})
-    answer = unhidden_optimizer_gather(replace(analysis, collectives=rows), None)
-    assert isinstance(answer, Finding) == fires
-
-
-@pytest.mark.parametrize(("exposed_ms", "fires"), [(2.9, False), (3.1, True)])
-def test_from_three_hundredths_of_the_step_on(exposed_ms: float, fires: bool) -> None:
-    answer = unhidden_optimizer_gather(job(Step(exposed_ms=exposed_ms)), None)
-    assert isinstance(answer, Finding) == fires
-
-
-@pytest.mark.parametrize(("ratio", "fires"), [(0.45, False), (0.55, True)])
-def test_where_most_of_it_hides_the_rest_is_the_first_units(ratio: float, fires: bool) -> None:
-    answer = unhidden_optimizer_gather(job(Step(exposed_ratio=ratio)), None)
-    assert isinstance(answer, Finding) == fires
-
-
-def test_the_gather_behind_the_last_step_of_a_program_does_not_count() -> None:
-    """Nothing follows that it could hide under: of the four steps only the last is exposed in full."""
-    analysis = job(Step(exposed_ratio=0.4))
-    rows = analysis.collectives
-    last = (rows["kind"] == "all_gather") & (rows["step"] == 3)
-    exposed = rows["exposed_transfer_ns"].mask(last, rows["transfer_ns"])
-    assert exposed.sum() > 0.5 * rows.loc[rows["kind"] == "all_gather", "transfer_ns"].sum()
-    ended = replace(analysis, collectives=rows.assign(exposed_transfer_ns=exposed))
-    assert unhidden_optimizer_gather(ended, None) is None
-
-
-@pytest.mark.parametrize(
-    ("exposed_ms", "low", "high"), [(10.0, 6.0, 10.0), (20.0, 0.6 * 18, 20.0), (40.0, 0.6 * 18, 24.0)]
-)
-def test_no_more_can_hide_than_the_next_forward(exposed_ms: float, low: float, high: float) -> None:
-    """Of 60 ms of compute, the forward is 18 to 24."""
-    saving = found(Step(exposed_ms=exposed_ms)).saving_ns
-    assert saving == (pytest.approx(low * MS), pytest.approx(high * MS))
-
-
-def test_only_the_first_micro_batch_of_the_next_step_hides_it() -> None:
-    assert found(Step(exposed_ms=40.0, micro_batches=4)).saving_ns[1] == pytest.approx(6 * MS)
-
-
-@pytest.mark.parametrize(("part", "fires"), [(0.09, False), (0.11, True)])
-def test_small_gathers_at_the_end_are_no_parameters(part: float, fires: bool) -> None:
-    """Predictions and metrics are gathered at the end of a step too."""
-    answer = unhidden_optimizer_gather(job(Step(gathered=int(part * (8 << 20)))), None)
-    assert isinstance(answer, Finding) == fires
-
-
-@pytest.mark.parametrize(("reduced", "three"), [(0.85, False), (0.95, True), (4.0, True)])
-def test_an_all_reduce_of_as_much_as_is_gathered_is_3_psi(reduced: float, three: bool) -> None:
-    finding = found(Step(reduction="all_reduce", psi=int(reduced * (8 << 20))))
-    assert ("three times the parameters" in finding.sentence) == three
-    if three:
-        moved = 2 * evidence(finding, "gradients all-reduced") + evidence(finding, "new parameters")
-        assert evidence(finding, "moved a step") == moved
-
-
-def test_types_do_not_make_it_3_psi() -> None:
-    """Half as many elements in twice the bytes: not the whole of the gradients."""
-    analysis = job(Step(reduction="all_reduce", psi=8 << 20))
-    kinds = analysis.collectives["kind"]
-    rows = analysis.collectives.assign(
-        dtype=analysis.collectives["dtype"].mask(kinds == "all_reduce", "float32")
-    )
-    answer = unhidden_optimizer_gather(replace(analysis, collectives=rows), None)
-    assert isinstance(answer, Finding)
-    assert "three times" not in answer.sentence
-
-
-def test_reduce_scatters_are_no_3_psi() -> None:
-    assert "three times" not in found(Step()).sentence
-
-
-def test_scatters_that_gloo_hides_are_no_3_psi() -> None:
-    """Without launches a reduce-scatter of gloo is seen as the all-reduce that carries it out."""
-    analysis = job(Step(reduction="all_reduce"))
-    seen = replace(analysis.time.collectives[0], method="gloo_execution_order")
-    assert isinstance(seen, CollectiveTime)
-    answer = unhidden_optimizer_gather(
-        replace(analysis, time=replace(analysis.time, collectives=(seen,))), None
-    )
-    assert isinstance(answer, Finding)
-    assert "three times" not in answer.sentence
-
-
-def test_what_3_psi_exposes_is_priced_too() -> None:
-    hidden, exposed = (
-        found(Step(reduction="all_reduce", exposed_ms=4.0, reduced_exposed_ms=ms)) for ms in (0.0, 8.0)
-    )
-    assert exposed.saving_ns[1] > hidden.saving_ns[1] + 3 * MS
-
-
-@pytest.mark.parametrize("reduced_ms", [0.0, 20.0])
-def test_3_psi_whose_gather_is_hidden_is_a_note(reduced_ms: float) -> None:
-    finding = found(Step(reduction="all_reduce", exposed_ms=0.0, reduced_exposed_ms=reduced_ms))
-    assert finding.confidence is Confidence.LOW
-    assert "three times" in finding.sentence
-
-
-def test_a_rank_that_is_missing_widens_the_range() -> None:
-    analysis = job(Step())
-    rows = analysis.collectives
-    # one gather in ten is fast: the others may have waited for the rank that is not there
-    fast = (rows["kind"] == "all_gather") & (rows["step"] == 0)
-    rows = rows.assign(end_ns=rows["end_ns"].mask(fast, rows["start_ns"] + MS))
-    alone = without_rank(replace(analysis, collectives=rows.assign(bound=True)), 1)
-    answer = unhidden_optimizer_gather(alone, None)
-    assert isinstance(answer, Finding)
-    assert answer.saving_ns == (pytest.approx(0.6 * 2 * MS, rel=0.2), pytest.approx(10 * MS))
-    assert answer.confidence is Confidence.MEDIUM
-    assert "ranks are missing" in answer.sentence
-
-
-def test_gaps() -> None:
-    analysis = job(Step())
-    empty = replace(analysis, collectives=analysis.collectives.iloc[:0])
-    assert isinstance(unhidden_optimizer_gather(empty, None), Gap)
-    assert unhidden_optimizer_gather(analysis_of(Scenario(stage=0)), None) is None
-    assert unhidden_optimizer_gather(analysis_of(Scenario(ranks=1)), None) is None
-
-
 def with_rows(analysis: RunAnalysis, kind: str, at_ms: int, size: int) -> RunAnalysis:
     """One collective more in each step."""
     more = [_row(rank, step, kind, ORIGIN + (step * 100 + at_ms) * MS, size, Step())
@@ -222,39 +69,127 @@ def with_rows(analysis: RunAnalysis, kind: str, at_ms: int, size: int) -> RunAna
     return replace(analysis, collectives=rows.astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"}))
 
 
-def sentence(analysis: RunAnalysis) -> str:
-    answer = unhidden_optimizer_gather(analysis, None)
-    return answer.sentence if isinstance(answer, Finding) else ""
-
-
-def test_on_the_thresholds_of_bytes() -> None:
-    """A twentieth gathered before; a tenth of what is reduced; begun with the last reduction."""
-    assert sentence(with_rows(job(Step(gathered=9_500_000)), "all_gather", 1, 500_000))
-    assert sentence(job(Step(psi=8_000_000, gathered=800_000)))
-    analysis = job(Step())
+def exposed_in_the_last_step() -> RunAnalysis:
+    """Nothing follows that the last gather could hide under."""
+    analysis = job(exposed_ratio=0.4)
     rows = analysis.collectives
-    begun = rows["start_ns"].mask(
-        rows["kind"] == "all_gather", rows["start_ns"] - rows["start_ns"] % (100 * MS)
+    last = (rows["kind"] == "all_gather") & (rows["step"] == 3)
+    exposed = rows["exposed_transfer_ns"].mask(last, rows["transfer_ns"])
+    return replace(analysis, collectives=rows.assign(exposed_transfer_ns=exposed))
+
+
+def started_with_the_last_reduction() -> RunAnalysis:
+    analysis = job()
+    rows = analysis.collectives
+    begun = rows["start_ns"].mask(rows["kind"] == "all_gather", ORIGIN + rows["step"] * 100 * MS + 40 * MS)
+    return replace(analysis, collectives=rows.assign(start_ns=begun))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (job, "high"),  # behind the step
+        (lambda: job(sharing="broadcast"), "high"),  # broadcast
+        (lambda: job(gather_first=True), None),  # stage 3
+        (started_with_the_last_reduction, None),  # with the last reduction
+        # a twentieth may be gathered before
+        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), "high"),  # 5 % before
+        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 510_000), None),  # more before
+        # 3 % of the step, half of the transfer
+        (lambda: job(exposed_ms=3.0), "high"),  # 3 % of the step
+        (lambda: job(exposed_ms=2.9), None),  # less than 3 %
+        (lambda: job(exposed_ratio=0.5), "high"),  # half exposed
+        (lambda: job(exposed_ratio=0.45), None),  # mostly hidden
+        (exposed_in_the_last_step, None),  # only the last is exposed
+        # a tenth of what is reduced: less are metrics
+        (lambda: job(psi=8_000_000, gathered=800_000), "high"),  # a tenth gathered
+        (lambda: job(psi=8_000_000, gathered=790_000), None),  # metrics
+        (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), "low"),  # hidden 3 psi
+        (lambda: without_collectives(job()), "gap"),  # no collectives
+        (lambda: run_of(Scenario(stage=0)), None),  # replicated
+        (lambda: run_of(Scenario(ranks=1)), None),  # one rank
+    ],
+)
+def test_thresholds(run: Run, expected: str | None) -> None:
+    assert judged(unhidden_optimizer_gather, run()) == expected
+
+
+def test_what_is_gathered_and_exposed_is_evidence() -> None:
+    finding = found(unhidden_optimizer_gather, job())
+    assert (finding.id, values(finding, "bytes")) == ("ZP416", [PSI])
+    assert 10 * MS in values(finding, "ns")
+
+
+@pytest.mark.parametrize(
+    ("exposed_ms", "micro_batches", "saving_ms"),
+    [(10.0, 1, (6.0, 10.0)), (20.0, 1, (10.8, 20.0)), (40.0, 1, (10.8, 24.0)), (40.0, 4, (2.7, 6.0))],
+)
+def test_it_saves_no_more_than_the_next_forward_hides(
+    exposed_ms: float, micro_batches: int, saving_ms: tuple[float, float]
+) -> None:
+    """Of 60 ms of compute the forward is 18 to 24; only its first micro-batch counts."""
+    saving = found(
+        unhidden_optimizer_gather, job(exposed_ms=exposed_ms, micro_batches=micro_batches)
+    ).saving_ns
+    assert saving == pytest.approx(tuple(ms * MS for ms in saving_ms))
+
+
+def as_gloo() -> RunAnalysis:
+    """Without launches a reduce-scatter of gloo is seen as the all-reduce that carries it out."""
+    analysis = job(reduction="all_reduce")
+    seen = replace(analysis.time.collectives[0], method="gloo_execution_order")
+    return replace(analysis, time=replace(analysis.time, collectives=(seen,)))
+
+
+def reduced_in_full_precision() -> RunAnalysis:
+    """Half as many elements in twice the bytes are not all gradients."""
+    analysis = job(reduction="all_reduce")
+    rows = analysis.collectives
+    return replace(
+        analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rows["kind"] == "all_reduce", "float32"))
     )
-    at_once = replace(
-        analysis, collectives=rows.assign(start_ns=begun + 40 * MS * (rows["kind"] == "all_gather"))
+
+
+def reduced(size: int) -> RunAnalysis:
+    return job(reduction="all_reduce", psi=size, gathered=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("run", "three"),
+    [
+        (job, False),  # reduce-scatters
+        (lambda: reduced(8_800_000), False),  # 88 % of what is gathered
+        (lambda: reduced(9_000_000), True),  # 90 %
+        (lambda: reduced(40_000_000), True),  # in each of four micro-batches
+        (reduced_in_full_precision, False),  # half of the elements
+        (as_gloo, False),  # gloo
+        (lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_000_000), True),  # a tenth scattered
+        (lambda: with_rows(reduced(9_000_000), "reduce_scatter", 30, 1_100_000), False),  # more scattered
+    ],
+)
+def test_gradients_that_are_all_reduced_move_three_times_the_parameters(run: Run, *, three: bool) -> None:
+    gathered, *others = values(found(unhidden_optimizer_gather, run()), "bytes")
+    assert len(others) == 2 * three
+    if three:
+        assert others[1] == 2 * others[0] + gathered
+
+
+def test_exposed_all_reduces_are_priced_too() -> None:
+    hidden, exposed = (
+        found(
+            unhidden_optimizer_gather, job(reduction="all_reduce", exposed_ms=4.0, reduced_exposed_ms=ms)
+        ).saving_ns[1]
+        for ms in (0.0, 8.0)
     )
-    assert not sentence(at_once)
+    assert exposed > hidden + 3 * MS
 
 
-@pytest.mark.parametrize(("reduced", "three"), [(8_800_000, False), (9_000_000, True)])
-def test_nine_tenths_all_reduced_are_3_psi(reduced: int, *, three: bool) -> None:
-    plan = Step(reduction="all_reduce", psi=reduced, gathered=10_000_000)
-    assert ("three times" in sentence(job(plan))) is three
-
-
-@pytest.mark.parametrize(("scattered", "three"), [(1_000_000, True), (1_100_000, False)])
-def test_a_tenth_scattered_beside_it_is_none_of_it(scattered: int, *, three: bool) -> None:
-    analysis = job(Step(reduction="all_reduce", psi=9_000_000, gathered=10_000_000))
-    assert ("three times" in sentence(with_rows(analysis, "reduce_scatter", 30, scattered))) is three
-
-
-def test_on_the_thresholds_of_what_is_exposed() -> None:
-    """3 % of the step, half of the transfer."""
-    assert found(Step(exposed_ms=3.0)).confidence is Confidence.HIGH
-    assert found(Step(exposed_ms=10.0, exposed_ratio=0.5)).confidence is Confidence.HIGH
+def test_a_missing_rank_widens_the_range() -> None:
+    """One step's gather is fast: in the others the missing rank may have been late."""
+    analysis = job()
+    rows = analysis.collectives
+    fast = (rows["kind"] == "all_gather") & (rows["step"] == 0)
+    rows = rows.assign(end_ns=rows["end_ns"].mask(fast, rows["start_ns"] + MS), bound=True)
+    finding = found(unhidden_optimizer_gather, without_rank(replace(analysis, collectives=rows), 1))
+    assert finding.saving_ns == (pytest.approx(1.2 * MS, rel=0.2), pytest.approx(10 * MS))
+    assert finding.confidence == "medium"

@@ -1,0 +1,35 @@
+"""Hand-made analyses of what hosts do: ranks that all do the same in each step of 100 ms."""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from tests.support.analyses import MS
+from tests.support.rule_runs import run_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.host_idle import HOST_COLUMNS
+
+WALL_NS = 100 * MS
+
+
+def hosts(
+    *, on_device: bool = True, ranks: int = 4, steps: int = 6, overlapped_ns: int = 0, **columns: float
+) -> RunAnalysis:
+    """Return ranks whose hosts have these columns in each step, and 0 in all others."""
+    made = run_of(ranks=ranks, steps=steps)
+    pairs = [{"rank": rank, "step": step} for rank in range(ranks) for step in range(steps)]
+    table = pd.DataFrame(pairs).reindex(columns=list(HOST_COLUMNS), fill_value=0)
+    table = table.assign(on_device=on_device, launches_seen=True, loads=1).assign(**columns)
+    flat = made.steps.assign(wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=overlapped_ns)
+    return replace(made, host=table, steps=flat)
+
+
+def with_rows(
+    analysis: RunAnalysis, chosen: "pd.Series[bool] | None" = None, **columns: float
+) -> RunAnalysis:
+    """Return the same with other values in some rows of the hosts, or in all."""
+    table = analysis.host.copy()
+    for name, value in columns.items():
+        keep = table["rank"] < 0 if chosen is None else ~chosen
+        table[name] = table[name].astype(object).where(keep, value).infer_objects()
+    return replace(analysis, host=table)

@@ -1,0 +1,119 @@
+"""Analyses for tests of rules, what rules answer to them, and walls and sums that a float holds exactly."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.rules.rule import Check, make_finding
+
+#: Makes an analysis when a test asks for it.
+Run = Callable[[], RunAnalysis]
+
+_runs: dict[str, RunAnalysis] = {}
+
+
+def run_of(plan: Scenario | None = None, **fields: Any) -> RunAnalysis:
+    """Return the analysis of a scenario; it is made once and shared, so change copies only."""
+    plan = replace(plan or Scenario(), **fields)
+    key = repr(plan)
+    if key not in _runs:
+        _runs[key] = analysis_of(plan)
+    return _runs[key]
+
+
+def found(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
+    """Return the finding of a rule that must have one."""
+    answer = rule(analysis, baseline)
+    assert isinstance(answer, Finding), answer
+    return answer
+
+
+def judged(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
+    """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
+    answer = rule(analysis, baseline)
+    return (
+        answer.confidence.value if isinstance(answer, Finding) else "gap" if isinstance(answer, Gap) else None
+    )
+
+
+def fires(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
+    """Return whether the rule has a finding."""
+    return isinstance(rule(analysis, baseline), Finding)
+
+
+def values(finding: Finding, unit: str) -> list[float]:
+    """Return the values of the finding's evidence in a unit, in their order."""
+    return [fact.value for fact in finding.evidence if fact.unit == unit]
+
+
+def claim(
+    cause: Cause,
+    low: float = 0,
+    high: float = 0,
+    confidence: Confidence = Confidence.HIGH,
+    *,
+    severity: Severity = Severity.HIGH,
+    frees: int | None = None,
+    sentence: str = "",
+) -> Finding:
+    """Return a finding without evidence; ``frees``: the most bytes that its fix frees."""
+    return make_finding(
+        cause,
+        sentence=sentence,
+        evidence=(),
+        saving_ns=(low, high),
+        severity=severity,
+        confidence=confidence,
+        fix="",
+        disprove="",
+        saving_bytes=None if frees is None else (0, frees),
+    )
+
+
+def without_collectives(analysis: RunAnalysis) -> RunAnalysis:
+    """Return the run as if none of its collectives was recorded."""
+    return replace(analysis, collectives=analysis.collectives.iloc[:0])
+
+
+def in_groups_of_one(analysis: RunAnalysis) -> RunAnalysis:
+    """Return the run as if each of its groups had one rank."""
+    return replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+
+
+def on_device(analysis: RunAnalysis, device: str = "cuda", **columns: object) -> RunAnalysis:
+    """Return the run on another device, with other columns of its collectives."""
+    rows = analysis.collectives.assign(**columns)
+    return replace(analysis, run=replace(analysis.run, device=device), collectives=rows)
+
+
+def with_walls(analysis: RunAnalysis, wall_ns: float = 100 * MS) -> RunAnalysis:
+    """Return the run with this wall time in each step of each rank."""
+    return replace(analysis, steps=analysis.steps.assign(wall_ns=wall_ns))
+
+
+def with_ranks(analysis: RunAnalysis, **terms: int) -> RunAnalysis:
+    """Return the run with other terms in the mean step of each rank."""
+    per_rank = tuple(replace(rank, **terms) for rank in analysis.time.per_rank)
+    return replace(analysis, time=replace(analysis.time, per_rank=per_rank))
+
+
+def with_clocks(analysis: RunAnalysis, *, uncertainty_ns: int = 0, noise_floor_ns: int = 0) -> RunAnalysis:
+    """Return the run with other uncertainties."""
+    assert analysis.time.alignment is not None
+    alignment = replace(analysis.time.alignment, uncertainty_ns=uncertainty_ns)
+    made = with_ranks(analysis, noise_floor_ns=noise_floor_ns)
+    return replace(made, time=replace(made.time, alignment=alignment))
+
+
+def wall_for(value: float, ratio: float) -> float:
+    """Return a wall of which ``ratio`` is this value, to the last bit."""
+    wall = value / ratio
+    near = [wall, *(np.nextafter(wall, to) for to in (0.0, np.inf))]
+    near += [np.nextafter(other, to) for other in near for to in (0.0, np.inf)]
+    return float(next(other for other in near if ratio * other == value))

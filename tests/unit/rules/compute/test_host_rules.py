@@ -1,0 +1,251 @@
+"""Rules about hosts that keep a device idle, at their thresholds and just below."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.host_steps import WALL_NS, hosts, with_rows
+from tests.support.peaks import memory_run
+from tests.support.rule_runs import Run, found, judged, values
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Severity
+from zprof.model.memory import AllocatorCounters
+from zprof.rules.compute.allocator_retries import allocator_retries
+from zprof.rules.compute.blocking_sync import blocking_sync
+from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
+from zprof.rules.compute.data_loader import data_loader
+from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
+from zprof.rules.rule import Check
+
+STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
+SYNCS = {"dry_syncs": 3}
+#: Rule, what is always there, the column, the share of the step, and the confidence from there on.
+LADDER = [
+    (data_loader, {}, "loader_ns", 0.02, "medium"),
+    (data_loader, {}, "loader_ns", 0.05, "high"),
+    (cpu_bound_launch, {}, "launch_ns", 0.10, "medium"),
+    (cpu_bound_launch, {}, "launch_ns", 0.15, "high"),
+    (blocking_sync, SYNCS, "sync_ns", 0.01, "low"),
+    (blocking_sync, SYNCS, "sync_ns", 0.02, "medium"),
+    (blocking_sync, SYNCS, "sync_ns", 0.05, "high"),
+    (offload_on_critical_path, STATE, "host_copy_ns", 0.05, "medium"),
+    (offload_on_critical_path, STATE, "host_copy_ns", 0.10, "high"),
+    (offload_on_critical_path, STATE, "optimizer_ns", 0.05, "medium"),
+    (offload_on_critical_path, STATE, "optimizer_ns", 0.10, "high"),
+]
+
+
+@pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER)
+def test_at_a_threshold_and_below(
+    rule: Check, always: dict[str, float], column: str, share: float, confidence: Confidence
+) -> None:
+    at = found(rule, hosts(**always, **{column: share * WALL_NS}))
+    assert at.confidence == confidence
+    low, high = at.saving_ns
+    assert 0 < low <= share * WALL_NS <= high <= 3 * low + 1
+    assert judged(rule, hosts(**always, **{column: share * WALL_NS - 1000})) != confidence
+    one_step = judged(rule, hosts(steps=1, **always, **{column: share * WALL_NS}))
+    assert one_step == ("medium" if confidence == "high" else confidence)
+
+
+@pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER[1::2])
+def test_one_rank_or_one_step_is_not_all(
+    rule: Check, always: dict[str, float], column: str, share: float, confidence: Confidence
+) -> None:
+    healthy = hosts(**always)
+    for chosen in (healthy.host["rank"] == 2, healthy.host["step"] == 3):
+        assert judged(rule, with_rows(healthy, chosen, **{column: 6 * share * WALL_NS})) is None
+
+
+ONCE = [LADDER[place][:3] for place in (0, 2, 4, 7)]
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+@pytest.mark.parametrize(("rule", "always", "column"), ONCE)
+def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
+    rule: Check, always: dict[str, float], column: str, steps: int
+) -> None:
+    """A profiler that starts, or a cold start."""
+    quiet = hosts(steps=steps, **always)
+    first = quiet.host["step"] == 0
+    assert judged(rule, with_rows(quiet, first, **{column: 300 * MS})) is None
+    busy = hosts(steps=steps, **always, **{column: 20 * MS})
+    again = with_rows(busy, first, **{column: 300 * MS})
+    assert found(rule, again).saving_ns == found(rule, busy).saving_ns
+
+
+@pytest.mark.parametrize(("rule", "always", "column"), ONCE[:3])
+def test_in_a_single_step_the_longest_occurrence_proves_nothing(
+    rule: Check, always: dict[str, float], column: str
+) -> None:
+    longest = column.replace("_ns", "_largest_ns")
+    assert judged(rule, hosts(steps=1, **always, **{column: 30 * MS, longest: 30 * MS})) == "gap"
+    several = found(rule, hosts(steps=1, **always, **{column: 50 * MS, longest: 20 * MS}))
+    assert several.saving_ns[0] <= 30 * MS
+    assert several.confidence == "medium"
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_compiled_program_is_not_to_be_compiled(*, on_device: bool) -> None:
+    for is_compiled in (False, True):
+        run = hosts(on_device=on_device, launch_ns=0.3 * WALL_NS, is_compiled=is_compiled)
+        assert ("torch.compile(model)" in found(cpu_bound_launch, run).fix) is not is_compiled
+
+
+def absent(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, host=pd.DataFrame())
+
+
+def idle_ranks(idle: int, ranks: int) -> RunAnalysis:
+    """Some ranks do not wait for their loader."""
+    busy = hosts(ranks=ranks, loader_ns=20 * MS)
+    return with_rows(busy, busy.host["rank"] < idle, loader_ns=0)
+
+
+def without_compute() -> RunAnalysis:
+    return replace(hosts(on_device=False), steps=hosts().steps.assign(compute_ns=0))
+
+
+HALF_STATES = [hosts_ | {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS} for hosts_ in (
+    STATE | {"to_host_bytes": (1 << 20) - 1}, STATE | {"to_device_bytes": (1 << 20) - 1}
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "run", "expected"),
+    [
+        # the times of a CPU rank are never sure
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.30 * WALL_NS), "medium"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.15 * WALL_NS), "medium"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.12 * WALL_NS), "low"),
+        # one wait per step reads a loss; they are counted in the mean
+        (blocking_sync, lambda: hosts(dry_syncs=1.5, sync_ns=20 * MS), "low"),
+        (blocking_sync, lambda: hosts(dry_syncs=1.6, sync_ns=20 * MS), "high"),
+        (blocking_sync, lambda: hosts(on_device=False, dry_syncs=6, sync_ns=9 * MS), None),
+        # copies one way are no offload, and a slow optimizer without them is launches
+        *((offload_on_critical_path, lambda half=half: hosts(**half), None) for half in HALF_STATES),
+        *((cpu_bound_launch, lambda half=half: hosts(**half), "high") for half in HALF_STATES),
+        (cpu_bound_launch, lambda: hosts(**STATE, host_copy_ns=20 * MS, optimizer_ns=20 * MS), None),
+        # a quarter of the ranks may lose less
+        (data_loader, lambda: idle_ranks(1, 5), "high"),
+        (data_loader, lambda: idle_ranks(1, 8), "high"),
+        (data_loader, lambda: idle_ranks(2, 8), None),
+        (data_loader, lambda: idle_ranks(1, 4), None),
+        (data_loader, lambda: with_rows(hosts(), loads=0), "gap"),
+        (cpu_bound_launch, without_compute, "gap"),
+        *((rule, hosts, None) for rule in (data_loader, cpu_bound_launch, blocking_sync)),
+        *((rule, lambda: absent(hosts()), "gap") for rule in (data_loader, cpu_bound_launch, blocking_sync)),
+        *(
+            (rule, lambda: with_rows(hosts(), launches_seen=False), "gap")
+            for rule in (cpu_bound_launch, blocking_sync, offload_on_critical_path)
+        ),
+    ],
+)
+def test_what_is_there_and_what_is_not_tested(rule: Check, run: Run, expected: str | None) -> None:
+    assert judged(rule, run()) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns", "saving_ms"),
+    [
+        (blocking_sync, {"held_reads": 6, "read_exposed_ns": 9 * MS}, (3, 1.15 * 9)),
+        (offload_on_critical_path, {"host_copy_ns": 10 * MS, "copy_ns": 4 * MS}, (7, 1.15 * 14)),
+        (data_loader, {"loader_ns": 20 * MS, "loader_under_ns": 5 * MS}, (9, 20)),
+        # compute has room for 50 ms of collectives that only the gaps hide
+        (cpu_bound_launch, {"launch_ns": 60 * MS, "launch_under_ns": 50 * MS}, (30, None)),
+        (cpu_bound_launch, {"launch_ns": 60 * MS, "launch_under_ns": 58 * MS}, (26, None)),
+        (
+            cpu_bound_launch,
+            {"launch_ns": 60 * MS, "launch_under_ns": 58 * MS, "overlapped_ns": 68 * MS},
+            (21, None),
+        ),
+        (
+            cpu_bound_launch,
+            {"launch_ns": 20 * MS, "launch_exposed_ns": 4 * MS, "on_device": True},
+            (10, 27.6),
+        ),
+        (
+            blocking_sync,
+            {"dry_syncs": 6, "sync_ns": 20 * MS, "sync_exposed_ns": 4 * MS, "on_device": True},
+            (10, 1.15 * 24),
+        ),
+    ],
+)
+def test_savings(rule: Check, columns: dict[str, float], saving_ms: tuple[float, float | None]) -> None:
+    low, high = found(rule, hosts(**({"on_device": False} | columns))).saving_ns
+    assert low == saving_ms[0] * MS
+    assert saving_ms[1] is None or high == pytest.approx(saving_ms[1] * MS, abs=1)
+
+
+#: Frees and allocations of the device's memory in a step.
+CALLS = {"gives": 4, "takes": 4, "allocator_ns": 2 * MS}
+
+
+def counted(
+    *retries: int | None, ooms: int | None = 0, device: str = "cuda:0", steps: int = 20
+) -> RunAnalysis:
+    counters = tuple(
+        AllocatorCounters(
+            rank=rank, device=device, peak_allocated_bytes=1, peak_reserved_bytes=1, retries=count, ooms=ooms
+        )
+        for rank, count in enumerate(retries)
+    )
+    analysis = memory_run(device="cuda:0", counters=counters)
+    return replace(analysis, run=replace(analysis.run, steps=tuple(range(steps)), memory_steps=()))
+
+
+@pytest.mark.parametrize(
+    ("retries", "steps", "weight"),
+    [
+        (1, 20, (Severity.LOW, "low")),
+        (2, 20, (Severity.MEDIUM, "high")),
+        (19, 20, (Severity.MEDIUM, "high")),
+        (20, 20, (Severity.HIGH, "high")),
+        (9, 100, (Severity.LOW, "low")),
+        (10, 100, (Severity.MEDIUM, "high")),
+    ],
+)
+def test_the_rate_of_retries_decides(retries: int, steps: int, weight: tuple[Severity, Confidence]) -> None:
+    finding = found(allocator_retries, counted(retries, steps=steps))
+    assert (finding.severity, finding.confidence) == weight
+
+
+def test_the_worst_rank_is_named_and_survived_errors_are_severe() -> None:
+    finding = found(allocator_retries, counted(3, 46))
+    assert (finding.id, finding.saving_ns, finding.saving_bytes) == ("ZP501", (0, 0), None)
+    assert {fact.rank for fact in finding.evidence} == {1, None}
+    assert values(finding, "count") == [46, 0, 20]
+    assert found(allocator_retries, counted(0, ooms=1)).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: counted(0, 0), None),
+        (lambda: counted(None, ooms=None), "gap"),
+        (lambda: memory_run(device="cuda:0"), "gap"),
+        (memory_run, None),  # a CPU
+        (lambda: counted(5, device="cpu"), "gap"),
+        (lambda: hosts(), None),
+        (lambda: hosts(on_device=False, **CALLS), None),
+        (lambda: hosts(**CALLS | {"allocator_ns": MS}), "high"),  # 1 % of the step
+        (lambda: hosts(**CALLS | {"allocator_ns": MS - 1}), "medium"),
+        (lambda: hosts(**CALLS | {"allocator_ns": MS, "gives": 0}), "low"),  # the cache only grows
+        (lambda: hosts(**CALLS | {"allocator_ns": MS - 1, "gives": 0}), None),
+        (lambda: with_rows(hosts(), hosts().host["step"] < 3, **CALLS), "high"),
+        (lambda: with_rows(hosts(), hosts().host["step"] < 2, **CALLS), "low"),  # warm-up
+        (lambda: with_rows(hosts(steps=7), hosts(steps=7).host["step"] < 3, **CALLS), "low"),
+        (lambda: hosts(steps=1, **CALLS), "low"),
+    ],
+)
+def test_allocator_retries(run: Run, expected: str | None) -> None:
+    assert judged(allocator_retries, run()) == expected
+
+
+def test_frees_in_steps_are_priced_on_the_rank_that_loses_most() -> None:
+    finding = found(allocator_retries, with_rows(hosts(), hosts().host["rank"] == 3, **CALLS))
+    assert {fact.rank for fact in finding.evidence} == {3}
+    assert (finding.confidence, finding.severity) == ("high", Severity.LOW)
+    assert finding.saving_ns == (1.4 * MS, pytest.approx(2.3 * MS, abs=1))

@@ -1,0 +1,226 @@
+"""Rules about time in kernels: slower beside collectives, copies around them, lost efficiency."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.kernels import healthy, kernel_row, with_kernels
+from tests.support.rule_runs import Run, found, judged, values, with_ranks, with_walls, without_collectives
+from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.compute.comm_slows_compute import comm_slows_compute
+from zprof.rules.compute.copy_overhead import copy_overhead
+from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
+
+
+def slowed(
+    beside_ms: float,
+    judged_ms: float,
+    excess_ms: float,
+    *,
+    kernels: tuple[int, int] = (20, 20),
+    device: str = "cuda",
+    median_ratio: float = 1.6,
+) -> RunAnalysis:
+    """Two ranks, eight steps of 100 ms: compute beside collectives, of it judged, and longer than alone.
+
+    ``kernels``: how many of each rank are judged; ``median_ratio``: how much longer the median one takes.
+    """
+    row = kernel_row(
+        "gemm", 1_600, beside_ns=round(8 * beside_ms * MS), judged_beside_ns=round(8 * judged_ms * MS),
+        judged_count=1, excess_ns=round(8 * excess_ms * MS), alone_median_ns=100.0,
+        overlapped_median_ns=100 * median_ratio,
+    )  # fmt: skip
+    made = with_kernels(with_walls(healthy()), [row], device=device)
+    return replace(made, kernels=made.kernels.assign(judged_count=kernels))
+
+
+def with_names(
+    *rows: tuple[str, float, float, float], device: str = "cuda", wall_ms: float = 10
+) -> RunAnalysis:
+    """Names with the time beside collectives, of it longer than alone (ms), and the median's ratio."""
+    made = [
+        kernel_row(
+            name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=over * MS,
+            alone_median_ns=100.0, overlapped_median_ns=100 * ratio,
+        )
+        for name, ms, over, ratio in rows
+    ]  # fmt: skip
+    return with_kernels(with_walls(healthy(), wall_ms * MS), made, device=device)
+
+
+ONE_NS = 1 / MS
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        # a slowdown of 1.15
+        (lambda: slowed(46, 46, 6), None),  # 1.15
+        (lambda: slowed(46, 46, 6 + ONE_NS), "high"),  # above 1.15
+        # a cost of 3 % of the step
+        (lambda: slowed(10, 10, 3), None),  # 3 %
+        (lambda: slowed(10, 10, 3 + ONE_NS), "high"),  # above 3 %
+        (lambda: slowed(10, 10, 10), None),  # no time alone
+        # eight kernels, and 2 % of the time, must be judged
+        (lambda: slowed(100, 50, 25, kernels=(4, 3)), "gap"),  # seven kernels
+        (lambda: slowed(100, 50, 25, kernels=(4, 4)), "medium"),  # eight kernels
+        (lambda: slowed(100, 1.9, 0.9), "gap"),  # below 2 % judged
+        (lambda: slowed(100, 2, 1), "medium"),  # 2 % judged
+        (lambda: slowed(6, 6, 0, kernels=(1, 1)), None),  # too little to ask for
+        (lambda: slowed(6 + ONE_NS, 6, 0, kernels=(1, 1)), "gap"),  # enough to ask for
+        (healthy, None),  # nothing beside
+        # twenty kernels and 5 % are sure
+        (lambda: slowed(100, 5, 2.5, kernels=(10, 10)), "high"),  # twenty kernels
+        (lambda: slowed(100, 5, 2.5, kernels=(10, 9)), "medium"),  # nineteen kernels
+        (lambda: slowed(100, 4.9, 2.4, kernels=(10, 10)), "medium"),  # below 5 %
+        # on a CPU 8 %, and a median above 1.15
+        (lambda: slowed(100, 8, 4, device="cpu"), "high"),  # cpu 8 %
+        (lambda: slowed(100, 7.9, 4, device="cpu"), "low"),  # cpu below 8 %
+        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.15), "low"),  # cpu median
+        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.16), "high"),  # cpu median above
+        # a median of 1.10 is other work
+        (lambda: slowed(100, 50, 25, median_ratio=1.10), None),  # median 1.10
+        (lambda: slowed(100, 50, 25, median_ratio=1.11), "high"),  # median above 1.10
+        # half of the time in names that are slower themselves
+        (lambda: with_names(("gemm", 49, 44, 2), ("norm", 51, 0, 2)), "low"),  # 49 % agree
+        (lambda: with_names(("gemm", 50, 45, 2), ("norm", 50, 0, 2)), "high"),  # 50 % agree
+        (lambda: with_names(("gemm", 92, 12, 1.15), ("norm", 40, 20, 1.15)), "high"),  # a name at 1.15 agrees
+        (lambda: with_names(("gemm", 300, 200, 3), ("norm", 310, 0, 1), wall_ms=250), None),  # another shape
+        # of two names the lower median; 0 is none
+        (lambda: with_names(("a", 100, 50, 1.0), ("b", 100, 50, 1.3), device="cpu"), "low"),  # lower
+        (lambda: with_names(("a", 100, 50, 0.0), ("b", 100, 50, 1.3), device="cpu"), "high"),  # zero
+        (lambda: with_names(("a", 100, 50, 1.2), ("b", 100, 50, 1.3), device="cpu"), "high"),  # both
+    ],
+)
+def test_comm_slows_compute(run: Run, expected: str | None) -> None:
+    assert judged(comm_slows_compute, run()) == expected
+
+
+def test_it_saves_half_to_a_little_more_than_the_excess() -> None:
+    """Half of the compute was judged, and is 1.6 times as long: 18.75 of 50 ms are lost."""
+    finding = found(comm_slows_compute, slowed(50, 25, 9.375))
+    assert finding.id == "ZP506"
+    assert finding.saving_ns == pytest.approx((0.5 * 18.75 * MS, 1.1 * 18.75 * MS), rel=1e-3)
+    assert values(finding, "ratio")[0] == pytest.approx(1.6)
+
+
+def test_it_saves_no_more_than_the_compute_of_a_rank() -> None:
+    assert found(comm_slows_compute, with_ranks(slowed(60, 30, 15), compute_ns=MS)).saving_ns == (MS, MS)
+
+
+HOSTILE = "void at::split_with_sizes_copy<\x1b[31m>(int)"
+
+
+def copying(ms: float, *, count: int = 80, role: str = "copy", gradients_ms: float = 0) -> RunAnalysis:
+    """Eight steps of 100 ms on two ranks with copies of this long in each; 12 gathers of 4 MiB."""
+    parts = ((HOSTILE, ms), ("chunk_cat_cuda_kernel", gradients_ms))
+    rows = [
+        kernel_row(name, 1, role=role, uncovered_ns=round(8 * each * MS), count=count)
+        for name, each in parts
+        if each
+    ]
+    return with_kernels(with_walls(healthy()), [*rows, kernel_row("gemm", 1_000)])
+
+
+def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, kernels=analysis.kernels[analysis.kernels["rank"] == 0])
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: copying(3), None),
+        (lambda: copying(3.000_001), "high"),
+        (lambda: copying(3.000_001, role="memcpy"), "high"),
+        (lambda: copying(50, role="compute"), None),
+        (lambda: copying(50, count=1), None),
+        (lambda: on_one_rank(copying(50, count=3)), "high"),
+        (lambda: without_collectives(copying(50)), "gap"),
+        # mostly copies of gradients are more likely padding
+        (lambda: copying(50, gradients_ms=50), "high"),
+        (lambda: copying(50, gradients_ms=51), "low"),
+    ],
+)
+def test_copy_overhead(run: Run, expected: str | None) -> None:
+    assert judged(copy_overhead, run()) == expected
+
+
+def test_it_saves_half_to_all_of_the_copies_and_escapes_their_names() -> None:
+    finding = found(copy_overhead, copying(10))
+    assert (finding.id, finding.saving_ns) == ("ZP507", (5 * MS, 10 * MS))
+    assert values(finding, "bytes_per_s") == [pytest.approx(12 * (4 << 20) / 0.010)]
+    assert finding.sentence.isprintable()
+
+
+def computing(
+    milliseconds: float, *, ranks: int = 4, tokens: int | None = None, **more: float
+) -> RunAnalysis:
+    """A step of this many ms of GEMMs, and an optimizer of 50 ms."""
+    rows = [kernel_row("gemm", 8 * milliseconds, **more), kernel_row("multi_tensor_apply_kernel", 400)]
+    made = with_kernels(healthy(ranks), rows)
+    return replace(made, training=replace(made.training, tokens_per_step=tokens))
+
+
+def slower_on(slow: int) -> RunAnalysis:
+    made = computing(100)
+    late = (made.kernels["rank"] < slow) & (made.kernels["name"] == "gemm")
+    return replace(
+        made, kernels=made.kernels.assign(total_ns=made.kernels["total_ns"].where(~late, 8 * 130 * MS))
+    )
+
+
+def renamed(analysis: RunAnalysis) -> RunAnalysis:
+    names = analysis.kernels["name"].replace("gemm", "triton_mm")
+    return replace(analysis, kernels=analysis.kernels.assign(name=names))
+
+
+def with_other_kernels(milliseconds: float) -> RunAnalysis:
+    """100 ms of kernels that the baseline has, and these that it lacks."""
+    return with_kernels(healthy(4), [kernel_row("gemm", 100), kernel_row("flash", milliseconds)])
+
+
+SLOWED = {"beside_ns": 480 * MS, "judged_beside_ns": 480 * MS, "judged_count": 50, "excess_ns": 240 * MS}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (lambda: computing(100), lambda: computing(130), "medium"),  # slower
+        (lambda: computing(100), lambda: computing(105), None),  # 5 %
+        (lambda: computing(100), lambda: computing(105.1), "medium"),  # above 5 %
+        (lambda: computing(100, tokens=9), lambda: computing(110, tokens=9), "medium"),  # 10 %
+        (lambda: computing(100, tokens=9), lambda: computing(111, tokens=9), "high"),  # above 10 %
+        (lambda: computing(100), lambda: slower_on(2), None),  # two of four ranks are stragglers
+        (lambda: computing(100), lambda: slower_on(3), "medium"),  # three of four ranks
+        (lambda: computing(100), lambda: computing(130, **SLOWED), None),  # slowed by collectives
+        (lambda: computing(130, **SLOWED), lambda: computing(130), "medium"),  # before it was slowed
+        (lambda: computing(100, tokens=1_000), lambda: computing(200, tokens=2_000), None),  # twice the work
+        (lambda: computing(100), lambda: computing(200, count=160), "gap"),  # perhaps other work
+        (lambda: computing(100), lambda: computing(130, count=87), "medium"),  # few kernels more
+        (lambda: computing(100), lambda: computing(130, count=89), "gap"),  # a tenth more kernels
+        (lambda: computing(100, tokens=9), lambda: computing(130, count=160, tokens=9), "high"),  # known work
+        (lambda: computing(100), lambda: renamed(computing(130)), "gap"),  # other kernels
+        (lambda: computing(10), lambda: with_other_kernels(100), "medium"),  # half of the kernels
+        (lambda: computing(10), lambda: with_other_kernels(101), "gap"),  # less than half
+        (lambda: None, lambda: computing(130), "gap"),  # no baseline
+        (lambda: healthy(4), lambda: computing(130), "gap"),  # no kernels of the baseline
+        (lambda: computing(100), lambda: healthy(4), None),  # no kernels
+    ],
+)
+def test_lost_compute_efficiency(
+    before: Callable[[], RunAnalysis | None], after: Run, expected: str | None
+) -> None:
+    assert judged(lost_compute_efficiency, after(), before()) == expected
+
+
+def test_what_is_lost_is_stated_at_equal_work() -> None:
+    finding = found(lost_compute_efficiency, computing(260, tokens=2_000), computing(100, tokens=1_000))
+    assert (finding.id, values(finding, "ratio")[0]) == ("ZP508", pytest.approx(1.3))
+
+
+def test_lost_efficiency_saves_most_of_what_is_lost() -> None:
+    after = with_ranks(computing(130), overlapped_ns=0)
+    low, high = found(lost_compute_efficiency, after, computing(100)).saving_ns
+    assert (low, high) == (pytest.approx(27 * MS, abs=1), pytest.approx(33 * MS, abs=1))

@@ -1,0 +1,181 @@
+"""measurement_artifact: start-up skew is a note, clocks and recordings that cannot tell spoil the answer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.rule_runs import (
+    Run,
+    found,
+    in_groups_of_one,
+    judged,
+    run_of,
+    values,
+    with_clocks,
+    with_walls,
+)
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import EMPTY
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.steps import StepWindows
+from zprof.model.findings import Cause, Confidence, Severity
+from zprof.rules.claims import order_findings, spoils_times
+from zprof.rules.measurement_artifact import measurement_artifact
+
+SPOILED = (Severity.HIGH, "high")
+NOTE = (Severity.LOW, "low")
+DOUBTED = (Severity.HIGH, "low")
+TOLD = (Severity.LOW, "medium")
+MATTERS = (Severity.MEDIUM, "medium")
+
+
+def weight(analysis: RunAnalysis) -> "tuple[Severity, Confidence] | str | None":
+    answer = judged(measurement_artifact, analysis)
+    if answer in (None, "gap"):
+        return answer
+    finding = found(measurement_artifact, analysis)
+    assert finding.saving_ns == (0, 0)
+    return (finding.severity, answer)
+
+
+def waiting(first_ns: int, rest_ns: int = 0, *, uncertainty_ns: int = 0, floor_ns: int = 0) -> RunAnalysis:
+    """Two ranks, eight steps of 100 ms; the window's first collective waits, and the last one."""
+    analysis = with_walls(run_of())
+    rows = analysis.collectives.assign(wait_ns=0)
+    opening = rows.index[rows["first_of_window"].astype(bool)][0]
+    rows.loc[opening, "wait_ns"], rows.loc[rows["start_ns"].idxmax(), "wait_ns"] = first_ns, rest_ns
+    made = with_clocks(analysis, uncertainty_ns=uncertainty_ns, noise_floor_ns=floor_ns)
+    return replace(made, collectives=rows.assign(exposed_wait_ns=rows["wait_ns"]))
+
+
+def hidden_skew() -> RunAnalysis:
+    """A start-up skew that compute hides."""
+    analysis = run_of(first_skew_ms=400)
+    rows = analysis.collectives
+    hidden = rows["exposed_wait_ns"].where(~rows["first_of_window"].astype(bool), 0)
+    return replace(analysis, collectives=rows.assign(exposed_wait_ns=hidden))
+
+
+def lost_first_row() -> RunAnalysis:
+    """Rank 1 lost its first row: the next one stands in its place, and the other ranks have that second."""
+    analysis = run_of(ranks=4)
+    rows = analysis.collectives
+    first = rows["instance"].min()
+    rest = rows[(rows["rank"] != 1) | (rows["instance"] != first)]
+    is_first = rest["first_of_window"] | ((rest["rank"] == 1) & (rest["instance"] == first + 1))
+    waits = rest["exposed_wait_ns"].where((rest["rank"] != 1) | ~is_first, 400 * MS)
+    lost = rest.assign(first_of_window=is_first, exposed_wait_ns=waits, wait_ns=waits)
+    return replace(analysis, collectives=lost)
+
+
+def late_in_each_step() -> RunAnalysis:
+    """Each step's first collective waits as long as the window's: its data comes late."""
+    analysis = run_of(ranks=4, steps=3, first_skew_ms=40)
+    rows = analysis.collectives
+    first = rows.groupby(["rank", "step"])["start_ns"].transform("min") == rows["start_ns"]
+    waits = rows["exposed_wait_ns"].where(~first, 40 * MS)
+    return replace(analysis, collectives=rows.assign(exposed_wait_ns=waits))
+
+
+def unmatched(more: int = 0) -> RunAnalysis:
+    """Half of the collectives are not matched, and this many more."""
+    rows = run_of().collectives.reset_index(drop=True)
+    return replace(run_of(), collectives=rows.assign(matched=rows.index >= len(rows) // 2 + more))
+
+
+def other_steps(apart: int) -> RunAnalysis:
+    """Rank 0 lacks two steps, or all ranks but the first have other numbers."""
+    steps = run_of().steps
+    first = steps["rank"] == 0
+    if not apart:
+        return replace(run_of(), steps=steps[~(first & (steps["step"] < 2))])
+    return replace(run_of(), steps=steps.assign(step=steps["step"].where(first, steps["step"] + apart)))
+
+
+def untimed(**run: object) -> RunAnalysis:
+    return replace(run_of(), steps=run_of().steps.iloc[:0], run=replace(run_of().run, **run))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: run_of(ranks=1), None),  # one rank
+        (run_of, None),  # healthy
+        (lambda: run_of(first_skew_ms=10), NOTE),  # skew
+        (lambda: run_of(ranks=4, steps=3, first_skew_ms=40), MATTERS),  # skew of few steps
+        (hidden_skew, None),  # hidden skew
+        (lost_first_row, None),  # lost first row
+        (late_in_each_step, None),  # late in each step
+        (unmatched, None),  # half matched
+        (lambda: unmatched(1), DOUBTED),  # less than half matched
+        # nothing to match with
+        (lambda: replace(unmatched(1), run=replace(run_of().run, ranks_loaded=(0,))), None),
+        (lambda: in_groups_of_one(unmatched(1)), None),  # groups of one
+        (lambda: run_of(uncertainty_ns=30 * MS), SPOILED),  # coarse clocks
+        (lambda: run_of(noise_ms=0.0, uncertainty_ns=MS // 2), None),  # clocks coarser than tiny waits
+        (lambda: run_of(delay_ms={1: 40}, uncertainty_ns=3 * MS), None),  # clocks finer than the waits
+        (lambda: other_steps(0), NOTE),  # six of eight steps
+        (lambda: other_steps(100), DOUBTED),  # no common step
+        (untimed, "gap"),  # no steps
+        (lambda: untimed(source="snapshot"), None),  # snapshot
+        # a fifth of all waiting, and the noise floor
+        (lambda: waiting(20 * MS, 80 * MS), None),  # a fifth
+        (lambda: waiting(20 * MS + 5, 80 * MS), TOLD),  # more than a fifth
+        (lambda: waiting(20 * MS, floor_ns=20 * MS), None),  # noise floor
+        (lambda: waiting(20 * MS + 1, floor_ns=20 * MS), TOLD),  # above the noise floor
+        # 1.5 %, 5 % and 10 % of the step
+        (lambda: waiting(12 * MS), NOTE),  # 1.5 %
+        (lambda: waiting(12 * MS + 8), TOLD),  # more than 1.5 %
+        (lambda: waiting(40 * MS), TOLD),  # 5 %
+        (lambda: waiting(40 * MS + 8), MATTERS),  # more than 5 %
+        # clocks as certain as the waits, as a straggler needs, and as one must not hide
+        (lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS), None),  # clocks like waits
+        (lambda: waiting(0, 160 * MS, uncertainty_ns=10 * MS + 1), SPOILED),  # clocks coarser than waits
+        (lambda: waiting(0, uncertainty_ns=MS // 2), None),  # tenth of a straggler
+        (lambda: waiting(0, uncertainty_ns=MS // 2 + 1), NOTE),  # more than that
+        (lambda: waiting(0, uncertainty_ns=5 * MS), NOTE),  # a straggler
+        (lambda: waiting(0, uncertainty_ns=5 * MS + 1), SPOILED),  # more than a straggler
+    ],
+)
+def test_what_spoils_times_and_what_is_a_note(run: Run, expected: object) -> None:
+    assert weight(run()) == expected
+
+
+@pytest.mark.parametrize(("skew_ms", "first"), [(8, False), (12, True)])
+def test_a_start_that_costs_a_tenth_of_the_step_comes_before_all_causes(skew_ms: int, *, first: bool) -> None:
+    finding = found(measurement_artifact, waiting(8 * skew_ms * MS))
+    cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence="high")
+    assert (order_findings([cause, finding])[0] is finding) is first
+    assert not spoils_times(finding)
+
+
+@pytest.mark.parametrize(("hidden_ms", "lost_ms"), [(400, 5), (24, 3)])
+def test_a_hidden_start_costs_what_its_step_exposes_later(hidden_ms: int, lost_ms: int) -> None:
+    """And no more than the first collective waited."""
+    analysis = waiting(40 * MS)
+    rows = analysis.collectives
+    rank = rows.loc[rows["exposed_wait_ns"].idxmax(), "rank"]
+    of_step = rows[(rows["rank"] == rank) & (rows["step"] == rows["step"].min())]
+    opening, last = of_step["start_ns"].idxmin(), of_step["start_ns"].idxmax()
+    exposed, waits = rows["exposed_wait_ns"].copy(), rows["wait_ns"].copy()
+    exposed[opening], exposed[last] = 0, 40 * MS
+    waits[opening], waits[last] = hidden_ms * MS, 40 * MS
+    moved = replace(analysis, collectives=rows.assign(exposed_wait_ns=exposed, wait_ns=waits))
+    assert lost_ms * MS in values(found(measurement_artifact, moved), "ns")
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "recorded_ms", "expected"), [(60, 200, TOLD), (60, 110, None), (10, 200, None)]
+)
+def test_a_wait_before_the_first_step_is_named(waited_ms: int, recorded_ms: int, expected: object) -> None:
+    """Where the step left out would have been longer than the others."""
+    begins = np.array([recorded_ms * MS])
+    steps = StepWindows(number=np.array([0]), begin_ns=begins, end_ns=begins + 100 * MS)
+    tracks = RankTracks(
+        rank=0, host="", clock=RankClock(), steps=steps, host_steps=steps,
+        coverage=np.array([[0, 1_000 * MS]]), waiting=EMPTY, moving=EMPTY, wait_before_ns=waited_ms * MS,
+    )  # fmt: skip
+    assert weight(replace(waiting(0), tracks=(tracks,))) == expected

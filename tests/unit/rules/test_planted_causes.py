@@ -1,0 +1,188 @@
+"""Causes planted in simulated jobs come first, at a price that holds the truth; healthy jobs have none."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.diagnoses import (
+    Diagnosed,
+    assert_first_and_priced,
+    base,
+    diagnosed,
+    planted,
+    planted_beside_healthy,
+    step_ns,
+    true_saving_ns,
+)
+from tests.support.rule_runs import found
+from zprof.rules.diagnose import diagnose
+from zprof.rules.waiting.straggler_rank import straggler_rank
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Allocator, HostDelay, Network, Plan, Vendor
+from zprof.simulator.simulate import simulate
+
+NVIDIA, AMD, GLOO = Vendor.NVIDIA, Vendor.AMD, Vendor.GLOO
+SLOW = pytest.mark.slow
+
+
+class Case(NamedTuple):
+    """A cause planted in a job; ``widest``: of the range, the most by which its end may be its start."""
+
+    cause: Cause
+    vendor: Vendor
+    strength: float = 1.0
+    seed: int = 2
+    units: int = 6
+    widest: float | None = 3.6
+
+    def plan(self) -> Plan:
+        return replace(base(self.seed, self.vendor), units=self.units)
+
+
+#: Each cause once; the default run has one of each family of rules and each way to price a saving.
+CASES = [
+    Case(Cause.FP32_REDUCE, NVIDIA, 0.5, 0),
+    Case(Cause.UNEVEN_SHAPES, NVIDIA, seed=8),
+    Case(Cause.UNHIDDEN_OPTIMIZER_GATHER, GLOO, seed=6),
+    Case(Cause.ACCUMULATION_SYNCS, NVIDIA, 0.5, 1),
+    Case(Cause.LAST_UNIT_REGATHERED, GLOO, seed=4),
+    Case(Cause.CPU_BOUND_LAUNCH, GLOO, 0.5),
+    Case(Cause.BLOCKING_SYNC, NVIDIA, 0.5),
+    Case(Cause.COMM_SLOWS_COMPUTE, NVIDIA, 0.5, 3, widest=None),
+    Case(Cause.NO_PREFETCH, GLOO, 2.0, 3),
+    Case(Cause.RATE_LIMITED_PREFETCH, NVIDIA, 0.5, 1),
+    Case(Cause.COMPUTE_BLOCKS_COMM, NVIDIA, 2.0, widest=None),
+    Case(Cause.SINGLE_UNIT, GLOO, seed=3, units=4, widest=4),
+    Case(Cause.STRAGGLER_RANK, GLOO, 0.5, 0, 3),
+    Case(Cause.ROTATING_STRAGGLER, GLOO, 2.0, 3, 3),
+]
+MORE = [
+    Case(Cause.FP32_GATHER, GLOO, 2.0, 4),
+    Case(Cause.FP32_REDUCE, AMD, 2.0, 2),
+    Case(Cause.UNHIDDEN_OPTIMIZER_GATHER, NVIDIA, 2.0, 7),
+    Case(Cause.ACCUMULATION_REGATHERS, GLOO, 0.5),
+    Case(Cause.NEEDLESS_RESHARD_AFTER_FORWARD, NVIDIA, seed=3),
+    Case(Cause.CHECKPOINT_REGATHERS, NVIDIA, seed=1),
+    Case(Cause.ALLOCATOR_RETRIES, AMD, 2.0),
+    Case(Cause.DATA_LOADER, NVIDIA, 0.5),
+    Case(Cause.OFFLOAD_ON_CRITICAL_PATH, GLOO),
+    Case(Cause.COPY_OVERHEAD, GLOO, 0.5, widest=None),
+    Case(Cause.NO_PREFETCH, AMD),
+    Case(Cause.LATENCY_BOUND_COLLECTIVES, NVIDIA, seed=3, units=4, widest=6),
+    Case(Cause.UNITS_TOO_SMALL, AMD, seed=3, units=4, widest=4),
+    Case(Cause.SHARDING_SPANS_NODES, GLOO, 2.0, 3, 4, widest=4),
+    Case(Cause.STRAGGLER_RANK, NVIDIA, 0.5, 1, 3),
+]
+
+
+def sure(job: Diagnosed) -> set[str]:
+    return {finding.cause.value for finding in job.sure}
+
+
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=SLOW) for case in MORE)], ids=str)
+def test_a_planted_cause_is_first_and_alone_and_priced(case: Case, tmp_path: Path) -> None:
+    job = planted(case.cause, case.plan(), tmp_path / "job", case.strength)
+    assert_first_and_priced(job, case.cause, case.plan(), tmp_path, case.strength, widest=case.widest)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(Cause.LOW_BUS_BANDWIDTH, GLOO, seed=4, units=4, widest=1.2),
+        pytest.param(Case(Cause.LOST_COMPUTE_EFFICIENCY, NVIDIA, 0.5, widest=None), marks=SLOW),
+        pytest.param(Case(Cause.LOST_COMPUTE_EFFICIENCY, GLOO, 2.0, widest=None), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_what_only_a_baseline_shows_is_first_and_priced(case: Case, tmp_path: Path) -> None:
+    job = planted_beside_healthy(case.cause, case.plan(), tmp_path / "job", case.strength)
+    assert_first_and_priced(job, case.cause, case.plan(), tmp_path, case.strength, widest=case.widest)
+
+
+@pytest.mark.parametrize(
+    ("cause", "vendor", "units"),
+    [
+        (Cause.TIGHT, NVIDIA, 6),
+        (Cause.NONE, GLOO, 3),
+        pytest.param(Cause.TIGHT, GLOO, 3, marks=SLOW),
+        pytest.param(Cause.NONE, NVIDIA, 4, marks=SLOW),
+    ],
+)
+def test_healthy_jobs_have_nothing(cause: Cause, vendor: Vendor, units: int, tmp_path: Path) -> None:
+    assert sure(planted(cause, replace(base(4, vendor), units=units), tmp_path)) == set()
+
+
+def test_profilers_that_start_apart_are_no_late_ranks(tmp_path: Path) -> None:
+    plan = replace(base(0, GLOO), units=3)
+    assert sure(planted(Cause.MEASUREMENT_ARTIFACT, plan, tmp_path)) == {Cause.MEASUREMENT_ARTIFACT.value}
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.FP32_GATHER, pytest.param(Cause.UNHIDDEN_OPTIMIZER_GATHER, marks=SLOW)]
+)
+def test_one_rank_of_four_proves_it(cause: Cause, tmp_path: Path) -> None:
+    plan = base(1)
+    job = diagnosed(replace(plant(plan, cause, 1.0), missing=(0, 1, 3)), tmp_path / "job")
+    finding = next(finding for finding in job.sure if finding.cause.value == cause.value)
+    low, high = finding.saving_ns
+    assert 0 < low <= true_saving_ns(cause, plan, tmp_path) <= high
+
+
+@SLOW
+def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> None:
+    """Operators that pad are slow there where nothing is padded, too."""
+    cause, plan = Cause.UNEVEN_SHAPES, base(9, GLOO)
+    job = planted_beside_healthy(cause, plan, tmp_path / "both")
+    finding = next(finding for finding in job.sure if finding.cause.value == cause.value)
+    assert finding.confidence == "medium"
+    assert finding.saving_ns[0] <= true_saving_ns(cause, plan, tmp_path) <= finding.saving_ns[1]
+    alone = diagnose(job.analysis)
+    assert cause.value not in {finding.cause.value for finding in alone.findings}
+    assert any(cause.value in gap.what for gap in alone.gaps)
+
+
+LATE = {
+    "data": {"delays": (HostDelay(rank=2, ns=6_000_000, data=True),)},
+    "host": {"delays": (HostDelay(rank=2, ns=9_000_000, unit=1),)},
+    "allocator": {"allocator": Allocator(retries_per_step=6, ranks=(2,))},
+    "compute": {"speed": {2: 0.8}},
+}
+
+
+@pytest.mark.parametrize(
+    "why", ["host", *(pytest.param(why, marks=SLOW) for why in ("data", "allocator", "compute"))]
+)
+def test_a_rank_is_late_for_any_reason(why: str, tmp_path: Path) -> None:
+    """Also where it is late once a step, at the first collective."""
+    plan = Plan(seed=5, ranks=4, steps=4, units=3)
+    job = diagnosed(replace(plan, **LATE[why]), tmp_path / "job")  # type: ignore[arg-type]
+    finding = found(straggler_rank, job.analysis)
+    saving = step_ns(job.truth) - step_ns(simulate(plan, tmp_path / "well"))
+    assert finding.evidence[0].rank == 2
+    assert finding.saving_ns[0] <= saving <= finding.saving_ns[1]
+
+
+@SLOW
+def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
+    plan = Plan(seed=6, ranks=6, steps=4, units=3)
+    job = diagnosed(replace(plan, speed={2: 0.85, 3: 0.85}), tmp_path / "job")
+    assert job.first is not None
+    assert "ranks 2, 3" in job.first.sentence
+    saving = step_ns(job.truth) - step_ns(simulate(plan, tmp_path / "well"))
+    assert job.first.saving_ns[0] <= saving <= job.first.saving_ns[1]
+
+
+@SLOW
+def test_on_a_slow_link_a_late_rank_costs_next_to_nothing(tmp_path: Path) -> None:
+    plan = plant(Plan(seed=7, ranks=4, steps=4, units=3), Cause.LOW_BUS_BANDWIDTH)
+    assert Cause.STRAGGLER_RANK.value not in sure(planted(Cause.STRAGGLER_RANK, plan, tmp_path))
+
+
+def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> None:
+    """Shards of two ranks, two replicas: rank 1 slows its shard group and its replicas."""
+    network = Network(beta_bytes_per_s=25e9, links=((1, 0.2),))
+    job = diagnosed(Plan(seed=5, ranks=4, steps=3, units=4, shard=2, network=network), tmp_path)
+    findings = [each for each in job.report.findings if each.cause.value == Cause.LOW_BUS_BANDWIDTH.value]
+    assert {fact.rank for finding in findings for fact in finding.evidence} - {None} == {1}

@@ -1,0 +1,92 @@
+"""What rules share: severities, gaps that are merged, copies of gathers; and each rule has its page."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.kernels import kernel_row, with_kernels
+from tests.support.repeats import analysis_with, gather, reduce
+from tests.support.rule_runs import found, run_of, without_collectives
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import FINDING_IDS, Cause, Severity
+from zprof.rules.compute.copy_overhead import copy_overhead
+from zprof.rules.registry import all_rules
+from zprof.rules.rule import (
+    Rule,
+    gather_copies_ns,
+    group_gaps,
+    has_no_collectives,
+    list_untested,
+    rate_severity,
+    untested_gap,
+)
+from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
+
+PAGES = Path(__file__).parents[3] / "docs/findings"
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.cause.value)
+def test_each_rule_has_its_page(rule: Rule) -> None:
+    page = (PAGES / f"{FINDING_IDS[rule.cause]}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {FINDING_IDS[rule.cause]} {rule.cause.value}\n")
+
+
+def test_each_cause_has_one_rule_and_one_id() -> None:
+    assert sorted(rule.cause for rule in all_rules()) == sorted(Cause)
+    assert len(set(FINDING_IDS.values())) == len(Cause)
+
+
+@pytest.mark.parametrize(
+    ("saving", "severity"), [(10, Severity.HIGH), (9.9, Severity.MEDIUM), (5, Severity.MEDIUM), (4.9, "low")]
+)
+def test_severity_is_a_tenth_or_a_twentieth(saving: float, severity: Severity) -> None:
+    assert rate_severity(saving, 100) is Severity(severity)
+
+
+def test_gaps_of_the_same_missing_input_are_merged_and_keep_their_causes() -> None:
+    causes = [Cause.NO_PREFETCH, Cause.FP32_REDUCE, Cause.DATA_LOADER]
+    one, two = (untested_gap(cause, "why", "what") for cause in causes[:2])
+    other = untested_gap(Cause.BLOCKING_SYNC, "other", "what")
+    merged = group_gaps([one, other, two])
+    assert [(gap.reason, gap.remedy) for gap in merged] == [("why", "what"), ("other", "what")]
+    assert list_untested(causes, merged) == causes[:2]
+
+
+def test_one_rank_has_no_collectives_to_record() -> None:
+    assert not has_no_collectives(run_of(ranks=1))
+    assert not has_no_collectives(run_of())
+    assert has_no_collectives(without_collectives(run_of()))
+
+
+def copying(out_ms: float, into_ms: float, shown_ms: float = 0.0) -> RunAnalysis:
+    """Two units gathered for forward and backward, and reduced, with this much copying per step."""
+    moves = [gather(unit, 0, "forward") for unit in "ab"]
+    moves += [gather(unit, 0, "backward", shown_ms) for unit in "ab"]
+    moves += [reduce(unit, 0) for unit in "ab"]
+    rows = [
+        kernel_row(name, ms, role="copy", uncovered_ns=int(4 * ms * MS))
+        for name, ms in (("split_with_sizes_copy", out_ms), ("chunk_cat_cuda_kernel", into_ms))
+    ]
+    return with_kernels(analysis_with(moves, steps=4), rows)
+
+
+def test_gathers_have_copies_by_their_bytes_without_those_of_gradients() -> None:
+    analysis = copying(out_ms=8, into_ms=20)
+    rows, passes = analysis.collectives, analysis.passes
+    backward = rows[(passes["phase"] == "backward") & (passes["kind"] == "all_gather")]
+    assert gather_copies_ns(analysis, backward) == pytest.approx(4 * MS)
+    assert gather_copies_ns(analysis, rows) == pytest.approx(8 * MS)
+    assert gather_copies_ns(analysis, rows.iloc[:0]) == 0
+    assert gather_copies_ns(replace(analysis, kernels=pd.DataFrame()), rows) == 0
+
+
+def test_needless_gathers_save_their_copies_and_these_are_not_counted_twice() -> None:
+    """Of 4 ms half at least and all at most; without names, 2 MB are taken to be copied in 4 us."""
+    plain, copied = (found(needless_reshard_after_forward, copying(ms, 0, 3)).saving_ns for ms in (0, 8))
+    assert copied[0] - plain[0] == pytest.approx(2 * MS, abs=2)
+    assert copied[1] - plain[1] == pytest.approx(4 * MS - 4_000, abs=2)
+    assert found(copy_overhead, copying(8, 0)).saving_ns[1] == pytest.approx(8 * MS, abs=2)
+    assert found(copy_overhead, copying(8, 0, 3)).saving_ns[1] == pytest.approx(4 * MS, abs=2)

@@ -1,0 +1,279 @@
+"""low_bus_bandwidth and sharding_spans_nodes: links slower than others, and links between hosts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.analyses import Scenario
+from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces
+from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+from zprof.rules.rule import Check
+from zprof.rules.transfer.bandwidth import ReachedBandwidth, is_similar, measure_group_rates
+from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth, read_reached_ratios
+from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
+
+MIB = 1 << 20
+FAST, SLOW = Scenario(bytes_per_s=500e6), Scenario(bytes_per_s=60e6)
+EXPOSED = Scenario(prefetch=False)
+HIDDEN = Scenario(compute_ms=40)
+
+
+@pytest.mark.parametrize(
+    ("plan", "baseline", "expected"),
+    [
+        (SLOW, FAST, "high"),  # slow
+        (replace(EXPOSED, bytes_per_s=75e6), replace(EXPOSED, bytes_per_s=100e6), "high"),  # 75 %
+        (replace(EXPOSED, bytes_per_s=85e6), replace(EXPOSED, bytes_per_s=100e6), None),  # 85 %
+        (replace(HIDDEN, bytes_per_s=1e9), replace(HIDDEN, bytes_per_s=4e9), None),  # hidden
+        (replace(FAST, delay_ms={1: 80}), FAST, None),  # a late rank
+        (SLOW, None, "gap"),  # nothing expected
+        (SLOW, replace(FAST, unit_bytes=64 << 10), "gap"),  # other sizes
+        (SLOW, replace(FAST, stage=0), "high"),  # another stage
+        (Scenario(ranks=1), None, None),  # one rank
+    ],
+)
+def test_against_a_baseline(plan: Scenario, baseline: Scenario | None, expected: str | None) -> None:
+    assert judged(low_bus_bandwidth, run_of(plan), baseline and run_of(baseline)) == expected
+
+
+def test_the_saving_holds_what_the_fast_link_wins() -> None:
+    won = run_of(SLOW).steps["wall_ns"].mean() - run_of(FAST).steps["wall_ns"].mean()
+    finding = found(low_bus_bandwidth, run_of(SLOW), run_of(FAST))
+    low, high = finding.saving_ns
+    assert 0.8 * low <= won <= 1.2 * high
+    assert (finding.id, read_reached_ratios(finding)[CollectiveKind.ALL_GATHER]) == (
+        "ZP402",
+        pytest.approx(0.12),
+    )
+
+
+def shards(group: str, each_ns: int) -> tuple[Sent, Sent]:
+    return gathers(12, 32 * MIB, each_ns, group=group), reduces(6, 32 * MIB, each_ns, group=group)
+
+
+def replicas(group: str, each_ns: int, size: int = 16 * MIB) -> Sent:
+    """An all_reduce of 16 MiB moves as much as a gather of 32."""
+    kind = CollectiveKind.ALL_REDUCE
+    return Sent(kind=kind, count=6, bytes=size, each_ns=each_ns, group=group, begins_ns=600 * MS)
+
+
+def two_shards(slow_ns: int = 3 * MS, hosts: str = "") -> RunAnalysis:
+    return on_hosts(link_run(*shards("0,1", slow_ns), *shards("2,3", MS)), *hosts)
+
+
+def replicated(hosts: str = "") -> RunAnalysis:
+    return on_hosts(link_run(*shards("0,1", MS), replicas("0,2", 3 * MS)), *hosts)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: two_shards(2_010 * US), "high"),  # less than half of the other group
+        (lambda: two_shards(2_000 * US), None),  # half
+        (lambda: link_run(*shards("0,1", 3 * MS)), "gap"),  # one group
+        # replicas compare with shards, and groups with each other, if both are within a host
+        (replicated, "gap"),  # replicas on unknown hosts
+        (lambda: replicated("aaa"), "high"),  # replicas on one host
+        (lambda: two_shards(hosts="abcc"), "gap"),  # between hosts
+        (lambda: two_shards(hosts="aacc"), "high"),  # each within a host
+        (lambda: two_shards(hosts="aa"), "gap"),  # one on unknown hosts
+    ],
+)
+def test_against_other_groups(run: Run, expected: str | None) -> None:
+    assert judged(low_bus_bandwidth, run()) == expected
+
+
+def test_the_rank_that_all_slow_groups_share_is_named() -> None:
+    def ranks(*sent: Sent) -> set[int | None]:
+        return {fact.rank for fact in found(low_bus_bandwidth, link_run(*sent)).evidence} - {None}
+
+    both = (*shards("0,1", 3 * MS), *shards("2,3", MS), replicas("0,2", MS), replicas("1,3", 3 * MS))
+    assert ranks(*both) == {1}
+    assert ranks(*both[:4]) == set()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"), [("ab", "aa", "gap"), ("ab", "ab", "high"), ("ab", "", "high")]
+)
+def test_a_baseline_within_a_host_expects_nothing_between_hosts(
+    mine: str, theirs: str, expected: str | None
+) -> None:
+    run, baseline = link_run(*shards("0,1", 3 * MS)), link_run(*shards("0,1", MS))
+    assert judged(low_bus_bandwidth, on_hosts(run, *mine), on_hosts(baseline, *theirs)) == expected
+
+
+@pytest.mark.parametrize(("latency_ns", "expected"), [(1_500 * US, "high"), (1_501 * US, "gap")])
+def test_messages_that_are_mostly_latency_tell_nothing(latency_ns: int, expected: str | None) -> None:
+    run = link_run(*shards("0,1", 3 * MS), norm(latency_ns))
+    assert judged(low_bus_bandwidth, run, link_run(*shards("0,1", MS))) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds"),
+    [
+        ("cuda", {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}),
+        ("cpu", {CollectiveKind.ALL_GATHER}),
+    ],
+)
+def test_gloo_reduce_scatters_compare_only_with_themselves(device: str, kinds: set[CollectiveKind]) -> None:
+    """The baseline has all_reduces alone: by them gloo's reduce_scatter reaches half."""
+    baseline = link_run(replicas("0,1", MS, 32 * MIB), device=device)
+    finding = found(low_bus_bandwidth, link_run(*shards("0,1", 6 * MS), device=device), baseline)
+    assert set(read_reached_ratios(finding)) == kinds
+
+
+def one_gather(shows: float) -> RunAnalysis:
+    return link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
+
+
+def few(messages: int) -> RunAnalysis:
+    analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
+    rows = analysis.collectives
+    kept = rows["instance"].isin(rows["instance"].unique()[:messages])
+    return replace(analysis, collectives=rows[kept])
+
+
+def with_small(share: float) -> RunAnalysis:
+    """Gathers of 64 MiB are fast enough, reductions of this part of it are not."""
+    small = reduces(10, round(64 * MIB / share), 4 * MS)
+    return link_run(gathers(2, 64 * MIB, 10 * MS), small)
+
+
+def alone() -> RunAnalysis:
+    return replace(few(12), run=replace(few(12).run, world_size=1))
+
+
+@pytest.mark.parametrize(
+    ("check", "run", "expected"),
+    [
+        (check_against(500e6), lambda: run_of(SLOW), "high"),  # below
+        (check_against(100e6), lambda: run_of(SLOW), None),  # enough
+        (check_against(10e9), lambda: one_gather(0.3), "medium"),  # 3 % of the step
+        (check_against(10e9), lambda: one_gather(0.2999), None),  # less than 3 %
+        (check_against(10e9), lambda: few(10), "high"),  # ten messages
+        (check_against(10e9), lambda: few(9), "medium"),  # nine messages
+        (check_against(3e9), lambda: with_small(64), "high"),  # a 64th
+        (check_against(3e9), lambda: with_small(64.5), None),  # smaller than a 64th
+        (check_against(10e9), alone, None),  # one rank
+    ],
+)
+def test_against_a_stated_bandwidth(check: Check, run: Run, expected: str | None) -> None:
+    assert judged(check, run()) == expected
+
+
+@pytest.mark.parametrize(("small_mib", "large"), [(7.9, 4), (8, 8)])
+def test_a_quarter_of_the_largest_message_is_large(small_mib: float, large: int) -> None:
+    analysis = link_run(
+        gathers(1, 32 * MIB, 4 * MS), gathers(1, round(small_mib * MIB), MS, begins_ns=100 * MS)
+    )
+    (rate,) = measure_group_rates(ReachedBandwidth(analysis))
+    assert rate.count == large
+
+
+def test_sizes_within_a_factor_of_four_are_similar() -> None:
+    sizes = np.array([24.9, 25.0, 100.0, 400.0, 401.0])
+    assert is_similar(sizes, 100).tolist() == [False, True, True, True, False]
+
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+ALL = "0,1,2,3"
+
+
+def over_hosts(each_ns: int = 4 * MS, *, shows: float = 0.5) -> tuple[Sent, ...]:
+    """Four ranks, 6 units.  32 MiB in 4 ms are 6.3 GB/s of bus bandwidth."""
+    return (
+        gathers(12, SIZE, each_ns, shows=shows, group=ALL),
+        reduces(6, SIZE, each_ns, shows=shows, group=ALL),
+        norm(20_000, ALL),
+    )
+
+
+def within(each_ns: int, size: int = SIZE) -> Sent:
+    """An all_reduce of tensor parallelism within a host, over two ranks: factor 1."""
+    kind = CollectiveKind.ALL_REDUCE
+    return Sent(kind=kind, count=4, bytes=size, each_ns=each_ns, shows=0, group="0,1", begins_ns=600 * MS)
+
+
+def run(*sent: Sent, hosts: str = "aabb", wall_ms: float = 100, **more: object) -> RunAnalysis:
+    made = link_run(*(sent or over_hosts()), wall_ns=round(wall_ms * MS), **more)  # type: ignore[arg-type]
+    return on_hosts(made, *hosts)
+
+
+def few_gathers(count: int) -> RunAnalysis:
+    analysis = run(*over_hosts(shows=1.0), within(300_000))
+    rows = analysis.collectives
+    kept = rows[rows["kind"] == "all_gather"].index[:count]
+    others = rows[rows["kind"] != "all_gather"].index
+    return replace(analysis, collectives=rows.loc[sorted([*kept, *others])])
+
+
+def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, run=replace(analysis.run, world_size=1))
+
+
+REPLICATED = Sent(kind=CollectiveKind.ALL_REDUCE, count=12, bytes=SIZE, each_ns=4 * MS, group=ALL)
+A_QUARTER = (*over_hosts(shows=0.25), within(100_000))  # of 18 messages of 4 ms: 18 ms
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (run, "medium"),  # over two hosts
+        (lambda: run(hosts="aaaa"), None),  # one host
+        (lambda: run(hosts="abcd"), None),  # a host for each rank
+        (lambda: run(hosts="aaab"), None),  # uneven
+        (lambda: run(hosts="aab"), "gap"),  # a host unknown
+        (lambda: run(hosts=""), "gap"),  # hosts unknown
+        (lambda: run(*over_hosts(shows=0.01), hosts=""), None),  # hidden
+        (lambda: run(*A_QUARTER, wall_ms=360), None),  # 5 % of the step
+        (lambda: run(*A_QUARTER, wall_ms=359), "high"),  # more than 5 %
+        # 20 GB/s carry 32 MiB over four ranks in 1.258 ms
+        (lambda: run(*over_hosts(1_250_000, shows=1.0)), None),  # as fast as inside a host
+        (lambda: run(*over_hosts(1_270_000, shows=1.0)), "medium"),  # slower than inside
+        # three quarters of 32 MiB in 4 ms against 24 MiB in 2 ms
+        (lambda: run(*over_hosts(), within(2 * MS, 24 * MIB)), None),  # half of inside
+        (lambda: run(*over_hosts(), within(2 * MS - 1000, 24 * MIB)), "high"),  # less than half
+        (lambda: run(REPLICATED, norm(20_000, ALL)), None),  # replicas
+        (lambda: few_gathers(10), "high"),  # ten messages
+        (lambda: few_gathers(9), "medium"),  # nine messages
+        (lambda: without_collectives(run()), "gap"),  # no collectives
+        (lambda: on_one_rank(run()), None),  # one rank
+    ],
+)
+def test_sharding_spans_nodes(run: Run, expected: str | None) -> None:
+    assert judged(sharding_spans_nodes, run()) == expected
+
+
+@pytest.mark.parametrize(("each_ns", "expected"), [(300_000, "high"), (3_900_000, None)])
+def test_a_baseline_within_a_host_tells_what_one_reaches(each_ns: int, expected: str | None) -> None:
+    assert judged(sharding_spans_nodes, run(), run(*over_hosts(each_ns), hosts="aaaa")) == expected
+
+
+def test_the_layout_and_the_bandwidth_are_evidence() -> None:
+    finding = found(sharding_spans_nodes, run())
+    assert (finding.id, values(finding, "count")) == ("ZP408", [2, 2])
+    assert values(finding, "bytes_per_s") == [pytest.approx(0.75 * SIZE / 0.004)]
+    assert 0 < finding.saving_ns[0] < finding.saving_ns[1] < 36 * MS
+
+
+def test_an_unmeasured_host_is_taken_to_be_twice_as_fast_inside() -> None:
+    """24 MiB in just less than 2 ms within a host are just more than twice what is seen."""
+    unknown = found(sharding_spans_nodes, run(*over_hosts(shows=1.0))).saving_ns
+    measured = run(*over_hosts(shows=1.0), within(2 * MS - 1000, 24 * MIB))
+    assert unknown[0] == pytest.approx(found(sharding_spans_nodes, measured).saving_ns[0], rel=0.01)
+    assert unknown[1] > found(sharding_spans_nodes, measured).saving_ns[1]
+
+
+def test_a_cpu_rank_may_win_less() -> None:
+    """It blocks on each reduce_scatter before it launches the all_reduce over the hosts."""
+    savings = {
+        device: found(
+            sharding_spans_nodes, run(*over_hosts(shows=1.0), device=device, idle_ns=2 * MS)
+        ).saving_ns
+        for device in ("cpu", "cuda")
+    }
+    assert savings["cpu"][0] < savings["cuda"][0]

@@ -1,0 +1,279 @@
+"""no_prefetch and rate_limited_prefetch: all_gathers launched too late, or held back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS, Scenario
+from tests.support.rule_runs import (
+    Run,
+    fires,
+    found,
+    in_groups_of_one,
+    judged,
+    on_device,
+    run_of,
+    values,
+    wall_for,
+    with_walls,
+    without_collectives,
+)
+from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.transfer.no_prefetch import no_prefetch
+from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
+
+LATE = Scenario(prefetch=False, bytes_per_s=180e6)
+
+
+def exactly(**columns: object) -> RunAnalysis:
+    """Gathers of 10 ms on a device that hide nothing, and could under as much before them; short steps."""
+    rows = run_of(LATE).collectives
+    usual = {
+        "end_ns": rows["start_ns"] + 10 * MS, "transfer_ns": 10 * MS, "exposed_transfer_ns": 10 * MS,
+        "hidden_ns": 0, "free_compute_ns": 10 * MS, "launch_start_ns": rows["start_ns"],
+        "dependency_ns": 0, "blocked_ns": 0, "queued_exposed_ns": 0, "exposed_wait_ns": 0,
+    }  # fmt: skip
+    return with_walls(on_device(run_of(LATE), **(usual | columns)))
+
+
+def steady() -> pd.Index:
+    """Rows of the 190 gathers that count: 95 of each rank."""
+    rows = exactly().collectives
+    return rows.index[(rows["kind"] == "all_gather") & ~rows["first_of_window"].astype(bool)]
+
+
+def of_180(late: int) -> RunAnalysis:
+    """180 gathers, of which this many hide nothing."""
+    analysis = exactly()
+    rows = analysis.collectives.loc[steady()[:180]]
+    return replace(analysis, collectives=rows.assign(hidden_ns=np.where(np.arange(180) < late, 0, 10 * MS)))
+
+
+def half(column: str, value: object) -> RunAnalysis:
+    """Half of the gathers have this value."""
+    rows = exactly().collectives
+    chosen = rows.index.isin(steady()[:95])
+    return exactly(**{column: rows[column].where(~chosen, value)})
+
+
+def of_units(count: int) -> RunAnalysis:
+    """This many gathers in each step."""
+    analysis = exactly()
+    kept = analysis.collectives["unit"].isin([f"blocks.{unit}" for unit in range(1, 1 + count)])
+    return replace(analysis, collectives=analysis.collectives[kept])
+
+
+def short(kept_ns: int) -> RunAnalysis:
+    """Gathers of 100 us that the device kept for this long."""
+    starts = exactly().collectives["start_ns"]
+    made = exactly(
+        end_ns=starts + MS // 10, transfer_ns=MS // 10, exposed_transfer_ns=MS // 10, blocked_ns=kept_ns
+    )
+    return with_walls(made, 5 * MS)
+
+
+def blind() -> RunAnalysis:
+    """Nothing is known but kernels."""
+    unknown = pd.array([None] * len(run_of(LATE).collectives), "Int64")
+    names = ("launch_start_ns", "dependency_ns", "blocked_ns", "wait_start_ns")
+    return on_device(run_of(LATE), **dict.fromkeys(names, unknown))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: run_of(LATE), "high"),  # late
+        (lambda: run_of(LATE, ranks=4), "high"),  # four ranks
+        (lambda: run_of(bytes_per_s=500e6), None),  # prefetched
+        (lambda: run_of(bytes_per_s=60e6), None),  # prefetched on a slow link
+        (lambda: run_of(LATE, stage=0), None),  # nothing gathered
+        (lambda: run_of(LATE, ranks=1), None),  # one rank
+        (lambda: in_groups_of_one(exactly()), None),  # groups of one
+        (lambda: run_of(prefetch=False, compute_ms=0.0, noise_ms=0.01), None),  # no compute
+        (lambda: run_of(prefetch=False, bytes_per_s=9e9), None),  # not worth it
+        (lambda: run_of(LATE, units=1), None),  # one unit
+        (lambda: run_of(LATE, units=2), "high"),  # two units
+        (lambda: of_units(3), "high"),  # three gathers a step
+        (lambda: of_units(2), None),  # two gathers a step
+        (lambda: without_collectives(run_of(LATE)), "gap"),  # no collectives
+        (lambda: run_of(LATE, steps=3), "high"),  # three steps
+        (lambda: run_of(LATE, steps=2), "medium"),  # two steps
+        (lambda: run_of(LATE, engine="fsdp2"), "low"),  # FSDP2 on a CPU waits anyway
+        (lambda: on_device(run_of(LATE, engine="fsdp2")), "high"),  # FSDP2 on a device
+        (blind, "medium"),  # kernels alone
+        # a tenth of a gather: hidden it hides nothing; free it is not worth hiding under; kept it is held
+        (lambda: exactly(hidden_ns=MS), "high"),  # 10 % hidden
+        (lambda: exactly(hidden_ns=MS + 1), None),  # more hidden
+        (lambda: exactly(free_compute_ns=MS + 1), "high"),  # more than 10 % free
+        (lambda: exactly(free_compute_ns=MS), None),  # 10 % free
+        (lambda: exactly(blocked_ns=MS - 1), "high"),  # kept less than 10 %
+        (lambda: exactly(blocked_ns=MS), None),  # kept 10 %
+        (lambda: exactly(launch_start_ns=exactly().collectives["start_ns"] - MS), None),  # launched in time
+        (lambda: on_device(exactly(blocked_ns=MS), "cpu"), "high"),  # the host's own time on a CPU
+        (lambda: short(49_999), "high"),  # kept less than 50 us
+        (lambda: short(50_000), None),  # kept 50 us
+        # a third and a half of them
+        (lambda: of_180(59), "low"),  # less than a third late
+        (lambda: of_180(60), "medium"),  # a third late
+        (lambda: of_180(89), "medium"),  # less than half late
+        (lambda: of_180(90), "high"),  # half late
+        (lambda: half("launch_start_ns", None), "medium"),  # half of the launches known
+        (lambda: half("matched", False), "medium"),  # half matched
+        # 30 % of the transfer
+        (lambda: exactly(exposed_transfer_ns=3 * MS), "high"),  # 30 % exposed
+        (lambda: exactly(exposed_transfer_ns=3 * MS - 1), None),  # less exposed
+    ],
+)
+def test_no_prefetch(run: Run, expected: str | None) -> None:
+    assert judged(no_prefetch, run()) == expected
+
+
+def test_late_gathers_are_counted() -> None:
+    """Of 12 a step the first has nothing to hide under; the first of the window does not count."""
+    finding = found(no_prefetch, run_of(LATE))
+    assert (finding.id, finding.doc) == ("ZP401", "docs/findings/ZP401.md")
+    assert values(finding, "count") == [8 * 11 * 2, (8 * 12 - 1) * 2]
+
+
+@pytest.mark.parametrize(
+    "plan", [LATE, replace(LATE, bytes_per_s=500e6), replace(LATE, units=2, bytes_per_s=100e6)]
+)
+def test_the_saving_holds_what_prefetch_wins(plan: Scenario) -> None:
+    won = run_of(plan).steps["wall_ns"].mean() - run_of(plan, prefetch=True).steps["wall_ns"].mean()
+    low, high = found(no_prefetch, run_of(plan)).saving_ns
+    assert low <= won <= high <= 3.1 * low
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps", "limit_ms"),
+    [
+        (replace(LATE, bytes_per_s=60e6), {}, 6 * 3 * 12 * 1.1),  # free compute
+        (replace(LATE, compute_ms=3), {"compute_ns": 600 * MS}, (6 * 3 * 3 + 6) * 1.15 * 1.1),  # before it
+        (LATE, {"compute_ns": 30 * MS, "overlapped_ns": 0}, 30),  # idle time hides nothing
+    ],
+)
+def test_the_saving_stays_below_the_compute_that_can_hide_it(
+    plan: Scenario, steps: dict[str, int], limit_ms: float
+) -> None:
+    analysis = run_of(plan)
+    finding = found(no_prefetch, replace(analysis, steps=analysis.steps.assign(**steps)))
+    assert 0 < finding.saving_ns[1] <= limit_ms * MS
+    transfer, exposed, queued, *_ = values(finding, "ns")
+    assert exposed <= transfer
+    assert finding.saving_ns[1] <= 1.15 * (exposed + queued)
+
+
+def test_three_hundredths_of_the_step_are_worth_it() -> None:
+    hideable = values(found(no_prefetch, exactly()), "ns")[-1]
+    wall = wall_for(hideable, 0.03)
+    assert fires(no_prefetch, with_walls(exactly(), wall))
+    assert not fires(no_prefetch, with_walls(exactly(), 1.001 * wall))
+
+
+def test_it_saves_half_to_a_little_more_than_all_that_could_hide() -> None:
+    finding = found(no_prefetch, exactly())
+    hideable = values(finding, "ns")[-1]
+    assert finding.saving_ns == pytest.approx((0.5 * hideable, 1.15 * hideable), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "run", [lambda: run_of(LATE, engine="fsdp2"), lambda: half("matched", False)], ids=["fsdp2", "unmatched"]
+)
+def test_a_saving_that_may_be_waiting_starts_at_zero(run: Run) -> None:
+    assert found(no_prefetch, run()).saving_ns[0] == 0
+
+
+def test_the_fix_is_for_the_engine_or_for_all() -> None:
+    names = {
+        "reference": "ZeroConfig",
+        "fsdp2": "set_modules_to_forward_prefetch",
+        "deepspeed": "overlap_comm",
+    }
+    for engine in (*names, "unknown"):
+        fix = found(no_prefetch, run_of(LATE, engine=engine)).fix
+        assert {of for of, name in names.items() if name in fix} == ({engine} & set(names) or set(names))
+
+
+THREE = Scenario(steps=3)
+
+
+def held(idle_ms: float, *, plan: Scenario = THREE, count: int = 10) -> RunAnalysis:
+    """Steps of 100 ms with holds of the host that leave its device idle for this long in all."""
+    analysis = with_walls(run_of(plan))
+    rows = [
+        {"rank": rank, "step": step, "start_ns": 0, "end_ns": 2 * MS, "idle_ns": idle_ms * MS / count}
+        for rank, step in zip(analysis.steps["rank"], analysis.steps["step"], strict=True)
+        for _ in range(count)
+    ]
+    return replace(analysis, limiter=pd.DataFrame(rows))
+
+
+def shallow(hideable_ns: float | None = None, **columns: object) -> RunAnalysis:
+    """All gathers hide in part; each could hide this much more of what is exposed, or a tenth of the step."""
+    analysis = run_of(THREE)
+    rows = analysis.collectives
+    gathers = rows["kind"] == "all_gather"
+    count = (gathers & ~rows["first_of_window"]).sum() / len(analysis.steps)
+    each = 0.1 * analysis.steps["wall_ns"].mean() / count if hideable_ns is None else hideable_ns
+    changed = {
+        "end_ns": rows["start_ns"] + 10 * MS, "hidden_ns": 5 * MS, "exposed_transfer_ns": 4 * MS,
+        "launch_start_ns": rows["start_ns"] - MS, "dependency_ns": MS, "free_compute_ns": each,
+    } | columns  # fmt: skip
+    frame = rows.assign(**{name: rows[name].where(~gathers, value) for name, value in changed.items()})
+    return replace(analysis, collectives=frame)
+
+
+def without_launches() -> RunAnalysis:
+    unknown = pd.array([None] * len(run_of(THREE).collectives), "Int64")
+    return replace(run_of(THREE), collectives=run_of(THREE).collectives.assign(launch_start_ns=unknown))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: held(20), "high"),  # held
+        (lambda: held(20, plan=Scenario(steps=2)), "medium"),  # two steps
+        (lambda: held(2), "high"),  # 2 % of the step
+        (lambda: held(1.99), None),  # less than 2 %
+        (lambda: held(0), None),  # costs nothing
+        (lambda: in_groups_of_one(held(20)), None),  # groups of one
+        (lambda: run_of(THREE), None),  # healthy
+        (lambda: run_of(stage=0), None),  # replicated
+        (lambda: run_of(ranks=1), None),  # one rank
+        (lambda: without_collectives(run_of(THREE)), "gap"),  # no collectives
+        (without_launches, "gap"),  # no launches
+        (shallow, "low"),  # shallow
+        (lambda: shallow(hidden_ns=MS), None),  # hides a tenth: that is no_prefetch
+        (lambda: shallow(hidden_ns=1_200_000), "low"),  # hides more than a tenth
+        (lambda: shallow(exposed_transfer_ns=0), None),  # nothing exposed
+        (lambda: shallow(dependency_ns=0, launch_start_ns=0), None),  # launched late
+        # waited for no compute
+        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives["start_ns"]), None),
+        (lambda: shallow(dependency_ns=MS - 49_999), "low"),  # 49 us late
+        (lambda: shallow(dependency_ns=MS - 50_000), None),  # 50 us late
+        (lambda: shallow(blocked_ns=49_999), "low"),  # blocked for 49 us
+        (lambda: shallow(blocked_ns=50_000), None),  # blocked for 50 us
+    ],
+)
+def test_rate_limited_prefetch(run: Run, expected: str | None) -> None:
+    assert judged(rate_limited_prefetch, run()) == expected
+
+
+def test_holds_are_priced_by_the_compute_that_is_missing_after_them() -> None:
+    finding = found(rate_limited_prefetch, held(20))
+    assert (finding.id, finding.saving_ns) == ("ZP406", (14 * MS, 20 * MS))
+    assert [fact.value for fact in finding.evidence] == [10, 20 * MS, 20 * MS]
+
+
+def test_shallow_prefetch_is_worth_a_note_from_three_hundredths_of_the_step() -> None:
+    noted = shallow(300_000)
+    gathers = noted.collectives[noted.collectives["kind"] == "all_gather"]
+    total = 300_000 * int((~gathers["first_of_window"]).sum()) / len(noted.steps)
+    wall = wall_for(total, 0.03)
+    assert found(rate_limited_prefetch, with_walls(noted, wall)).saving_ns == (
+        0,
+        pytest.approx(total, rel=1e-3),
+    )
+    assert judged(rate_limited_prefetch, with_walls(noted, 1.001 * wall)) is None

@@ -1,0 +1,263 @@
+"""fp32_reduce and fp32_gather: types on the wire and in kernels, and what two bytes would save."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
+from tests.support.rule_runs import (
+    Run,
+    fires,
+    found,
+    judged,
+    run_of,
+    wall_for,
+    with_walls,
+    without_collectives,
+)
+from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.rule import Check
+from zprof.rules.volume.fp32_gather import fp32_gather
+from zprof.rules.volume.fp32_reduce import fp32_reduce
+from zprof.rules.volume.half_precision import ComputeType, price_half_bytes, read_compute_type
+from zprof.rules.volume.model_traffic import (
+    Direction,
+    count_elements,
+    has_known_sizes,
+    read_model_traffic,
+    select_large,
+)
+
+IN_HALF = [
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<Sm80>::Params)",
+    "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "nvjet_hsh_192x192_64x4_2x1_v_bz_coopB_TNN",
+    "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn",
+    "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_stage4_warpsize2x2x1",
+    "volta_h884gemm_256x128_ldg8_nn",
+    "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8",
+    "Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN",
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4> >",
+]
+IN_FULL = [
+    "ampere_sgemm_128x64_nn",
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, Sm80>::Params)",
+    "nvjet_sss_128x128_32x4_1x2_h_bz_NNN",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4",
+    "x" * 330 + "_sgemm",
+]
+NEITHER = [
+    "aten::mm",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "void at::native::elementwise_kernel<c10::BFloat16>",
+    "Memcpy DtoD",
+    "gemv",
+    "x" * 405 + "_sgemm",
+]
+
+
+def computed(*names: str, device: str = "NVIDIA H100") -> ComputeType:
+    table = pd.DataFrame({"rank": 0, "name": list(names), "total_ns": 10})
+    analysis = run_of(Scenario(steps=1))
+    return read_compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
+
+
+@pytest.mark.parametrize(
+    ("names", "times_ns"),
+    [(IN_HALF, (10, 0)), (IN_FULL, (0, 10)), (NEITHER, (0, 0))],
+    ids=["half", "full", "neither"],
+)
+def test_kernel_names_tell_the_type(names: list[str], times_ns: tuple[int, int]) -> None:
+    for name in names:
+        seen = computed(name)
+        assert (seen.half_ns, seen.full_ns) == times_ns, name
+        assert (seen.is_half, seen.is_known) == (times_ns[0] > 0, sum(times_ns) > 0), name
+
+
+def test_the_larger_part_decides_and_a_cpu_says_nothing() -> None:
+    assert computed(IN_HALF[0], IN_FULL[0]).is_half
+    assert not computed(IN_HALF[0], IN_FULL[0], IN_FULL[1]).is_half
+    assert not computed("fused_flash_attention_bf16", device="cpu").is_known
+    assert not read_compute_type(run_of(Scenario(steps=1))).is_known
+
+
+def rows(*sizes: int, dtype: str = "float32") -> pd.DataFrame:
+    """Collectives of one step of one rank."""
+    made = pd.DataFrame({"bytes": sizes})
+    return made.assign(rank=0, step=0, kind="all_gather", group_size=2, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2), ("float8_e4m3fn", 1),
+     ("float8_e5m2fnuz", 1), ("int64", 8), ("uint8", 1), ("unknown", 4)],
+)  # fmt: skip
+def test_elements_are_counted_by_the_size_of_their_type(dtype: str, size: int) -> None:
+    assert count_elements(rows(840, 1680, dtype=dtype)) == 2520 / size
+
+
+@pytest.mark.parametrize(("small", "kept"), [(1000, True), (999, False)])
+def test_a_thousandth_of_the_step_carries_a_part_of_the_model(small: int, *, kept: bool) -> None:
+    assert (small in set(select_large(rows(999_000, small))["bytes"])) is kept
+
+
+def test_without_bytes_transfer_times_weigh() -> None:
+    silent = rows(0, 0, 0).assign(transfer_ns=[1_000_000, 0, 900])
+    assert select_large(silent)["transfer_ns"].tolist() == [1_000_000]
+
+
+@pytest.mark.parametrize(("full", "half"), [(60, 40), (50, 50), (40, 60)])
+def test_half_of_the_bytes_is_most_of_them(full: int, half: int) -> None:
+    both = Direction(rows=pd.concat([rows(full), rows(half, dtype="bfloat16")], ignore_index=True))
+    assert (both.is_full, both.is_half) == (full >= 50, half >= 50)
+
+
+@pytest.mark.parametrize(("known", "is_known"), [(18, False), (19, True)])
+def test_nearly_all_must_state_their_bytes(known: int, *, is_known: bool) -> None:
+    assert has_known_sizes(rows(*[8] * known, *[0] * (20 - known))) is is_known
+
+
+FP32, BF16 = "float32", "bfloat16"
+KERNELS = {
+    "half": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "full": "ampere_sgemm_128x64_nn",
+    "other": "void at::native::elementwise<c10::BFloat16>",
+}
+BOTH = pytest.mark.parametrize("rule", [fp32_reduce, fp32_gather], ids=["reduce", "gather"])
+
+
+def job(
+    gathered: str, reduced: str, *, bytes_per_s: float = 120e6, stage: int = 3, **facts: int
+) -> RunAnalysis:
+    """A job with these types on the wire; its program states only these facts."""
+    analysis = run_of(Scenario(bytes_per_s=bytes_per_s, engine="FSDP2", stage=stage))
+    types = {"all_gather": gathered, "reduce_scatter": reduced, "all_reduce": reduced}
+    kinds = analysis.collectives["kind"].astype(str)
+    unknown = {"parameter_bytes": None, "communication_bytes": None}
+    return replace(
+        analysis,
+        collectives=analysis.collectives.assign(dtype=kinds.map(types)),
+        training=replace(analysis.training, **(unknown | facts)),
+    )
+
+
+def computing(analysis: RunAnalysis, **total_ns: int) -> RunAnalysis:
+    rows = [{"rank": 0, "name": KERNELS[name], "total_ns": total} for name, total in total_ns.items()]
+    return replace(analysis, kernels=pd.DataFrame(rows), run=replace(analysis.run, device="cuda"))
+
+
+def autocast(half: int, full: int) -> RunAnalysis:
+    """Both travel in float32; matrix products name the type in which the model computes."""
+    return computing(job(FP32, FP32), half=half, full=full, other=10**9)
+
+
+def partly_reduced_in_half(share: float) -> RunAnalysis:
+    """Some gradients, of norms, are reduced in float32 by healthy programs too: this share of them."""
+    analysis = job(BF16, FP32)
+    rows = analysis.collectives
+    scattered = rows["kind"].astype(str) == "reduce_scatter"
+    rank = rows["sequence"].where(scattered).rank(pct=True)
+    return replace(analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rank <= 1 - share, BF16)))
+
+
+@pytest.mark.parametrize(
+    ("run", "reduce", "gather"),
+    [
+        (lambda: job(BF16, FP32), "high", None),  # gathered in half
+        (lambda: job("float8_e4m3fn", FP32), "high", None),  # gathered in a byte
+        (lambda: job(FP32, BF16), None, "high"),  # reduced in half
+        (lambda: job(FP32, FP32), None, "gap"),  # a CPU program that states nothing
+        (lambda: job(BF16, BF16), None, None),  # both in half
+        (lambda: partly_reduced_in_half(0.45), None, None),  # less than half of the bytes
+        (lambda: partly_reduced_in_half(0.55), "high", None),  # more than half of the bytes
+        (lambda: autocast(51, 49), "medium", "high"),  # kernels in half
+        (lambda: autocast(49, 51), None, None),  # kernels in full
+        (lambda: computing(job(FP32, BF16), full=10), None, None),  # compressed gradients
+        (lambda: job(FP32, FP32, stage=0), "gap", None),  # replicated
+        (lambda: job(FP32, FP32, stage=0, communication_bytes=2, reduction_bytes=4), "high", None),  # stated
+        (lambda: job(FP32, FP32, parameter_bytes=2), None, "medium"),  # stated parameters
+        (lambda: run_of(bytes_per_s=120e6), None, None),  # the reference engine
+        (lambda: run_of(bytes_per_s=120e6, stage=0), None, None),  # the engine replicated
+        (lambda: without_collectives(job(BF16, FP32)), "gap", "gap"),  # no collectives
+        (lambda: run_of(ranks=1), None, None),  # one rank
+    ],
+)
+def test_what_proves_that_two_bytes_would_do(run: Run, reduce: str | None, gather: str | None) -> None:
+    analysis = run()
+    assert (judged(fp32_reduce, analysis), judged(fp32_gather, analysis)) == (reduce, gather)
+
+
+@pytest.mark.parametrize("bytes_per_s", [40e6, 200e6])
+def test_it_saves_at_most_half_of_the_transfer_and_what_is_exposed(bytes_per_s: float) -> None:
+    analysis = job(BF16, FP32, bytes_per_s=bytes_per_s)
+    low, high = found(fp32_reduce, analysis).saving_ns
+    rows, steps = analysis.collectives, len(analysis.steps)
+    scattered = rows[rows["kind"].astype(str) == "reduce_scatter"]
+    assert 0 < low < high <= 0.5 * scattered["transfer_ns"].sum() / steps
+    assert high <= rows["exposed_transfer_ns"].sum() / steps
+
+
+@BOTH
+def test_a_hundredth_of_the_step_is_worth_it(rule: Check) -> None:
+    reducing = rule is fp32_reduce
+    analysis = job(BF16, FP32) if reducing else job(FP32, BF16)
+    traffic = read_model_traffic(analysis)
+    way = traffic.reductions if reducing else traffic.gathers
+    wall = wall_for(price_half_bytes(analysis, way.full_rows).saving_ns[1], 0.01)
+    assert fires(rule, with_walls(analysis, wall))
+    assert not fires(rule, with_walls(analysis, 1.001 * wall))
+
+
+def test_a_missing_rank_widens_the_range() -> None:
+    """Its late arrival looks like transfer then; fast collectives tell how much it was."""
+    slow = run_of(bytes_per_s=120e6, delay_ms={1: 30.0}, engine="FSDP2")
+    types = {"all_gather": BF16, "reduce_scatter": FP32}
+    rows = slow.collectives.assign(dtype=slow.collectives["kind"].astype(str).map(types))
+    blind = rows.assign(
+        transfer_ns=rows["transfer_ns"] + rows["wait_ns"],
+        exposed_transfer_ns=rows["exposed_transfer_ns"] + rows["exposed_wait_ns"],
+        wait_ns=0,
+        exposed_wait_ns=0,
+    )
+    seen = found(fp32_reduce, replace(slow, collectives=rows)).saving_ns
+    bound = found(fp32_reduce, without_rank(replace(slow, collectives=blind), 1)).saving_ns
+    assert bound[1] >= seen[1]
+    assert bound[0] <= 1.1 * seen[0]
+
+
+def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
+    """One step of one rank: (start, transfer, of it exposed) of each collective, in ms."""
+    analysis = run_of(steps=1)
+    starts = [ORIGIN + int(start * MS) for start, _, _ in rows]
+    frame = pd.DataFrame(
+        {
+            "rank": 0, "step": 0, "kind": "reduce_scatter", "group": "0,1", "bytes": 1_000, "matched": True,
+            "bound": False, "start_ns": starts,
+            "end_ns": [ORIGIN + int((start + transfer) * MS) for start, transfer, _ in rows],
+            "launch_start_ns": pd.array(starts, dtype="Int64"),
+            "wait_start_ns": pd.array([pd.NA] * len(rows), dtype="Int64"),
+            "transfer_ns": [int(transfer * MS) for _, transfer, _ in rows],
+            "exposed_transfer_ns": [int(exposed * MS) for _, _, exposed in rows], "exposed_wait_ns": 0,
+        }
+    )  # fmt: skip
+    return replace(analysis, collectives=frame, steps=analysis.steps.head(1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "halved", "saving_ms"),
+    [
+        ([(0, 10, 10)], 1, (3.75, 5)),  # all exposed
+        ([(0, 10, 2)], 1, (1.5, 2)),  # no more than shows
+        ([(0, 6, 4), (40, 6, 4)], 2, (4.5, 6)),  # at most half of the transfer
+        ([(0, 10, 2), (40, 10, 10)], 1, (1.5, 2.3)),  # a little more than the replay wins
+    ],
+)
+def test_half_of_the_bytes_saves(
+    rows: list[tuple[float, float, float]], halved: int, saving_ms: tuple[float, float]
+) -> None:
+    analysis = one_step(*rows)
+    low, high = price_half_bytes(analysis, analysis.collectives.head(halved)).saving_ns
+    assert (low / MS, high / MS) == pytest.approx(saving_ms)

@@ -1,0 +1,238 @@
+"""Gathers and reductions that a step repeats: each has one rule, from a threshold on, and a price."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
+from tests.support.rule_runs import Run, found, judged, values, without_collectives
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause
+from zprof.rules.rule import Check
+from zprof.rules.volume.accumulation_regathers import accumulation_regathers
+from zprof.rules.volume.accumulation_syncs import accumulation_syncs
+from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
+from zprof.rules.volume.last_unit_regathered import last_unit_regathered
+from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
+from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
+
+RULES: dict[Cause, Check] = {
+    Cause.ACCUMULATION_REGATHERS: accumulation_regathers,
+    Cause.CHECKPOINT_REGATHERS: checkpoint_regathers,
+    Cause.LAST_UNIT_REGATHERED: last_unit_regathered,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: needless_reshard_after_forward,
+}
+UNITS = ("a", "b", "c")
+
+
+def forward(micro_batch: int = 0, exposed_ms: float = 0.0) -> list[Move]:
+    return [gather(unit, micro_batch, "forward", exposed_ms) for unit in UNITS]
+
+
+def backward(
+    micro_batch: int = 0, exposed_ms: float = 0.0, times: int = 1, last_ms: float = 0.0
+) -> list[Move]:
+    moves = []
+    for unit in reversed(UNITS):
+        exposed = last_ms if unit == "c" else exposed_ms
+        between = 19.0 if unit == "c" else 40.0
+        moves += [gather(unit, micro_batch, "backward", exposed, between) for _ in range(times)]
+        moves.append(reduce(unit, micro_batch))
+    return moves
+
+
+def named(moves: Sequence[Move]) -> set[Cause]:
+    analysis = analysis_with(moves)
+    answers = {cause: judged(rule, analysis) for cause, rule in RULES.items()}
+    assert "gap" not in answers.values()
+    return {cause for cause, answer in answers.items() if answer is not None}
+
+
+REPEATED = [*forward(), *backward(exposed_ms=3.0)]
+LAST = [*forward(), *backward(last_ms=3.0)]
+RESHARDED, LAST_UNIT = Cause.NEEDLESS_RESHARD_AFTER_FORWARD, Cause.LAST_UNIT_REGATHERED
+UNPLACED = Move(kind="all_gather", unit="a", micro_batch=None, phase="unknown", exposed_ms=9.0)
+NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", exposed_ms=9.0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "causes"),
+    [
+        ([*forward(), *backward()], set()),  # hidden
+        ([*forward(), *backward(), *forward(1), *backward(1)], set()),  # two micro-batches
+        ([*forward(), *backward(times=2)], set()),  # hidden recomputation
+        ([*forward(exposed_ms=4.0), *backward()], set()),  # the first gather is needed
+        (REPEATED, {RESHARDED}),  # after the forward
+        (LAST, {LAST_UNIT}),  # of the last unit
+        # in each micro-batch
+        (
+            [*forward(), *backward(), *forward(1, 3.0), *backward(1, 3.0, last_ms=3.0)],
+            {Cause.ACCUMULATION_REGATHERS},
+        ),
+        # for recomputation
+        (
+            [*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)],
+            {RESHARDED, LAST_UNIT, Cause.CHECKPOINT_REGATHERS},
+        ),
+        # a last unit with a third of the forward between
+        ([*forward(), gather("c", 0, "backward", 3.0, between_ms=20.0), *backward()[1:]], {RESHARDED}),
+        # a single unit
+        ([gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)], {RESHARDED}),
+        ([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}),  # some unknown
+    ],
+)
+def test_each_gather_has_one_rule(moves: list[Move], causes: set[Cause]) -> None:
+    assert named(moves) == causes
+
+
+@pytest.mark.parametrize(
+    ("cause", "worth_ms", "moves"),
+    [
+        (Cause.ACCUMULATION_REGATHERS, 3.0, lambda ms: [*forward(), *backward(), *forward(1, ms / 3)]),
+        (
+            Cause.CHECKPOINT_REGATHERS,
+            2.0,
+            lambda ms: [*forward(), *backward(), gather("a", 0, "backward", ms)],
+        ),
+        (LAST_UNIT, 2.0, lambda ms: [*forward(), *backward(last_ms=ms)]),
+        (RESHARDED, 2.0, lambda ms: [*forward(), *backward(exposed_ms=ms / 2)]),
+    ],
+)
+def test_a_share_of_the_step_is_worth_it(
+    cause: Cause, worth_ms: float, moves: Callable[[float], list[Move]]
+) -> None:
+    assert named(moves(worth_ms)) == set()
+    assert named(moves(worth_ms + 0.01)) == {cause}
+
+
+SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "run", "expected"),
+    [
+        (RESHARDED, lambda: analysis_with(REPEATED), "low"),  # free memory is unknown
+        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE), "high"),
+        (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE - 1), None),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND), "medium"),
+        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND, free_bytes=1), "low"),
+        (LAST_UNIT, lambda: analysis_with(LAST), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=3), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, steps=2), "medium"),
+        (LAST_UNIT, lambda: analysis_with(LAST, method="order"), "medium"),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS), "high"),
+        (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS + 1), "low"),
+        *(
+            (cause, lambda move=move: analysis_with([move]), "gap")
+            for cause in RULES
+            for move in (UNPLACED, replace(NAMELESS, phase="forward"))
+        ),
+        *((cause, lambda: analysis_with(forward()), None) for cause in RULES),
+    ],
+)
+def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
+    assert judged(RULES[cause], run()) == expected
+
+
+def test_the_rank_with_least_memory_decides_if_units_can_be_kept() -> None:
+    run = analysis_with(REPEATED, free_bytes=3 * MEGABYTE)
+    (device,) = run.memory.devices
+    full = replace(device, rank=1, device_used_bytes=device.device_total_bytes)
+    both = replace(run, memory=replace(run.memory, devices=(device, full)))
+    assert judged(needless_reshard_after_forward, both) is None
+
+
+def test_the_saving_is_around_the_exposed_time() -> None:
+    low, high = found(needless_reshard_after_forward, analysis_with(REPEATED)).saving_ns
+    assert low == pytest.approx(0.7 * 6 * MS)
+    assert high == pytest.approx(1.3 * 6 * MS + 2 * 20_000 + 2 * MEGABYTE / 500)
+
+
+def test_a_step_that_lost_the_last_unit_has_no_other_as_its_last() -> None:
+    moves = [*forward(), gather("b", 0, "backward", 12.0, between_ms=19.0), *backward()]
+    whole = analysis_with(moves)
+    passes = whole.passes
+    torn = replace(whole, passes=passes[~((passes["step"] == 2) & (passes["unit"] == "c"))])
+    assert judged(last_unit_regathered, torn) is None
+
+
+def priced(*exposed_ms: float, device: str = "cuda", launching_us: int = 0) -> CollectiveCost:
+    """The cost of all gathers of a step, each launched for this long, but for one of 8 ms beside them."""
+    made = analysis_with([gather(f"u{place}", 0, "forward", ms) for place, ms in enumerate([*exposed_ms, 8])])
+    starts = made.collectives["launch_start_ns"].astype("Int64")
+    rows = made.collectives.assign(launch_start_ns=starts, launch_end_ns=starts + launching_us * 1_000)
+    asked = rows.index[rows["unit"] != f"u{len(exposed_ms)}"]
+    return price_collectives(
+        replace(made, run=replace(made.run, device=device), collectives=rows), pd.DataFrame({"row": asked})
+    )
+
+
+def test_a_needless_collective_costs_what_shows_and_what_each_takes_by_itself() -> None:
+    """On a device a gap of 20 us and 2 us for a megabyte; on a CPU 100 us, and twice its launch."""
+    one = priced(2.0)
+    assert (one.count, one.bytes, one.transfer_ns, one.exposed_ns) == (1, MEGABYTE, 4 * MS, 2 * MS)
+    assert one.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 22_000))
+    assert priced(0.0, 0.0).saving_ns == pytest.approx((0.0, 44_000))
+    on_cpu = priced(2.0, device="cpu", launching_us=300)
+    assert on_cpu.saving_ns == pytest.approx((1.4 * MS, 2.6 * MS + 700_000))
+
+
+def reductions(*exposed_ms: float) -> list[Move]:
+    """Reductions of three units in each micro-batch, with this exposed time."""
+    return [reduce(unit, number, ms / 3) for number, ms in enumerate(exposed_ms) for unit in "abc"]
+
+
+def partly(first: str, whole: str) -> RunAnalysis:
+    """The first micro-batch reduces these units only."""
+    return analysis_with([*(reduce(unit, 0, 9.0) for unit in first), *(reduce(unit, 1) for unit in whole)])
+
+
+def hidden_reductions(ratio: float | None) -> RunAnalysis:
+    """Four micro-batches that reduce, all hidden_reductions; the links carry this many times the formula's bytes."""
+    made = analysis_with(reductions(0.0, 0.0, 0.0, 0.0))
+    assert made.volume is not None
+    seen = None if ratio is None else replace(made.volume, seen_bytes=round(12_000_000 * ratio), ratio=ratio)
+    return replace(made, volume=seen)
+
+
+UNPLACED_REDUCTION = Move(kind="all_reduce", unit=None, micro_batch=None, phase="unknown", exposed_ms=9.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: analysis_with(reductions(4.0, 4.0, 4.0)), "high"),
+        (lambda: analysis_with(reductions(3.0, 9.0)), None),  # 3 % of the step
+        (lambda: analysis_with(reductions(3.01, 9.0)), "high"),
+        (lambda: analysis_with(reductions(30.0)), None),  # one reduction is needed
+        (lambda: hidden_reductions(1.0), None),  # the formula of stages 2 and 3 has them
+        (lambda: hidden_reductions(4.0), "low"),
+        (lambda: hidden_reductions(None), "low"),
+        (lambda: partly("a", "ab"), "high"),  # half of the gradients
+        (lambda: partly("abcd", "abcdefghi"), None),
+        (lambda: analysis_with([UNPLACED_REDUCTION]), "gap"),
+        (
+            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=pd.DataFrame())),
+            "gap",
+        ),
+    ],
+)
+def test_micro_batches_that_reduce(run: Run, expected: str | None) -> None:
+    assert judged(accumulation_syncs, run()) == expected
+
+
+def test_all_but_the_last_are_counted_and_priced() -> None:
+    finding = found(accumulation_syncs, analysis_with(reductions(4.0, 4.0, 4.0)))
+    assert {3, 6} <= set(values(finding, "count"))
+    assert finding.saving_ns[0] == pytest.approx(0.7 * 8 * MS, abs=2)
+
+
+def test_hidden_reductions_save_no_time_and_state_their_volume() -> None:
+    run = hidden_reductions(4.0)
+    finding = found(accumulation_syncs, run)
+    assert finding.saving_ns == (0, 0)
+    assert run.volume is not None
+    assert {48_000_000, run.volume.expected_bytes} <= set(values(finding, "bytes"))
