@@ -16,7 +16,7 @@ from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun, RunRequest
 
 SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
-_MAX_PAUSES, _WHILE_READING_S = 600, 0.01
+_MAX_PAUSES, _QUIET_PAUSES, _PAUSE_S, _WHILE_READING_S = 2000, 4, 0.002, 0.01
 Act = Callable[[ZprofApp, Pilot[int]], Awaitable[None]]
 
 
@@ -46,16 +46,17 @@ async def settle(app: ZprofApp, pilot: Pilot[int]) -> None:
 
     Messages are waited for, and not an idle processor as ``pilot.pause()`` does: that takes 20 ms each time.
     """
+    quiet = 0
     for _ in range(_MAX_PAUSES):
-        await pilot.pause(0)
+        await pilot.pause(_PAUSE_S)
         screen = app.screen
         if getattr(screen, "is_reading", False):
-            await app.workers.wait_for_complete()
             await pilot.pause(_WHILE_READING_S)
+            quiet = 0
         elif app.loaded is None or isinstance(screen, Popup) or getattr(screen, "filled", True) is not None:
+            quiet += 1  # a popup asks for its layout, and a screen for its data, some messages later
+        if quiet == _QUIET_PAUSES:
             break
-    for _ in range(3):  # what is asked for after a refresh
-        await pilot.pause(0)
 
 
 async def press(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:

@@ -59,7 +59,7 @@ def test_what_is_bound_is_documented_and_what_is_documented_is_bound(loaded: Loa
             await show_screen(app, pilot, name)
             for part in list(tui_keys.list_focusable(app)):
                 app.screen.set_focus(part)
-                await pilot.pause()
+                await pilot.pause(0)
                 own = [where for where, screen in SCREEN_OF.items() if screen == name]
                 wheres = [Where.EVERYWHERE, *([Where.TABLE] if isinstance(part, FactTable) else []), *own]
                 known, bound = tui_keys.list_documented(wheres), list_bound(app)
@@ -80,7 +80,7 @@ def test_popups_have_the_keys_of_the_app_and_a_typed_line_takes_letters_as_text(
             await press(app, pilot, opener)
             for part in list(tui_keys.list_focusable(app)):
                 app.screen.set_focus(part)
-                await pilot.pause()
+                await pilot.pause(0)
                 keys, moves = list_bound(app), MOVES | (EDITS if isinstance(part, Input) else set())
                 assert {key for key, action in keys.items() if action not in known.get(key, ())} <= moves
                 assert keys["escape"] == "close"
@@ -148,6 +148,7 @@ async def changes_terminal(app: ZprofApp, pilot: Pilot[int], key: str, others: l
     return False
 
 
+@pytest.mark.slow
 def test_each_key_of_tables_and_screens_changes_what_is_drawn(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for where, name in ({Where.TABLE: "overview"} | SCREEN_OF).items():
@@ -158,7 +159,7 @@ def test_each_key_of_tables_and_screens_changes_what_is_drawn(loaded: LoadedRun)
                 await show_screen(app, pilot, name)
                 for part in list(tui_keys.list_focusable(app)):
                     app.screen.set_focus(part)
-                    await pilot.pause()
+                    await pilot.pause(0)
                     if list_bound(app).get(one) == plain_action(key.action):
                         break
                 assert await changes_terminal(app, pilot, one, others), key

