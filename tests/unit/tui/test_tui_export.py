@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
-from tests.support.tui_app import app_on, play, press
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
-from zprof.tui.app import ZprofApp
 from zprof.tui.export import (
-    describe_copy,
     export_perfetto,
     export_report,
     find_free_name,
@@ -33,20 +29,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 def read_ranks(path: Path) -> set[int]:
     return {event["pid"] for event in read_events(path) if event["name"] == "process_name"}
-
-
-def test_a_copy_goes_to_the_terminal_by_osc_52_and_tmux_needs_an_option(loaded: LoadedRun) -> None:
-    assert "set-clipboard" in describe_copy({"TMUX": "/tmp/tmux-0/default"})
-    assert "set-clipboard" not in describe_copy({})
-    written: list[str] = []
-
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        app._driver.write = written.append
-        await press(app, pilot, "Y")
-        assert json.loads(app.clipboard)
-        assert any(text.startswith("\x1b]52;c;") for text in written)
-
-    play(app_on(loaded), act)
 
 
 def test_suggested_names_are_free() -> None:

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from tests.support import tui_keys
-from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, finish_workers, play, press, screen_text
+from tests.support.tui_app import LARGE, app_on, finish_workers, play, press
 from tests.support.tui_docs import PAGE, with_keys
 from tests.support.tui_keys import (
     MOVES,
@@ -134,39 +134,6 @@ def test_each_key_that_works_everywhere_does_what_it_says(
     play(app_on(loaded), act)
 
 
-async def changes_terminal(app: ZprofApp, pilot: Pilot[int], key: str, others: list[str]) -> bool:
-    """Return if the key changes what is drawn, at once or after one of the others of its place."""
-    for first in ("", *others):
-        await press(app, pilot, *([first] if first else []))
-        await close_popups(app, pilot)
-        before = tui_keys.styled_cells(app)
-        await press(app, pilot, key)
-        changed = tui_keys.styled_cells(app) != before
-        await close_popups(app, pilot)
-        if changed:
-            return True
-    return False
-
-
-@pytest.mark.slow
-def test_each_key_of_tables_and_screens_changes_what_is_drawn(loaded: LoadedRun) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        for where, name in ({Where.TABLE: "overview"} | SCREEN_OF).items():
-            # the map of the ranks folds if there are more of them; esc clears a search
-            mine = [key for key in keys_of(where) if key.action not in ("fold", "all_rows")]
-            others = [*(one for key in mine for one in key.keys.split(",")), "right", "down"]
-            for key, one in [(each, one) for each in mine for one in each.keys.split(",")]:
-                await show_screen(app, pilot, name)
-                for part in list(tui_keys.list_focusable(app)):
-                    app.screen.set_focus(part)
-                    await pilot.pause(0)
-                    if list_bound(app).get(one) == plain_action(key.action):
-                        break
-                assert await changes_terminal(app, pilot, one, others), key
-
-    play(app_on(loaded), act)
-
-
 @pytest.mark.parametrize("keys", [["q"], ["question_mark", "q"], ["r", "tab", "q"], ["e", "ctrl+c"]])
 def test_leaving_from_a_screen_a_popup_and_a_typed_line(loaded: LoadedRun, keys: list[str]) -> None:
     app = app_on(loaded)
@@ -195,20 +162,3 @@ def test_popups_stack_and_close_and_keys_of_the_screen_in_front_are_listed_first
             assert all(key.says in listed for key in KEYS)
 
     play(app_on(loaded), act)
-
-
-@pytest.mark.parametrize("size", [SMALL, MIDDLE])
-def test_the_footer_has_all_its_keys_but_f1_in_a_narrow_terminal(
-    loaded: LoadedRun, size: tuple[int, int]
-) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        for name in SCREENS:
-            await show_screen(app, pilot, name)
-            footer = screen_text(app).splitlines()[-1]
-            for binding in (one.binding for one in app.screen.active_bindings.values()):
-                if binding.show:
-                    is_hidden = size == SMALL and plain_action(binding.action) == "help"
-                    assert (f"{binding.key_display} {binding.description}" in footer) != is_hidden, binding
-            assert footer.endswith("q quit"), name
-
-    play(app_on(loaded), act, size)

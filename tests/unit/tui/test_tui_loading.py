@@ -1,6 +1,9 @@
 """The first picture comes from the manifest; what is measured comes later, and of several only the last."""
 
 import gc
+import json
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,25 @@ from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import Loader
 from zprof.tui.session import LoadedRun, Progress, RunRequest
+
+HEAVY = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "torch",
+    "zprof.analysis.analysis",
+    "zprof.rules.diagnose",
+    "zprof.planner",
+)
+_PREVIEW = f"""
+import json, sys
+from pathlib import Path
+import zprof.tui.app
+from zprof.run.reader import load
+from zprof.tui.session import RunRequest, preview_run
+look = preview_run(RunRequest(path=Path(sys.argv[1]), opener=load))
+print(json.dumps([look.facts.name, [name for name in {HEAVY!r} if name in sys.modules]]))
+"""
 
 
 class Gate:
@@ -137,3 +159,9 @@ def test_a_baseline_that_fails_changes_nothing_and_a_later_success_clears_its_me
         assert app.selected == before[0]
 
     play(app_with(load_some, loaded.run.path, loaded), act)
+
+
+def test_the_preview_of_a_run_imports_nothing_that_reads_tables(slow_run: Path) -> None:
+    command = [sys.executable, "-c", _PREVIEW, str(slow_run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [slow_run.name, []]

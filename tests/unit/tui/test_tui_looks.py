@@ -14,10 +14,6 @@ from zprof.model.errors import BadInput
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.session import LoadedRun
 from zprof.tui.theme import (
-    HEAT_GLYPHS,
-    MARKS,
-    TENANTS,
-    TIMES,
     AsciiOnly,
     resolve_theme,
     to_ascii,
@@ -25,8 +21,6 @@ from zprof.tui.theme import (
 )
 
 POPUPS = ("question_mark", "g", "e", "r", "ctrl+p")
-#: Told apart by every sight: https://jfly.uni-koeln.de/color/
-OKABE_ITO = {"#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"}
 
 
 async def visit_all(app: ZprofApp, pilot: Pilot[int], check: Callable[[str], None]) -> None:
@@ -97,17 +91,6 @@ def test_ascii_keeps_the_columns() -> None:
     assert to_ascii("╭─é表e\u0301│…✓") == "+-???e|.+"
     (line,) = AsciiOnly().apply([Segment("▲ µs", Style(bold=True))], Color.parse("black"))
     assert (line.text, line.style) == ("^ us", Style(bold=True))
-
-
-def test_glyphs_letters_and_tenants_are_told_apart() -> None:
-    for paints in (TENANTS, TIMES):
-        letters = [paint.letter for paint in paints.values()]
-        assert len(set(letters)) == len({paint.glyph for paint in paints.values()}) == len(paints)
-        assert "".join(letters).isascii()
-    assert all(paint.letter.isascii() for paint in MARKS.values())
-    assert len(set(HEAT_GLYPHS)) == len(HEAT_GLYPHS)
-    six = list(TENANTS.values())[:6]
-    assert {paint.dark for paint in six} == {paint.light for paint in six} == OKABE_ITO
 
 
 def test_themes_are_resolved_by_name_and_no_color_by_any_value() -> None:

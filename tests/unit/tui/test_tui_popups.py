@@ -3,15 +3,14 @@
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from tests.support.tui_app import LARGE, SMALL, app_on, play, press, screen_text, settle
-from tests.support.tui_keys import close_popups
+from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.tui.app import ZprofApp
-from zprof.tui.number_popup import NumberPopup
-from zprof.tui.popups import PickPopup, TextPopup
+from zprof.tui.figures import Unit, figure
+from zprof.tui.number_popup import NumberPopup, build_rows_table, find_rows
+from zprof.tui.popups import PickPopup
 from zprof.tui.screens.page_screen import format_status
 from zprof.tui.session import LoadedRun, RunPreview
 from zprof.tui.widgets.fact_table import PagedTable
@@ -35,6 +34,16 @@ def test_no_column_of_the_rows_is_shown_in_part_wherever_the_cursor_is(alone: Lo
     play(app_on(alone), act)
 
 
+def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
+    rows = find_rows(figure(loaded.tree, Unit.NS, "time.per_rank[0].exposed_transfer_ns"), loaded)
+    table = build_rows_table(rows, "exposed_transfer_ns")
+    assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
+    assert len(table.columns) == len(rows.columns)
+    shown = [line.cells[2].value for line in table.lines]
+    assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
+    assert len(shown) < len(rows)
+
+
 def test_a_list_begins_at_what_is_picked_and_finds_any_of_very_many(alone: LoadedRun) -> None:
     choices = [(str(rank), f"rank {rank}") for rank in range(1024)]
 
@@ -54,24 +63,6 @@ def test_a_list_begins_at_what_is_picked_and_finds_any_of_very_many(alone: Loade
         assert listed.option_count == 1
 
     play(app_on(alone), act)
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_a_page_of_text_is_laid_out_for_its_frame(alone: LoadedRun, size: tuple[int, int]) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        for height, count in ((3, 3), (99, None)):
-            lay = lambda columns, height=height: "\n".join(["¤" * columns] * height)  # noqa: E731
-            app.push_screen(TextPopup("t", lay))
-            await settle(app, pilot)
-            lines = [line for line in screen_text(app).split("\n") if "¤" * 20 in line]
-            assert len({line.count("¤") for line in lines}) == 1, "the scroll bar has its own column"
-            assert count is None or len(lines) == count
-            assert count is None or all("¤ │" in line and "│ ¤" in line for line in lines)
-            await close_popups(app, pilot)
-
-    play(app_on(alone), act, size)
-    assert TextPopup("t", "all of it").copies == "all of it"
-    assert TextPopup("t", lambda columns: "all", copies="a fix").copies == "a fix"
 
 
 def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -> None:

@@ -61,12 +61,6 @@ def test_a_column_is_as_high_as_its_bytes(sizes: list[int], rows: int, more: int
     assert all(dict(named)[name] > 0 for name in filled)
 
 
-def test_a_cell_is_of_the_tenant_with_most_of_it() -> None:
-    assert stack_cells([("a", 30), ("b", 10), ("c", 60)], 100, 10) == ["a"] * 3 + ["b"] + ["c"] * 6
-    assert stack_cells([("a", 30), ("b", 10), ("c", 60)], 100, 2) == ["a", "c"]
-    assert stack_cells([("a", 1)], 100, 3) == ["a", "", ""]
-
-
 def test_a_curve_has_the_peak_of_its_rank_or_that_of_the_largest(alone: LoadedRun) -> None:
     curve = find_curve(alone, 1)
     assert (curve.timeline.rank, curve.instead_of) == (1, None)

@@ -12,9 +12,8 @@ from zprof.tui.presenters.communication import build_collectives_table, find_spl
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import MAX_LINES, MAX_ROWS, LazyLines, Line, Opens, Table, select_columns
+from zprof.tui.tables import MAX_LINES, LazyLines, Line, Opens, Table
 
-KINDS, GROUPS = 8, 64
 PARTS = (build_sizes_table, build_units_table, build_fits_table)
 
 
@@ -36,18 +35,6 @@ def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
 def with_first_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:
     first, *others = loaded.report.time.collectives
     return with_time(loaded, collectives=(replace(first, **changes), *others))
-
-
-@pytest.fixture(scope="module")
-def many_groups(loaded: LoadedRun) -> LoadedRun:
-    """Each of 8 kinds in each of 64 groups of 16 ranks."""
-    first = loaded.report.time.collectives[0]
-    entries = tuple(
-        replace(first, kind=f"kind_{kind}", group=",".join(str(group + GROUPS * r) for r in range(16)))
-        for kind in range(KINDS)
-        for group in range(GROUPS)
-    )
-    return with_time(loaded, collectives=entries)
 
 
 def check_texts(loaded: LoadedRun) -> dict[str, tuple[str, ...]]:
@@ -91,20 +78,6 @@ def test_bytes_that_a_trace_does_not_have_are_unknown_but_those_of_a_barrier_are
         table = build_collectives_table(found)
         assert text(table, table.lines[0], "bytes") == shown
         assert kind not in {line.cells[0].text for line in build_sizes_table(found).lines}
-
-
-def test_many_groups_have_a_column_and_fit_in_80_columns(loaded: LoadedRun, many_groups: LoadedRun) -> None:
-    assert "group" not in {column.title for column in build_collectives_table(loaded).columns}
-    table = build_collectives_table(many_groups)
-    assert len(table.lines) == KINDS * GROUPS > MAX_ROWS
-    assert len({(line.cells[0].text, line.cells[1].text) for line in table.lines}) == KINDS * GROUPS
-    places = select_columns(table, 80)
-    assert "group" in [table.columns[place].title for place in places]
-    widths = [
-        max(len(table.columns[at].title), *(len(line.cells[at].text) for line in table.lines)) + 2
-        for at in places
-    ]
-    assert sum(widths) <= 78
 
 
 def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -> None:

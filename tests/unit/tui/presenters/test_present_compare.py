@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from zprof.model.gaps import Gap
 from zprof.model.json_format import to_json
 from zprof.model.side_by_side import Setting
 from zprof.rules.diagnose import diagnose_side_by_side
@@ -18,7 +17,6 @@ from zprof.tui.presenters.compare import (
     build_compare_table,
     build_settings_table,
     describe_row,
-    explain_no_tokens,
 )
 from zprof.tui.presenters.compare_rows import CompareFigure
 from zprof.tui.session import LoadedRun
@@ -85,27 +83,6 @@ def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) ->
             assert change.text == format_change(row["a"], row["b"])
 
 
-def test_verdicts_of_the_fixture(loaded: LoadedRun) -> None:
-    table = build_compare_table(loaded, ALL)
-    expected = {
-        "step time": "worse",
-        "compute": "noise",
-        "peak memory": "better",
-        "communication buffers": "worse",
-        "tokens a step": "same",
-        "volume expected": "exact",
-        "volume seen": "worse",
-        "hidden share": "worse",
-        "wait of the first": "judged",
-        **{f"{kind} bytes": "differs" for kind in ("all_reduce", "all_gather", "reduce_scatter")},
-    }
-    assert read_verdicts(table).items() >= expected.items()
-    intervals = {one.cells[METRIC].text: one.cells[INTERVAL].text for one in table.lines}
-    assert intervals["step time"] == "+53..+69 %"
-    assert intervals["compute"] == intervals["idle"] == "± 16.1 ms"
-    assert intervals["volume ratio"] == ""
-
-
 def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun) -> None:
     shares = []
     for steps in (loaded.before.steps, loaded.analysis.steps):
@@ -158,17 +135,6 @@ def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -
         assert verdict == of_step["step time" if name == "rank time" else name], "the same work in a step"
     assert {"peak memory"} <= set(verdicts)
     assert not {"step time", "all_gather exposed", "rank 0 compute"} & set(verdicts)
-
-
-def test_why_there_is_no_time_per_token(loaded: LoadedRun, alone: LoadedRun) -> None:
-    report = loaded.report
-    gap = Gap(what="time at equal work", reason="tokens of zero3 are not known", remedy="--tokens-per-step")
-    unknown = replace(report, comparison=replace(report.comparison, equal_work=None), gaps=(gap,))
-    partial = replace(report, run=replace(report.run, ranks_loaded=(0,)))
-    assert explain_no_tokens(loaded) == ""
-    assert explain_no_tokens(alone)
-    assert explain_no_tokens(replace(loaded, report=partial))
-    assert gap.remedy in explain_no_tokens(replace(loaded, report=unknown))
 
 
 def test_settings_that_differ_come_first_and_names_are_escaped(loaded: LoadedRun, compared: Any) -> None:

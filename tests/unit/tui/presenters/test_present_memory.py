@@ -12,8 +12,6 @@ from zprof.model.gaps import RANK_CUT_SHORT, Gap
 from zprof.model.memory import Allocation, FormulaCheck, Memory
 from zprof.model.tenants import Tenant
 from zprof.tui.figures import Figure
-from zprof.tui.metric_help.metric import parse_indices
-from zprof.tui.metric_help.registry import find_help
 from zprof.tui.opening import describe_allocation, describe_formula_check
 from zprof.tui.presenters.memory import (
     MAX_BARS,
@@ -31,12 +29,10 @@ from zprof.tui.presenters.memory_tables import (
     build_top_table,
     find_telling_frame,
 )
-from zprof.tui.presenters.memory_timeline import build_point_table, find_curve
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Mark, Opens, Table, select_columns
 
 MAKERS = (build_top_table, build_formula_table, build_phases_table, build_modules_table, build_device_table)
-STEERING = set("\x1b\x07\r\u202e\u200d\u2028")
 
 
 def stacks(loaded: LoadedRun, memory: Memory, rank: int = 0) -> Stacks:
@@ -54,14 +50,6 @@ def notes(drawn: Stacks) -> str:
 
 def texts(table: Table | None) -> list[list[str]]:
     return [[cell.text for cell in line.cells] for line in table.lines]
-
-
-def all_figures(loaded: LoadedRun, rank: int) -> list[Figure]:
-    figures = [number for make in MAKERS if (table := make(loaded, rank)) for number in table.figures()]
-    drawn, curve = build_stacks(loaded, Selection(rank=rank)), find_curve(loaded, rank)
-    cells = [cell for note in (drawn.total, *drawn.notes) for cell in note]
-    figures += [drawn.whole, *drawn.legend.figures(), *(entry.peak for entry in drawn.bars)]
-    return [*figures, *build_point_table(curve, 1).figures(), *(c for c in cells if isinstance(c, Figure))]
 
 
 def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
@@ -131,21 +119,6 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
     assert "it was killed" in explain_missing_rank(replace(report, gaps=(*gaps, own)), 0)
 
 
-def test_every_number_has_help_and_its_rows_are_of_its_rank(alone: LoadedRun) -> None:
-    full = with_memory(alone, on_a_device())
-    figures = all_figures(full, 1)
-    assert len(figures) > 100
-    for number in figures:
-        assert number.leaves
-        assert all(find_help(leaf) for leaf in number.leaves), number.leaves
-        found = find_help(number.leaves[0])
-        if found is not None and found.rows is not None:
-            assert len(found.rows(full.analysis, parse_indices(number.leaves[0]))) <= 20
-    kinds = find_help("memory.per_rank[1].tenants.activations")
-    (row,) = kinds.rows(full.analysis, (1,)).to_dict("records")
-    assert (row["sub"], row["bytes"]) == ("saved", 24 * MIB)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
     for loaded in (alone, with_memory(alone, on_a_device())):
@@ -198,18 +171,3 @@ def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None
     for width in (76, 160):
         shown = {table.columns[place].title for place in select_columns(table, width)}
         assert {"law", "measured", "padding", "counters", "unexplained"} <= shown, "all terms of the sum"
-
-
-def test_phases_modules_and_terms_of_the_device(alone: LoadedRun) -> None:
-    memory = full_memory()
-    rows = texts(build_phases_table(with_memory(alone, memory), 1))
-    assert [row[0] for row in rows] == ["forward", "backward", "optimizer", "before step 1", "host memory"]
-    assert rows[-1][2] == "5.0 MiB"
-    turned = with_memory(alone, replace(memory, modules=memory.modules[::-1]))
-    assert [row[0] for row in texts(build_modules_table(turned, 1))] == ["(the whole model)", "blocks.3.mlp"]
-    table = build_device_table(with_memory(alone, on_a_device()), 1)
-    found = {line.key: line.cells[1].value for line in table.lines}
-    inside = ("live", "rounding", "awaiting_free", "split", "free_segments", "private_pools")
-    assert sum(found[f"{name}_bytes"] or 0 for name in inside) == found["reserved_bytes"]
-    assert "other_processes_bytes" not in found, "unknown terms are left out"
-    assert build_device_table(alone, 0) is None

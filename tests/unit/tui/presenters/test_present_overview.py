@@ -18,7 +18,6 @@ from zprof.tui.presenters.overview import (
     layout_bars,
     select_terms,
 )
-from zprof.tui.screens.overview import shorten_warning
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import BarCell, Table
 
@@ -100,14 +99,6 @@ def test_every_number_of_any_report_is_known_and_has_help(name: str) -> None:
     assert bool(tables[0].lines) == bool(at.report.time.per_rank)
 
 
-def test_what_is_left_over_has_its_numbers(loaded: LoadedRun) -> None:
-    assert rows(build_rest_table(loaded))["peak memory"][:3] == ["9.9 MiB", "was", "13.7 MiB"]
-    rest = rows(build_rest_table(shown(REPORTS["against_baseline"]())))
-    assert rest["unclaimed"][0] == "33.0 ms"
-    assert "rank 1" in rest["unclaimed"][3]
-    assert "headroom" not in rest
-
-
 def test_headroom_is_that_of_the_fullest_device() -> None:
     report = REPORTS["memory_only"]()
     devices = tuple(
@@ -133,16 +124,3 @@ def test_a_modelled_link_is_warned_of_before_what_may_be_cut(loaded: LoadedRun) 
         assert format_warning_cell(report).text.startswith("! ")
     facts: RunFacts = replace(alone().run, modelled=())
     assert format_warning_cell(replace(alone(), run=facts)).text == ""
-
-
-@pytest.mark.parametrize("width", [60, 87, 101, 140])
-def test_a_warning_is_cut_between_its_facts(width: int) -> None:
-    warning = (
-        "! MODELLED, not measured: link of 50.0 MB/s, latency 50.0 µs; compute of 12.0 ms forward and 24.0 ms"
-    )
-    cut = shorten_warning(warning, width)
-    assert len(cut) <= width
-    if len(warning) <= width:
-        assert cut == warning
-    else:
-        assert warning[len(cut.removesuffix(" … (?)"))] in ",; "

@@ -96,12 +96,6 @@ def test_the_headline_has_what_is_saved_or_lost_and_its_range(
     assert re.findall(rf"{verbs}|\d+\.\d", headline) == words.split()
 
 
-def test_the_run_as_it_is_has_the_error_of_its_model() -> None:
-    asked = replace(foretell((300, 300), (0, 0)), words="")
-    assert re.findall(r"-?\d+\.\d", read_headline(asked)) == ["270.0", "300.0", "-10.0"]
-    assert not re.findall(r"\d+\.\d", read_headline(replace(foretell(None, None), words="")))
-
-
 @pytest.mark.parametrize(
     ("answer", "has"),
     [

@@ -10,8 +10,6 @@ from textual.pilot import Pilot
 
 from tests.support.outlooks import NO_MEMORY, NO_TIME, foreseen
 from tests.support.tui_app import (
-    MIDDLE,
-    SMALL,
     app_on,
     finish_workers,
     messages,
@@ -29,7 +27,6 @@ from zprof.model.whatif import Change, Outlook
 from zprof.tui.app import ZprofApp
 from zprof.tui.screens.plan import PlanScreen
 from zprof.tui.session import LoadedRun
-from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.knob_list import KnobList
 
 
@@ -183,28 +180,3 @@ def test_a_predicted_number_opens_and_is_written_with_the_report_of_this_screen(
         assert json.loads(Path("b.json").read_text())["outlook"] == alone.tree["outlook"]
 
     play(app_on(alone), act)
-
-
-@pytest.mark.parametrize(
-    ("size", "tables"), [(SMALL, 2), ((100, 24), 2), (MIDDLE, 3)], ids=["small", "wide", "middle"]
-)
-def test_no_number_is_cut_and_a_small_terminal_shows_one_table_below_the_step(
-    loaded: LoadedRun, size: tuple[int, int], tables: int
-) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "7", "left")
-        seen = set()
-        for _ in range(2):
-            shown = [table for table in app.screen.query(FactTable) if table.display]
-            assert len(shown) == tables
-            for table in shown:
-                assert table.virtual_size.width <= table.size.width, table.id
-                assert table.size.height > 2, table.id
-                seen.add(table.id)
-            await press(app, pilot, "m")
-        assert seen == {"step", "peak", "fit"}
-        await pilot.resize_terminal(80, 14)
-        await press(app, pilot, "shift+tab", "7", *["down"] * 9)
-        assert "micro-batches" in screen_text(app) or not isinstance(app.focused, KnobList)
-
-    play(app_on(loaded), act, size)

@@ -6,10 +6,9 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.many_steps import with_ranks
-from tests.support.tui_app import LARGE, SMALL, app_on, play, press, screen_text, settle
+from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.heat_map import HeatMap
 
 
@@ -93,25 +92,6 @@ def test_shared_rows_show_the_worst_and_f_gives_each_rank_its_own(many: LoadedRu
         assert app.screen.name_of == "timeline"
 
     play(app, act)
-
-
-@pytest.mark.parametrize(("size", "count"), [(SMALL, 7), (LARGE, 20)], ids=str)
-def test_half_of_the_body_is_the_table_and_it_is_searched_and_sorted(
-    many: LoadedRun, size: tuple[int, int], count: int
-) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        async def first(*keys: str) -> str:
-            await press(app, pilot, *keys)
-            found = app.screen.query_one(FactTable).focused_line()
-            return found[0].key
-
-        assert await first("5") == "41"
-        assert len(rows(app)) == count
-        assert await first("tab", "slash", *"r17", "enter") == "17"
-        assert await first("escape", "s") == "9", "by letters, the last one first"
-        assert await first("S") == "0"
-
-    play(app_on(many), act, size)
 
 
 def test_the_cursor_follows_the_step_of_all_screens_and_a_rank_of_the_table(alone: LoadedRun) -> None:

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory
-from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settle, text_after
+from tests.support.tui_app import LARGE, SMALL, app_on, play, press, screen_text, settle, text_after
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.tui.app import ZprofApp
@@ -115,21 +115,3 @@ def test_memory_that_is_missing_says_why_and_without_a_timeline_the_rest_is_ther
     assert NO_MEMORY.reason in text
     assert NO_MEMORY.remedy in text
     assert "parameters" in text_after(app_on(with_memory(alone, replace(full_memory(), timelines=()))), "2")
-
-
-def test_the_split_line_follows_the_focused_collective(loaded: LoadedRun) -> None:
-    kinds = [entry.kind for entry in loaded.report.time.collectives]
-
-    def split_line(text: str) -> str:
-        return next((row for row in text.splitlines() if "exposed:" in row and "collective" not in row), "")
-
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        assert split_line(await press(app, pilot, "3")).startswith(f" {kinds[0]} ")
-        assert split_line(await press(app, pilot, "down")).startswith(f" {kinds[1]} ")
-        assert not split_line(await press(app, pilot, "slash", *"zzz", "enter")).startswith(" all_gather")
-        assert split_line(await press(app, pilot, "slash", *"gather", "enter")).startswith(" all_gather ")
-        await press(app, pilot, "enter", "s", "S", "slash", *"blocks.3", "enter")
-        text = screen_text(app)
-        assert ("blocks.3" in text, "blocks.0" in text) == (True, False)
-
-    play(app_on(loaded), act, MIDDLE)

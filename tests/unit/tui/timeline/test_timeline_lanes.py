@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.analysis.intervals import intervals
 from zprof.tui.timeline.lane import (
     IDLE,
     Items,
@@ -19,10 +18,8 @@ from zprof.tui.timeline.lane import (
     build_items,
     compute_columns,
 )
-from zprof.tui.timeline.make_lanes import ExposedTime, make_work_lane
 
 LENGTH = 60
-EXPOSED = ExposedTime(waiting=intervals([40], [45]), moving=intervals([45], [60]))
 spans = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(sorted), max_size=12)
 edges = st.lists(st.integers(-5, LENGTH + 5), min_size=2, max_size=9, unique=True).map(sorted)
 events = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from(list(Kind))), max_size=14)
@@ -86,55 +83,3 @@ def test_the_chosen_event_is_of_the_role_and_holds_most(
         most = [row for row, held in computing.items() if held == max(computing.values())]
         assert row in most
         assert found[row][1] == min(found[one][1] for one in most), "the innermost"
-
-
-def test_a_role_without_an_event_is_told_by_the_one_around_it() -> None:
-    items = make_items(
-        [(0, 100, Kind.RANGE), (10, 20, Kind.HOST), (12, 5, Kind.COMPUTE), (40, 5, Kind.COMPUTE)]
-    )
-    inner = next(place for place in range(4) if items.row[place] == 2)
-    assert [int(items.row[place]) for place in items.around(inner)] == [1, 0]
-    assert items.row[items.chosen(20, 21, Role.COMPUTE)] == 1
-    assert items.row[items.chosen(50, 51, None)] == 0
-    assert items.chosen(200, 201, None) is None
-
-
-@pytest.mark.parametrize(
-    ("events", "is_main", "held"),
-    [
-        (
-            [(0, 80, Kind.COMPUTE), (35, 65, Kind.WAIT), (70, 75, Kind.COPY)],
-            True,
-            {Role.COMPUTE: 45, Role.WAIT: 5, Role.TRANSFER: 15, Role.MEMCPY: 5, Role.HOST: 10},
-        ),
-        (
-            [(0, 30, Kind.HOST), (10, 20, Kind.COMPUTE)],
-            True,
-            {Role.COMPUTE: 10, Role.HOST: 20, Role.WAIT: 5, Role.TRANSFER: 15},
-        ),
-        (
-            [(30, 70, Kind.COLLECTIVE), (70, 80, Kind.HOST)],
-            False,
-            {Role.WAIT: 5, Role.TRANSFER: 15, Role.HIDDEN: 20, Role.HOST: 10},
-        ),
-        ([(0, 90, Kind.RANGE)], True, {}),
-    ],
-    ids=["operators in a wait", "wrappers", "communication thread", "annotations alone"],
-)
-def test_each_instant_of_a_thread_has_one_role(
-    events: list[tuple[int, int, Kind]], is_main: bool, held: dict[Role, int]
-) -> None:
-    start, end, kind = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
-    made = make_work_lane(
-        kind=LaneKind.THREAD,
-        number=5,
-        spans=np.column_stack((start, end)),
-        row=np.arange(len(events)),
-        kinds=kind.astype(np.int8),
-        exposed=EXPOSED,
-        is_main=is_main,
-        on_device=held == {},
-        length_ns=100,
-    )
-    lengths = {role: cover.length_ns for role, cover in made.covers.items()} if made else {}
-    assert {role: length for role, length in lengths.items() if length} == held

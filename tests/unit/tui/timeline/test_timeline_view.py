@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.model.formatting import display_width
-from zprof.tui.timeline.lane import Kind, Lane, LaneKind, Role, build_cover, build_items, compute_columns
+from zprof.tui.timeline.lane import Kind, Lane, LaneKind, build_items
 from zprof.tui.timeline.view import MIN_SPAN_NS, View, make_first_view
 from zprof.tui.widgets.lane_paint import (
     find_ticks,
     format_ruler,
-    pick_glyphs,
     write_names,
 )
 
@@ -64,6 +63,17 @@ def test_view_and_cursor_never_leave_the_step(steps: list[tuple[str, float]]) ->
             assert view.begin_ns <= view.cursor_ns < view.end_ns
 
 
+def test_the_cursor_stays_in_its_column_when_it_zooms() -> None:
+    view = make_first_view(LENGTH).at(200_000_000)
+    column = view.column(WIDTH)
+    for _ in range(6):
+        view = view.zoomed(0.5)
+        assert abs(view.column(WIDTH) - column) <= 1
+    for _ in range(8):
+        view = view.zoomed(2)
+    assert view.is_whole
+
+
 def test_the_cursor_moves_a_column_at_a_time_and_the_view_goes_along() -> None:
     view = make_first_view(LENGTH).at(LENGTH // 2).zoomed(0.25)
     column, begin = view.column(WIDTH), view.begin_ns
@@ -91,20 +101,6 @@ def test_a_gap_is_seen_large_enough_and_another_step_at_the_same_place() -> None
     other = view.of(LENGTH + 9)
     assert (other.begin_ns, other.span_ns) == (view.begin_ns, view.span_ns)
     assert whole.of(2 * LENGTH).is_whole
-
-
-@pytest.mark.parametrize(("idle", "ascii_only", "drawn"), [("·", False, "█·▄━"), (".", True, "#.#=")])
-def test_a_lane_is_drawn_by_its_roles(idle: str, ascii_only: bool, drawn: str) -> None:
-    covers = {
-        Role.COMPUTE: build_cover(np.array([[0, 10], [20, 25]])),
-        Role.TRANSFER: build_cover(np.array([[30, 40]])),
-    }
-    items = names([]).items
-    lane = Lane(
-        key="s", label="s", title="s", kind=LaneKind.STREAM, covers=covers, items=items, shows_idle=True
-    )
-    columns = compute_columns(lane, make_first_view(40).edges(4))
-    assert "".join(text for text, _ in pick_glyphs(lane, columns, idle, ascii_only=ascii_only)) == drawn
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, on_a_device, timeline_of, with_memory
 from zprof.model.memory import Memory
-from zprof.tui.presenters.memory import Stacks, build_legend_table, build_stacks
+from zprof.tui.presenters.memory import Stacks, build_stacks
 from zprof.tui.presenters.memory_timeline import Curve
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TENANTS, Look
-from zprof.tui.widgets.stacked_bars import NOT_FOUND, Pen, draw_bars, find_item, layout_legend
+from zprof.tui.widgets.stacked_bars import Pen, draw_bars
 from zprof.tui.widgets.trend import draw_trend, gutter_width, pick_points
 
 PLAIN = Pen(look=Look.DARK, ascii_only=False, focused=False)
@@ -68,19 +67,6 @@ def test_in_ascii_parts_have_letters_and_without_colours_the_same_is_drawn(alone
         == bars(drawn, replace(PLAIN, look=Look.MONO))
         == bars(drawn, replace(PLAIN, look=Look.LIGHT))
     )
-
-
-@pytest.mark.parametrize(("width", "rows"), [(40, 7), (80, 3), (120, 2), (200, 1)])
-def test_the_legend_fits_and_its_items_are_found_by_a_click(alone: LoadedRun, width: int, rows: int) -> None:
-    placed = layout_legend(build_legend_table(alone, alone.report.memory.per_rank[0], 0).lines, width)
-    assert len(placed) <= rows
-    assert [place for row in placed for place, _, _ in row] == list(range(7))
-    assert max(column + len(text) + 2 for row in placed for _, text, column in row) <= width
-    place, _, column = placed[-1][-1]
-    assert find_item(placed, len(placed) - 1, column + 1) == place
-    assert find_item(placed, len(placed), 0) == NOT_FOUND
-    for memory in (full_memory(), on_a_device(), of_ranks(64)):
-        assert width < 60 or max(map(len, bars(stacks(alone, memory), width=width))) <= width
 
 
 @settings(max_examples=40)
