@@ -34,7 +34,9 @@ def terminal(request: pytest.FixtureRequest) -> Iterator[Recorded]:
     started.close()
 
 
-@pytest.mark.parametrize("terminal", [([RUN, "--baseline", str(DATA / "ddp")], {})], indirect=True, ids=["run"])
+@pytest.mark.parametrize(
+    "terminal", [([RUN, "--baseline", str(DATA / "ddp")], {})], indirect=True, ids=["run"]
+)
 def test_screens_and_help_open_by_keys_and_the_terminal_is_restored(terminal: Recorded) -> None:
     terminal.wait_for("SLOWER")
     terminal.press("\x1bOP")  # F1

@@ -6,7 +6,17 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory
-from tests.support.tui_app import LARGE, SMALL, app_on, play, press, screen_text, settle, text_after
+from tests.support.tui_app import (
+    LARGE,
+    SMALL,
+    app_on,
+    play,
+    press,
+    screen_text,
+    settle,
+    text_after,
+    wait_until,
+)
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.tui.app import ZprofApp
@@ -39,11 +49,11 @@ def test_tab_goes_through_all_parts_from_top_to_bottom(loaded: LoadedRun) -> Non
 
 def test_a_finding_scrolls_by_keys_and_y_copies_its_fix(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        first = await press(app, pilot, "enter")
-        assert await press(app, pilot, "space") != first
-        assert await press(app, pilot, "pageup") == first
-        assert await press(app, pilot, "j", "j") != first
-        assert await press(app, pilot, "k", "k") == first
+        await press(app, pilot, "enter")
+        frame = app.screen.query_one("#popup")
+        for keys, is_at_top in (("space", False), ("pageup", True), ("jj", False), ("kk", True)):
+            await press(app, pilot, *([keys] if len(keys) > 2 else keys))
+            await wait_until(pilot, lambda expected=is_at_top: (frame.scroll_y == 0) == expected)
         await press(app, pilot, "y")
         assert app.clipboard == loaded.report.findings[0].fix
 
