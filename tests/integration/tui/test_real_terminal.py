@@ -11,7 +11,7 @@ import pytest
 from tests.support.pty_terminal import PtyTerminal
 
 DATA = Path(__file__).parents[2] / "data" / "tui"
-RUN = str(DATA / "zero3")
+RUN, BASELINE = str(DATA / "zero3"), str(DATA / "ddp")
 ALTERNATE_ON, ALTERNATE_OFF, CURSOR_ON = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
