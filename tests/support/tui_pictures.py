@@ -9,7 +9,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from tests.support.tui_app import app_on, play, settled
+from tests.support.tui_app import app_on, play, press
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import RunRequest, load
@@ -35,9 +35,7 @@ def draw(run: Path, baseline: Path, folder: Path) -> None:
         async def act(
             app: ZprofApp, pilot: Pilot[int], keys: tuple[str, ...] = keys, name: str = name
         ) -> None:
-            for key in keys:
-                await pilot.press(key)
-                await settled(app, pilot)
+            await press(app, pilot, *keys)
             drawn = app.export_screenshot(title=f"zprof tui {run.name}")
             (folder / f"{name}.svg").write_text(_FONTS.sub("", drawn), encoding="utf-8")
 

@@ -1,7 +1,4 @@
-"""Runs that the screens are tested on: a sharded job that does not prefetch, and one without sharding.
-
-Both are recordings of ``zprof train`` (``--plant no_prefetch``; ``--stage 0``), kept in ``tests/data/tui``.
-"""
+"""Recorded runs of the screens' tests, in tests/data/tui: ``--plant no_prefetch`` and ``--stage 0``."""
 
 import gc
 from collections.abc import Iterator
@@ -12,16 +9,15 @@ import pytest
 from zprof.run.reader import load as open_run
 from zprof.tui.session import LoadedRun, RunRequest, load
 
-#: Objects that come to be before Python looks for garbage; its own 700 make a sixth of the time of an app.
-_BEFORE_GARBAGE = 50_000
+#: Python's own threshold of 700 objects makes a sixth of the time of an app.
+_GARBAGE_THRESHOLD = 50_000
 DATA = Path(__file__).parents[2] / "data" / "tui"
 
 
 @pytest.fixture(autouse=True)
-def _garbage_is_looked_for_seldom() -> Iterator[None]:
-    """Screens make many objects that live for long, and the measured runs are looked through each time."""
+def _collect_garbage_seldom() -> Iterator[None]:
     before = gc.get_threshold()
-    gc.set_threshold(_BEFORE_GARBAGE, *before[1:])
+    gc.set_threshold(_GARBAGE_THRESHOLD, *before[1:])
     yield
     gc.set_threshold(*before)
 
@@ -40,7 +36,7 @@ def baseline_run() -> Path:
 
 @pytest.fixture(scope="session")
 def loaded(slow_run: Path, baseline_run: Path) -> LoadedRun:
-    """The slow run beside its baseline, measured once."""
+    """The slow run beside its baseline."""
     return load(RunRequest(path=slow_run, baseline=baseline_run, opener=open_run), lambda doing: None)
 
 

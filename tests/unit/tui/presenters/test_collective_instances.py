@@ -1,0 +1,83 @@
+"""The worst instances of a collective: all of its own, most exposed first, with who came last and why."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from zprof.tui.figures import Figure
+from zprof.tui.presenters.collective_instances import build_instances_table, select_rows
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Table
+
+MS = 1_000_000
+
+
+def column(table: Table, title: str) -> list[str]:
+    place = [each.title for each in table.columns].index(title)
+    return [line.cells[place].text for line in table.lines]
+
+
+def with_rows(loaded: LoadedRun, **changes: object) -> LoadedRun:
+    rows = loaded.analysis.collectives.assign(**changes)
+    return replace(loaded, analysis=replace(loaded.analysis, collectives=rows))
+
+
+def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
+    for entry in loaded.report.time.collectives:
+        rows = select_rows(loaded.analysis, entry)
+        assert set(rows["kind"]) == {entry.kind}
+        steps = sum(rank.steps for rank in loaded.report.time.per_rank)
+        assert len(rows) / steps == entry.count
+        exposed = rows["exposed_wait_ns"].sum() + rows["exposed_transfer_ns"].sum()
+        assert exposed / steps == pytest.approx(entry.exposed_ns, abs=1)
+
+
+def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedRun) -> None:
+    table = build_instances_table(loaded, 0)
+    place = [each.title for each in table.columns].index("exposed")
+    values = [cell.value or 0.0 for line in table.lines if isinstance(cell := line.cells[place], Figure)]
+    assert len(values) == 90
+    assert values == sorted(values, reverse=True)
+    longest = max(step.wall_ns for step in loaded.report.time.steps) / MS
+    assert all(0 <= float(text) <= longest for text in column(table, "at"))
+    assert all(not figure.leaves for figure in table.figures()), "single rows are no leaves of the report"
+
+
+def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
+    rows = pd.concat([loaded.analysis.collectives] * 4, ignore_index=True)
+    table = build_instances_table(replace(loaded, analysis=replace(loaded.analysis, collectives=rows)), 0)
+    assert len(table.lines) == 200
+    assert "360" in table.note
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "shown"),
+    [
+        ({"last_rank": 1}, "last", "1"),
+        ({"last_rank": 1, "origin_rank": 0}, "began on", "0"),
+        ({"last_rank": -1, "matched": True}, "last", "tied"),
+        ({"last_rank": -1, "matched": False, "bound": True}, "last", "unknown"),
+        ({"first_of_window": True, "late_reason": "host"}, "why late", "profiler start"),
+        ({"late_reason": "previous_collective", "last_rank": 1}, "why late", "collective before"),
+        ({"late_reason": "memcpy"}, "why late", "copies"),
+        ({"late_reason": "unknown"}, "why late", ""),
+        ({"launch_start_ns": pd.NA}, "launch delay", "unknown"),
+        ({"bytes": 0}, "bytes", "unknown"),
+        ({"unit": None}, "unit", ""),
+    ],
+)
+def test_who_came_last_and_why_is_told_or_unknown(
+    loaded: LoadedRun, changes: dict[str, object], title: str, shown: str
+) -> None:
+    count = len(loaded.analysis.collectives)
+    plain = {"first_of_window": np.zeros(count, dtype=bool)}
+    full = {
+        name: pd.array([value] * count, dtype="Int64") if value is pd.NA else value
+        for name, value in (plain | changes).items()
+    }
+    table = build_instances_table(with_rows(loaded, **full), 0)
+    assert set(column(table, title)) == {shown}
+    if changes.get("bound"):
+        assert all(text.startswith("≥ ") for text in column(table, "wait"))

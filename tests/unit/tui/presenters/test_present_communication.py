@@ -1,0 +1,146 @@
+"""Tables of communication: what sums, what is a bound, what is unknown, and jobs of many groups."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from zprof.model.gaps import Gap
+from zprof.model.time import ExposedInCollectives, Time
+from zprof.tui.figures import UNKNOWN, Figure
+from zprof.tui.presenters.communication import build_collectives_table, find_split
+from zprof.tui.presenters.communication_checks import build_checks_table
+from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import MAX_LINES, LazyLines, Line, Opens, Table
+
+PARTS = (build_sizes_table, build_units_table, build_fits_table)
+
+
+def text(table: Table, line: Line, title: str) -> str:
+    return line.cells[[column.title for column in table.columns].index(title)].text
+
+
+def value(table: Table, line: Line, title: str) -> float:
+    found = line.cells[[column.title for column in table.columns].index(title)]
+    assert isinstance(found, Figure)
+    return found.value
+
+
+def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
+    time: Time = replace(loaded.report.time, **changes)
+    return replace(loaded, report=replace(loaded.report, time=time))
+
+
+def with_first_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:
+    first, *others = loaded.report.time.collectives
+    return with_time(loaded, collectives=(replace(first, **changes), *others))
+
+
+def check_texts(loaded: LoadedRun) -> dict[str, tuple[str, ...]]:
+    return {line.key: tuple(one.text for one in line.cells) for line in build_checks_table(loaded).lines}
+
+
+def test_each_row_sums_and_opens_its_collective(loaded: LoadedRun) -> None:
+    table = build_collectives_table(loaded)
+    assert len(table.lines) == len(loaded.report.time.collectives)
+    for place, line in enumerate(table.lines):
+        assert (line.opens, line.target) == (Opens.COLLECTIVE, place)
+        assert line.cells[0].text == loaded.report.time.collectives[place].kind
+        total = value(table, line, "total")
+        assert total == pytest.approx(value(table, line, "hidden") + value(table, line, "exposed"))
+        assert total == pytest.approx(value(table, line, "wait") + value(table, line, "transfer"), abs=2)
+        parts = value(table, line, "exposed wait") + value(table, line, "exposed transfer")
+        assert value(table, line, "exposed") == pytest.approx(parts, abs=2)
+
+
+def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) -> None:
+    found = with_first_collective(loaded, bound=True)
+    table = build_collectives_table(found)
+    first, second = table.lines[:2]
+    assert text(table, first, "wait").startswith("≥ ")
+    assert text(table, first, "transfer").startswith("≤ ")
+    assert not text(table, first, "exposed").startswith("≥")
+    assert not text(table, second, "wait").startswith("≥")
+    split = find_split(found, 0)
+    assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
+    units, kinds = build_units_table(found), [entry.kind for entry in found.report.time.collectives]
+    for line in units.lines:
+        is_bound = text(units, line, "exp. transfer").startswith("≤")
+        assert is_bound == (line.cells[1].text == kinds[0])
+
+
+def test_bytes_that_a_trace_does_not_have_are_unknown_but_those_of_a_barrier_are_zero(
+    loaded: LoadedRun,
+) -> None:
+    for kind, shown in (("all_gather", UNKNOWN), ("barrier", "0 B")):
+        found = with_first_collective(loaded, bytes=0, kind=kind)
+        table = build_collectives_table(found)
+        assert text(table, table.lines[0], "bytes") == shown
+        assert kind not in {line.cells[0].text for line in build_sizes_table(found).lines}
+
+
+def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -> None:
+    first, unit = loaded.report.time.collectives[0], loaded.report.time.units[0]
+    found = with_time(
+        loaded,
+        collectives=tuple(replace(first, kind=f"kind_{at}") for at in range(2500)),
+        units=tuple(replace(unit, unit=f"blocks.{at}") for at in range(2500)),
+    )
+    for make in (build_collectives_table, build_units_table):
+        lines = make(found).lines
+        assert isinstance(lines, LazyLines)
+        assert len(lines) == MAX_LINES
+        assert lines.made < MAX_LINES
+
+
+def test_units_with_most_exposed_time_come_first(loaded: LoadedRun) -> None:
+    table = build_units_table(loaded)
+    exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.lines]
+    assert exposed == sorted(exposed, reverse=True)
+    assert len(exposed) == len(loaded.report.time.units)
+
+
+def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> None:
+    table, ranks = build_checks_table(loaded), loaded.report.time.per_rank
+    for line in table.lines[1:3]:
+        term = line.cells[0].text.replace(" ", "_") + "_ns"
+        assert value(table, line, "is") == pytest.approx(fmean(getattr(rank, term) for rank in ranks))
+        assert value(table, line, "seen") == pytest.approx(value(table, line, "is"), rel=1e-3)
+    found = loaded.report.time.exposed_in_collectives
+    double = ExposedInCollectives(wait_ns=found.wait_ns, transfer_ns=found.transfer_ns * 2)
+    plain, off = check_texts(loaded), check_texts(with_time(loaded, exposed_in_collectives=double))
+    assert off["exposed transfer"][-1] != plain["exposed transfer"][-1], "a sum that differs says why"
+    assert off["exposed wait"] == plain["exposed wait"]
+    unsplit = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in ranks)
+    bounds = check_texts(with_time(loaded, per_rank=unsplit))
+    assert bounds["exposed transfer"][1].startswith("≤ ")
+    assert bounds["exposed wait"][3].startswith("≥ ")
+
+
+def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -> None:
+    assert check_texts(loaded)["bytes a step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
+    assert build_checks_table(loaded).lines[0].opens is Opens.NOTHING
+    gap = Gap(what="volume", reason="not known: the sharding stage", remedy="name it")
+    found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
+    cells = check_texts(found)["bytes a step"]
+    assert (cells[1], cells[-1]) == (UNKNOWN, gap.reason)
+    assert build_checks_table(found).lines[0].opens is Opens.GAP
+
+
+def test_clocks_have_their_uncertainty_and_what_was_matched(loaded: LoadedRun) -> None:
+    alignment = loaded.report.time.alignment
+    assert check_texts(loaded)["clocks, within"][1:5] == ("122.5 µs", "matched", "70", "")
+    lost = check_texts(with_time(loaded, alignment=replace(alignment, unmatched=3)))
+    assert lost["clocks, within"][4] == "3"
+    assert not any(cell[:1].isdigit() for cell in check_texts(with_time(loaded, alignment=None))["clocks"])
+
+
+def test_without_collectives_nothing_is_made_up(loaded: LoadedRun) -> None:
+    bare = with_time(
+        loaded, collectives=(), units=(), messages=(), fits=(), exposed_in_collectives=None, alignment=None
+    )
+    assert build_collectives_table(bare).note
+    assert find_split(bare, 0) is None
+    assert [len(make(bare).lines) for make in PARTS] == [0, 0, 0]
+    assert check_texts(bare)["exposed wait"][1] == UNKNOWN

@@ -1,0 +1,152 @@
+"""Both runs row by row: what is no leaf of the report is held against the JSON of ``zprof compare``."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zprof.model.json_format import to_json
+from zprof.model.side_by_side import Setting
+from zprof.rules.diagnose import diagnose_side_by_side
+from zprof.run.reader import load as open_run
+from zprof.tui.figures import Aggregation, Figure
+from zprof.tui.presenters.compare import (
+    CompareOptions,
+    build_compare_table,
+    build_settings_table,
+    describe_row,
+)
+from zprof.tui.presenters.compare_rows import CompareFigure
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Line, Table
+
+ALL, DIFFERING, TOKENS = (
+    CompareOptions(),
+    CompareOptions(only_differences=True),
+    CompareOptions(per_token=True),
+)
+METRIC, A, B, CHANGE, INTERVAL, VERDICT = range(6)
+
+
+@pytest.fixture(scope="module")
+def compared(loaded: LoadedRun) -> Any:
+    """The JSON of ``zprof compare``, of runs that are opened and measured anew."""
+    report = diagnose_side_by_side(open_run(loaded.before_run.path), open_run(loaded.run.path))
+    return json.loads(to_json(report))
+
+
+def find_node(tree: Any, key: str) -> Any:
+    found = re.fullmatch(r"(\w+)\[(\d+)\](?:\.(\w+)\[(\d+)\])?", key)
+    assert found, key
+    node = tree[found[1]][int(found[2])]
+    return node[found[3]][int(found[4])] if found[3] else node
+
+
+def find_line(table: Table, name: str) -> Line:
+    return next(one for one in table.lines if one.cells[METRIC].text == name)
+
+
+def read_verdicts(table: Table) -> dict[str, str]:
+    """Return the word of each row's verdict, without its sign."""
+    return {one.cells[METRIC].text: one.cells[VERDICT].text.split()[-1] for one in table.lines}
+
+
+def format_change(a: float, b: float) -> str:
+    """Return a change in words, worked out anew."""
+    if not a:
+        return "new" if b else ""
+    if abs(b / a - 1) < 0.0005:
+        return ""
+    return f"x {b / a:.1f}" if b >= 2 * a else f"{(b / a - 1) * 100:+.1f} %"
+
+
+def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) -> None:
+    table = build_compare_table(loaded, ALL)
+    assert len(table.lines) > 80
+    for one in table.lines:
+        row, change = find_node(compared, one.key), one.cells[CHANGE]
+        for cell, value in ((one.cells[A], row["a"]), (one.cells[B], row["b"])):
+            assert isinstance(cell, Figure) == (row["unit"] != "text")
+            if isinstance(cell, Figure):
+                off = 1 if row["unit"] in ("ns", "bytes") else 1e-9
+                assert cell.value == (None if value is None else pytest.approx(value, abs=off)), one.key
+                assert cell.unit.value == row["unit"]
+        known = row["unit"] != "text" and None not in (row["a"], row["b"])
+        assert isinstance(change, CompareFigure) == known
+        if isinstance(change, CompareFigure) and row["unit"] == "ratio":
+            assert change.value == pytest.approx(row["b"] - row["a"])
+        elif isinstance(change, CompareFigure):
+            expected = row["b"] / row["a"] - 1 if row["a"] else None
+            assert change.value == (None if expected is None else pytest.approx(expected))
+            assert change.text == format_change(row["a"], row["b"])
+
+
+def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun) -> None:
+    shares = []
+    for steps in (loaded.before.steps, loaded.analysis.steps):
+        sums = steps.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
+        shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
+    spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
+    change = shares[1].mean() - shares[0].mean()
+    shown = find_line(build_compare_table(loaded, ALL), "hidden share").cells[INTERVAL].text
+    low, high = (int(end) / 100 for end in shown.removesuffix(" pt").split(".."))
+    assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
+    assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
+    steps = loaded.before.steps
+    few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
+    cells = find_line(build_compare_table(few, ALL), "hidden share").cells
+    assert (cells[INTERVAL].text, cells[VERDICT].text) == ("", "not judged")
+
+
+@pytest.mark.parametrize("side", [A, B], ids=["baseline", "run"])
+def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
+    loaded: LoadedRun, side: int
+) -> None:
+    report = loaded.report
+    ranks = report.time.per_rank if side == B else report.comparison.baseline_time
+    unsplit = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in ranks)
+    if side == B:
+        report = replace(report, time=replace(report.time, per_rank=unsplit))
+    else:
+        report = replace(report, comparison=replace(report.comparison, baseline_time=unsplit))
+    unsure = replace(loaded, report=report)
+    table = build_compare_table(unsure, ALL)
+    verdicts = read_verdicts(table)
+    assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "judged"
+    assert verdicts["step time"] == verdicts["idle"] == "worse"
+    for name, sign in (("exposed transfer", "≤ "), ("exposed wait", "≥ "), ("all_gather transfer", "≤ ")):
+        line = find_line(table, name)
+        assert [cell.text.startswith(sign) for cell in line.cells[A : B + 1]] == [side == A, side == B], name
+        assert sign in describe_row(unsure, line.key)[1]
+    per_token = find_line(build_compare_table(unsure, TOKENS), "exposed transfer")
+    assert per_token.cells[side].text.startswith("≤ ")
+
+
+def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -> None:
+    table = build_compare_table(loaded, TOKENS)
+    step = find_line(table, "rank time").cells[B]
+    assert isinstance(step, Figure)
+    assert step.how is Aggregation.PER_WORK
+    assert step.value == pytest.approx(sum(rank.wall_ns for rank in loaded.report.time.per_rank) / 64)
+    verdicts, of_step = read_verdicts(table), read_verdicts(build_compare_table(loaded, ALL))
+    for name, verdict in verdicts.items():
+        assert verdict == of_step["step time" if name == "rank time" else name], "the same work in a step"
+    assert {"peak memory"} <= set(verdicts)
+    assert not {"step time", "all_gather exposed", "rank 0 compute"} & set(verdicts)
+
+
+def test_settings_that_differ_come_first_and_names_are_escaped(loaded: LoadedRun, compared: Any) -> None:
+    everything, differing = (build_settings_table(loaded, options) for options in (ALL, DIFFERING))
+    assert [one.cells[METRIC].text for one in differing.lines] == ["stage", "modelled"]
+    assert [one.key for one in everything.lines[:2]] == [one.key for one in differing.lines]
+    assert len(everything.lines) == len(compared["settings"])
+    for one in everything.lines:
+        setting = find_node(compared, one.key)
+        assert one.cells[2].text.split()[-1] == ("same" if setting["a"] == setting["b"] else "differs")
+    hostile = Setting(where="environment", name="X\x1b[2J", a="[bold]\n1", b="\u202e2")
+    wild = replace(loaded, both=replace(loaded.both, settings=(hostile,)))
+    cells = build_settings_table(wild, ALL).lines[0].cells
+    assert [cell.text for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
+    assert cells[3].text == "\\u202e2"

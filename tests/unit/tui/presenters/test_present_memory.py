@@ -1,0 +1,173 @@
+"""Bars and tables of memory: parts sum to the peak, rows are leaves of their rank, unknown is said."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.full_memories import by_rule, full_memory
+from tests.support.memories import MIB
+from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
+from zprof.model.gaps import RANK_CUT_SHORT, Gap
+from zprof.model.memory import Allocation, FormulaCheck, Memory
+from zprof.model.tenants import Tenant
+from zprof.tui.figures import Figure
+from zprof.tui.opening import describe_allocation, describe_formula_check
+from zprof.tui.presenters.memory import (
+    MAX_BARS,
+    Stacks,
+    build_stacks,
+    explain_missing_memory,
+    explain_missing_rank,
+    sort_places,
+)
+from zprof.tui.presenters.memory_tables import (
+    build_device_table,
+    build_formula_table,
+    build_modules_table,
+    build_phases_table,
+    build_top_table,
+    find_telling_frame,
+)
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import Mark, Opens, Table, select_columns
+
+MAKERS = (build_top_table, build_formula_table, build_phases_table, build_modules_table, build_device_table)
+
+
+def stacks(loaded: LoadedRun, memory: Memory, rank: int = 0) -> Stacks:
+    drawn = build_stacks(with_memory(loaded, memory), Selection(rank=rank))
+    return drawn
+
+
+def sizes(drawn: Stacks) -> dict[str, float | None]:
+    return {line.key: line.cells[1].value for line in drawn.legend.lines if isinstance(line.cells[1], Figure)}
+
+
+def notes(drawn: Stacks) -> str:
+    return " ".join(cell.text for note in (drawn.total, *drawn.notes) for cell in note)
+
+
+def texts(table: Table | None) -> list[list[str]]:
+    return [[cell.text for cell in line.cells] for line in table.lines]
+
+
+def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
+    drawn = build_stacks(alone, Selection(rank=1))
+    assert drawn.subject == 1
+    assert all(sum(size for _, size in entry.parts) == entry.peak.value for entry in drawn.bars)
+    assert sizes(stacks(alone, full_memory(), 0))["temporary_buffers"] == 2 * MIB
+    assert sizes(stacks(alone, full_memory(), 1))["temporary_buffers"] == 2 * MIB + 1024
+
+
+def test_bars_share_the_scale_of_the_device_or_of_the_largest(alone: LoadedRun) -> None:
+    on_device = stacks(alone, on_a_device())
+    assert on_device.whole.value == 512 * MIB
+    assert (sizes(on_device)["reserved_unused"], sizes(on_device)["non_pytorch"]) == (24 * MIB, 100 * MIB)
+    without = replace(on_a_device(), devices=())
+    largest = max(
+        rank.peak_bytes + (rank.reserved_unused_bytes or 0) + (rank.non_pytorch_bytes or 0)
+        for rank in without.per_rank
+    )
+    assert stacks(alone, without).whole.value == largest
+    assert stacks(alone, full_memory()).whole.value == max(rank.peak_bytes for rank in full_memory().per_rank)
+
+
+def test_of_many_ranks_the_selected_the_largest_and_the_smallest_are_shown(alone: LoadedRun) -> None:
+    ranks = of_ranks(64).per_rank
+    assert sort_places(ranks, 30)[:4] == [30, 62, 63, 61]
+    assert sort_places(ranks, 62)[:3] == [62, 63, 61]
+    assert sorted(sort_places(ranks, 5)) == list(range(64))
+    drawn = stacks(alone, of_ranks(1024), 500)
+    assert (len(drawn.bars), len(drawn.order)) == (MAX_BARS, 1024)
+
+
+def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknown(alone: LoadedRun) -> None:
+    memory = by_rule(full_memory())
+    rank = memory.per_rank[0]
+    empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
+    drawn = stacks(alone, replace(memory, per_rank=(replace(rank, tenants=empty),)))
+    lines = {line.key: line for line in drawn.legend.lines}
+    assert lines["parameters"].cells[3].text == "~"
+    assert lines["gradients"].cells[1].text == "unknown"
+    assert texts(build_top_table(with_memory(alone, memory), 1))[0][2] == "~activations"
+    bound = replace(full_memory().per_rank[0], upper_bound=True)
+    drawn = stacks(alone, replace(full_memory(), per_rank=(bound,)))
+    assert drawn.bars[0].bound == "≤ "
+    assert "≤ " in notes(drawn)
+
+
+def test_a_rank_without_memory_says_why_and_the_largest_stands_in(alone: LoadedRun) -> None:
+    gap = replace(NO_MEMORY, rank=7, reason="its file is cut short", remedy="record again")
+    drawn = build_stacks(with_memory(alone, full_memory(), gap), Selection(rank=7))
+    assert drawn.subject == 1
+    assert gap.reason in notes(drawn)
+    bare = with_memory(alone, Memory(), NO_MEMORY)
+    assert build_stacks(bare, Selection(rank=0)) is None
+    assert {NO_MEMORY.reason, NO_MEMORY.remedy} <= {
+        part for line in explain_missing_memory(bare.report) for part in (line, line.partition(": ")[2])
+    }
+
+
+def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: LoadedRun) -> None:
+    alike = ("memory before the first step", "ranks of the files", "rule memory not tested")
+    gaps = tuple(Gap(what=what, reason="another thing", remedy="") for what in alike)
+    report = replace(with_memory(alone, Memory()).report, gaps=gaps)
+    assert "another thing" not in " ".join(explain_missing_memory(report))
+    assert "another thing" not in explain_missing_rank(report, 0)
+    own = Gap(what=RANK_CUT_SHORT, reason="it was killed", remedy="", rank=0)
+    assert "it was killed" in explain_missing_rank(replace(report, gaps=(*gaps, own)), 0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
+    for loaded in (alone, with_memory(alone, on_a_device())):
+        for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.lines]:
+            leaves = [leaf for cell in line.cells if isinstance(cell, Figure) for leaf in cell.leaves]
+            places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
+            found = [(place[1], int(place[2])) for place in places if place]
+            assert len(found) == len(leaves)
+            assert {getattr(loaded.report.memory, name)[at].rank for name, at in found} <= {rank}
+            if line.opens in (Opens.ALLOCATION, Opens.LAW):
+                assert {at for _, at in found} == {line.target}
+
+
+def test_an_allocation_opens_its_stack_and_its_telling_frame_is_the_innermost_of_the_program(
+    alone: LoadedRun,
+) -> None:
+    loaded = with_memory(alone, full_memory())
+    (line,) = build_top_table(loaded, 1).lines
+    assert (line.opens, line.target) == (Opens.ALLOCATION, 1)
+    frames = loaded.report.memory.top[1].stack
+    rows = describe_allocation(loaded, 1)[1].splitlines()
+    assert [row.strip() for row in rows[-len(frames) :]] == list(frames)
+    torch = "/venv/lib/python3.11/site-packages/torch/nn/linear.py:1 forward"
+    own = "/a/b/m.py:2 f"
+    for stack, frame in (
+        ((torch, own), "a/b/m.py:2 f"),
+        ((torch,), "torch/nn/linear.py:1 forward"),
+        ((), ""),
+    ):
+        entry = Allocation(rank=0, bytes=1, tenant="activations", sub="", module="", stack=stack)
+        assert find_telling_frame(entry) == frame
+
+
+def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None:
+    check = FormulaCheck(
+        rank=0,
+        tenant=Tenant.GRADIENTS,
+        law_bytes=4 * MIB,
+        measured_bytes=9 * MIB,
+        padding_bytes=MIB,
+        scalar_bytes=0,
+        unexplained_bytes=4 * MIB,
+        cause="a full copy",
+    )
+    loaded = with_memory(alone, replace(full_memory(), laws=(check,)))
+    table = build_formula_table(loaded, 0)
+    assert texts(table) == [["gradients", "4.0 MiB", "9.0 MiB", "1.0 MiB", "0 B", "+4.0 MiB", check.cause]]
+    assert table.lines[0].cells[-1].mark is Mark.DOUBTFUL
+    assert check.cause in describe_formula_check(loaded, 0)[1]
+    for width in (76, 160):
+        shown = {table.columns[place].title for place in select_columns(table, width)}
+        assert {"law", "measured", "padding", "counters", "unexplained"} <= shown, "all terms of the sum"

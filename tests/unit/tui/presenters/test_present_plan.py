@@ -1,0 +1,174 @@
+"""Headline and tables of a predicted change: saved or lost, between what, and what is not known."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.outlooks import ASSUMPTIONS, NO_MEMORY, NO_TIME, foreseen
+from tests.support.tui_leaves import assert_leaves
+from zprof.model.errors import BadInput
+from zprof.model.json_format import to_json
+from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
+from zprof.tui.background import Answer, predict
+from zprof.tui.figures import Figure, ModelFigure
+from zprof.tui.presenters.plan import (
+    build_fit_table,
+    build_headline,
+    build_peak_table,
+    build_step_table,
+    format_gaps_cell,
+)
+from zprof.tui.presenters.plan_knobs import collect_facts, list_knobs
+from zprof.tui.presenters.plan_prediction import PlannedChange
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Table
+
+MS, MIB = 1_000_000, 1 << 20
+CHANGE = Change(bandwidth_ratio=4.0, stage=2)
+
+
+def entry(name: str, measured: int, predicted: int, low: int, high: int, unit: int = MS) -> PredictedFigure:
+    return PredictedFigure(
+        name=name,
+        measured=measured * unit,
+        modelled=measured * unit * 9 // 10,
+        predicted=predicted * unit,
+        low=low * unit,
+        high=high * unit,
+        error_ratio=-0.1,
+        assumption="step.wall",
+    )
+
+
+def foretell(
+    step: tuple[int, int] | None,
+    saving: tuple[int, int] | None,
+    peak: tuple[int, int, int, int] | None = None,
+) -> PlannedChange:
+    """Return what is predicted for a step of measured and predicted ms, and a peak of MiB."""
+    prediction = Prediction(
+        change=CHANGE,
+        words="stage 2",
+        step=(entry("wall_ns", *step, 0, 0),) if step else (),
+        memory=(entry("peak_bytes", *peak, unit=MIB),) if peak else (),
+        saving_ns=(saving[0] * MS, saving[1] * MS) if saving else None,
+    )
+    outlook = Outlook(predictions=(prediction,), assumptions=ASSUMPTIONS)
+    return PlannedChange(change=CHANGE, words="stage 2", answer=outlook)
+
+
+def read_headline(planned: PlannedChange) -> str:
+    return " ".join(word.text for word in build_headline(planned))
+
+
+def planned(loaded: LoadedRun, change: Change = CHANGE) -> PlannedChange:
+    return PlannedChange(change=change, words="stage 2", answer=foreseen(loaded.analysis, (change,)))
+
+
+def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
+    return [build_step_table(loaded, found), build_peak_table(loaded, found), build_fit_table(found)]
+
+
+@pytest.mark.parametrize(
+    ("step", "saving", "peak", "words"),
+    [
+        ((300, 240), (40, 80), None, "saves 60.0 300.0 20.0 40.0 80.0"),
+        ((300, 330), (-50, -10), None, "costs 30.0 300.0 10.0 10.0 50.0"),
+        ((300, 240), (-20, 80), None, "saves 60.0 300.0 20.0 20.0 longer 80.0 shorter"),
+        ((300, 300), (-10, 10), None, "stays 300.0 10.0 longer 10.0 shorter"),
+        ((300, 240), None, None, "saves 60.0 300.0 20.0 unknown"),
+        (None, None, (10, 12, 11, 13), "takes 2.0 10.0 11.0 13.0"),
+        (None, None, (10, 7, 6, 8), "frees 3.0 10.0 6.0 8.0"),
+        (None, None, (10, 10, 9, 11), "stays 10.0"),
+        ((300, 240), (40, 80), (10, 10, 9, 11), "saves 60.0 300.0 20.0 40.0 80.0 stays 10.0"),
+    ],
+)
+def test_the_headline_has_what_is_saved_or_lost_and_its_range(
+    step: tuple[int, int] | None,
+    saving: tuple[int, int] | None,
+    peak: tuple[int, int, int, int] | None,
+    words: str,
+) -> None:
+    headline = read_headline(foretell(step, saving, peak))
+    verbs = "saves|costs|takes|frees|stays|longer|shorter|unknown"
+    assert re.findall(rf"{verbs}|\d+\.\d", headline) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"),
+    [
+        (None, ["predicting", "stage 2"]),
+        (
+            BadInput("stage 2: no", hint="try [b]1\x1b[2J"),
+            ["NOT PREDICTED", "stage 2: no", "try [b]1\\x1b[2J"],
+        ),
+        (Outlook(gaps=(NO_TIME,)), ["NOT PREDICTED", "stage 2"]),
+    ],
+    ids=["asked", "refused", "gap"],
+)
+def test_what_is_not_predicted_is_no_number(loaded: LoadedRun, answer: Answer | None, has: list[str]) -> None:
+    found = PlannedChange(change=CHANGE, words="stage 2", answer=answer)
+    headline = read_headline(found)
+    assert all(text in headline for text in has)
+    assert not re.findall(r"\d+\.\d", headline)
+    for table in tables(loaded, found)[:2]:
+        for line in table.lines:
+            assert {cell.text for cell in line.cells[2:7]} == {"..." if answer is None else "unknown"}
+            assert line.cells[1].text[0].isdigit()
+            assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, ModelFigure)), "it opens"
+    assert not build_fit_table(found).lines
+
+
+@pytest.mark.parametrize("peak", [None, (10, 12, 11, 13)], ids=["half of it", "all of it"])
+def test_gaps_have_their_reason_remedy_and_number(peak: tuple[int, int, int, int] | None) -> None:
+    found = foretell((300, 240), (40, 80), peak)
+    assert format_gaps_cell(found).text == ""
+    one = format_gaps_cell(replace(found, answer=replace(found.outlook, gaps=(NO_TIME,)))).text
+    assert NO_TIME.reason in one
+    assert NO_TIME.remedy in one
+    assert ("not predicted" in one) == (peak is None)
+    both = format_gaps_cell(replace(found, answer=replace(found.outlook, gaps=(NO_TIME, NO_MEMORY)))).text
+    assert "all 2" in both
+
+
+@pytest.mark.parametrize("change", [Change(), CHANGE, Change(even=True, micro_batches=2)], ids=str)
+def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: LoadedRun, change: Change) -> None:
+    found = planned(loaded, change)
+    made = tables(loaded, found)
+    tree = json.loads(to_json(replace(loaded.report, outlook=found.outlook)))
+    numbers = [number for table in made for number in table.figures()]
+    assert len([number for number in numbers if isinstance(number, ModelFigure)]) > 50
+    assert_leaves(tree, numbers)
+    for number in numbers:
+        is_predicted = isinstance(number, ModelFigure) and number.is_predicted
+        assert number.text.startswith("~") == is_predicted, number
+    measured = {line.key: line.cells[1] for table in made[:2] for line in table.lines}
+    for one in (*found.prediction.step, *found.prediction.memory):
+        number = measured.get(one.name)
+        assert number is None or isinstance(number, Figure)
+        assert number is None or number.value == pytest.approx(one.measured, abs=1)
+
+
+def test_the_planner_answers_every_choice_of_every_knob_from_what_the_report_measured(
+    alone: LoadedRun,
+) -> None:
+    knobs = list_knobs(collect_facts(alone, None), Change())
+    changes = tuple(Change(**{knob.field: choice.value}) for knob in knobs for choice in knob.choices)
+    outlook = predict(alone.analysis, changes)
+    assert [one.change for one in outlook.predictions] == list(changes)
+    for prediction in outlook.predictions:
+        answer = replace(outlook, predictions=(prediction,))
+        found = PlannedChange(change=prediction.change, words="a change", answer=answer)
+        cells = [line.cells for table in tables(alone, found)[:2] for line in table.lines]
+        keys = [line.key for table in tables(alone, found)[:2] for line in table.lines]
+        entries = {one.name.removesuffix("_bytes"): one for one in (*prediction.memory, *prediction.step)}
+        assert {"wall_ns", "peak"} <= set(entries)
+        for key, (_, measured, *others) in zip(keys, cells, strict=True):
+            assert isinstance(measured, Figure)
+            if known := entries.get(key.removesuffix("_bytes")):
+                assert measured.value == pytest.approx(known.measured, abs=1)
+            assert all(
+                cell.assumption for cell in others if isinstance(cell, ModelFigure) and cell.is_predicted
+            )

@@ -1,0 +1,179 @@
+"""Grids and table of ranks, and the ledger of one step: the report's own numbers, the telling ranks first."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.many_steps import MS, with_ranks
+from zprof.model.memory import Memory
+from zprof.model.time import LEDGER_TERMS, Time
+from zprof.tui.figures import Figure, Unit
+from zprof.tui.number_popup import find_rows
+from zprof.tui.presenters.ranks import (
+    MAX_RANKS,
+    Metric,
+    MetricGrids,
+    build_path_parts,
+    build_ranks_table,
+    sort_ranks,
+)
+from zprof.tui.screens.timeline import build_step_table
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import Table, sort_lines
+
+FIELDS = {
+    Metric.STEP_TIME: "wall_ns",
+    Metric.COMPUTE: "compute_ns",
+    Metric.EXPOSED_WAIT: "exposed_wait_ns",
+    Metric.EXPOSED_TRANSFER: "exposed_transfer_ns",
+    Metric.IDLE: "idle_ns",
+}
+
+
+@pytest.fixture(scope="module")
+def many(alone: LoadedRun) -> LoadedRun:
+    """1024 ranks of 20 steps, rank 341 late; their lists are in no order."""
+    loaded = with_ranks(alone, 1024, 20, late=341)
+    time = loaded.report.time
+    return with_time(loaded, steps=time.steps[::-1], per_rank=time.per_rank[::-1])
+
+
+def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
+    time: Time = replace(loaded.report.time, **changes)
+    return replace(loaded, report=replace(loaded.report, time=time))
+
+
+def cell(table: Table, key: str, title: str) -> str:
+    line = next(line for line in table.lines if line.key == key)
+    return line.cells[[column.title for column in table.columns].index(title)].text
+
+
+def figure(table: Table, key: str, title: str) -> Figure:
+    line = next(line for line in table.lines if line.key == key)
+    found = line.cells[[column.title for column in table.columns].index(title)]
+    assert isinstance(found, Figure)
+    return found
+
+
+@pytest.mark.parametrize("metric", FIELDS)
+def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: Metric) -> None:
+    grid = MetricGrids(many).of(metric)
+    assert grid.values.shape == (1024, 20)
+    for entry in many.report.time.steps[:: 1 + 20 * 37]:
+        row, column = grid.ranks.index(entry.rank), grid.steps.index(entry.step)
+        number = grid.figure_at(row, column)
+        assert number.value == grid.values[row, column] == getattr(entry, FIELDS[metric])
+        assert number.leaves[0].endswith(FIELDS[metric])
+
+
+def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: LoadedRun) -> None:
+    grid = MetricGrids(many).of(Metric.LATENESS)
+    assert (grid.values[341] == 27 * MS).all()
+    assert grid.figure_at(341, 2).leaves == ("time.lateness[6822].mean_ns",)
+    memory = MetricGrids(alone).of(Metric.PEAK_MEMORY)
+    assert (memory.steps, memory.unit) == ((None,), Unit.BYTES)
+    peaks = [entry.peak_bytes for entry in alone.report.memory.per_rank]
+    assert [memory.figure_at(row, 0).value for row in (0, 1)] == peaks
+
+
+def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun) -> None:
+    grids = MetricGrids(with_time(many, steps=many.report.time.steps[:-1], lateness=()))
+    assert np.isnan(grids.of(Metric.COMPUTE).values).sum() == 1
+    assert grids.of(Metric.COMPUTE).figure_at(0, 0).value is None
+    assert not grids.of(Metric.LATENESS).is_known
+    assert grids.first() is Metric.STEP_TIME
+    run = replace(alone.report.run, ranks_loaded=())
+    empty = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
+    assert MetricGrids(empty).ranks == ()
+    assert build_ranks_table(empty).lines == ()
+    assert build_path_parts(empty) == []
+
+
+def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of_all(many: LoadedRun) -> None:
+    ranks = [
+        replace(entry, idle_ns=entry.idle_ns + 9 * MS * (entry.rank in (3, 900)))
+        for entry in many.report.time.per_rank
+    ]
+    table = build_ranks_table(with_time(many, per_rank=tuple(ranks)))
+    assert (table.lines[0].key, table.lines[0].target) == ("341", 341)
+    assert figure(table, "341", "caused").value == 26 * MS // 3
+    assert [cell(table, "341", title) for title in ("last", "because")] == ["90.0 %", "compute"]
+    assert len(table.lines) == MAX_RANKS
+    by_idle = sort_lines(table, table.lines, [one.title for one in table.columns].index("idle"), reverse=True)
+    assert {line.key for line in by_idle[:2]} == {"3", "900"}
+
+
+def test_without_a_late_rank_those_that_lose_most_of_their_step_come_first(alone: LoadedRun) -> None:
+    assert sort_ranks(with_ranks(alone, 6, 2).report) == [2, 5, 1, 4, 0, 3]
+
+
+def test_nobody_is_blamed_where_nothing_was_judged(alone: LoadedRun) -> None:
+    blame = alone.report.time.blame
+    for time in ({"blame": None, "critical_path": None}, {"blame": replace(blame, judged=0)}):
+        found = with_time(alone, **time)
+        table = build_ranks_table(found)
+        assert {cell(table, "0", title) for title in ("caused", "last")} == {"unknown"}
+        assert cell(table, "0", "wait") == cell(build_ranks_table(alone), "0", "wait")
+        if "critical_path" in time:
+            assert (cell(table, "0", "on path"), build_path_parts(found)) == ("unknown", [])
+
+
+def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> None:
+    first, second = alone.report.time.per_rank
+    loaded = with_time(alone, per_rank=(replace(first, unsplit_ns=5), second))
+    table, grids = build_ranks_table(loaded), MetricGrids(loaded)
+    signs = {"wait": "≥", "transfer": "≤", "compute": ""}
+    metrics = {"wait": Metric.EXPOSED_WAIT, "transfer": Metric.EXPOSED_TRANSFER, "compute": Metric.COMPUTE}
+    step = alone.report.time.steps[0].step
+    ledger = build_step_table(loaded, Selection(rank=0, step=step)).figures()
+    for title, sign in signs.items():
+        for rank in (0, 1):
+            texts = [cell(table, str(rank), title), grids.of(metrics[title]).figure_at(rank, 0).text]
+            texts += [number.text for number in ledger if title in number.leaves[0] and rank == 0]
+            for text in texts:
+                assert text.startswith(sign) if sign and rank == 0 else text[0].isdigit(), (title, rank)
+
+
+def test_the_critical_path_is_told_by_its_largest_shares(alone: LoadedRun) -> None:
+    path = alone.report.time.critical_path
+    shares = [share for part in build_path_parts(alone) for share in part if isinstance(share, Figure)]
+    assert shares[0].value == path.wall_ns
+    largest = sorted(path.shares, key=lambda part: -part.ns)[: len(shares) - 1]
+    assert [share.value for share in shares[1:]] == [
+        pytest.approx(part.ns / path.wall_ns) for part in largest
+    ]
+    on_path = sum(part.ns for part in path.shares if part.rank == 0)
+    assert figure(build_ranks_table(alone), "0", "on path").value == on_path
+    assert cell(build_ranks_table(with_ranks(alone, 3, 1)), "2", "on path") == "-"
+
+
+def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
+    number = MetricGrids(alone).of(Metric.LATENESS).figure_at(1, 2)
+    rows = find_rows(number, alone)
+    entry = alone.report.time.lateness[int(number.leaves[0].split("[")[1].split("]")[0])]
+    assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})
+    assert rows["lateness_ns"].iloc[0] == entry.largest_ns == rows["lateness_ns"].max()
+    assert rows["lateness_ns"].mean() == pytest.approx(entry.mean_ns, abs=1)
+    table = build_ranks_table(alone)
+    caused, own = (find_rows(figure(table, "0", title), alone) for title in ("caused", "wait"))
+    assert set(caused["blamed_rank"]) == set(own["rank"]) == {0}
+    assert caused["exposed_wait_ns"].is_monotonic_decreasing
+
+
+def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun) -> None:
+    for entry in alone.report.time.steps:
+        table = build_step_table(alone, Selection(rank=entry.rank, step=entry.step), ascii_only=True)
+        assert all(column.title.isascii() for column in table.columns)
+        wall, *terms, hidden = table.figures()
+        assert (wall.value, hidden.value) == (entry.wall_ns, entry.overlapped_ns)
+        assert sum(term.value or 0 for term in terms) == entry.wall_ns
+        assert {leaf.rpartition(".")[2] for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
+    for number in (wall, *terms, hidden):
+        rows = find_rows(number, alone)
+        assert len(rows)
+        if "rank" in rows.columns:
+            assert rows["rank"].tolist() == [entry.rank]
+            assert rows[number.leaves[0].rpartition(".")[2]].tolist() == [number.value]
+    for selected in (Selection(rank=0, step=999), Selection()):
+        assert build_step_table(alone, selected).lines == ()

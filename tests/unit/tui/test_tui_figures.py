@@ -1,0 +1,135 @@
+"""Numbers of a screen: leaves of the report and what is made of them, and how they read."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text, settle
+from tests.support.tui_leaves import assert_leaves
+from zprof.model.json_format import to_json
+from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Unit, combine, figure, make_range, resolve
+from zprof.tui.session import LoadedRun
+
+TREE = {
+    "time": {
+        "per_rank": [
+            {"rank": 0, "wall_ns": 4_000_000, "compute_ns": 1_000_000, "overlap_ratio": None},
+            {"rank": 1, "wall_ns": 6_000_000, "compute_ns": 3_000_000, "overlap_ratio": 0.25},
+        ]
+    },
+    "tenants": {"parameters": 1024, "gradients": 2048},
+    "saving_ns": [31_900_000, 125_800_000],
+    "small": [800_000, 1_200_000],
+    "none": [None, None],
+    "name": "7",
+    "bound": True,
+}
+WALLS = "time.per_rank[*].wall_ns"
+
+
+@pytest.mark.parametrize(
+    ("leaf", "values"),
+    [
+        ("time.per_rank[1].wall_ns", [6_000_000]),
+        (WALLS, [4_000_000, 6_000_000]),
+        ("tenants[*]", [1024, 2048]),
+        ("time.per_rank[0].overlap_ratio", [None]),
+        ("time.per_rank[2].wall_ns", [None]),
+        ("time.nothing", [None]),
+        ("name", [None]),
+        ("bound", [None]),
+    ],
+)
+def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
+    assert list(resolve(TREE, leaf)) == values
+
+
+@pytest.mark.parametrize(
+    ("how", "leaves", "value"),
+    [
+        (Aggregation.MEAN, [WALLS], 5_000_000),
+        (Aggregation.SUM, [WALLS], 10_000_000),
+        (Aggregation.LARGEST, [WALLS], 6_000_000),
+        (Aggregation.SMALLEST, [WALLS], 4_000_000),
+        (Aggregation.DIFFERENCE, ["time.per_rank[1].wall_ns", "time.per_rank[0].wall_ns"], 2_000_000),
+        (Aggregation.SHARE, ["time.per_rank[*].compute_ns", WALLS], 0.4),
+        (Aggregation.MEAN, ["time.per_rank[*].overlap_ratio"], 0.25),
+        (Aggregation.SHARE, ["tenants.parameters", "nothing"], None),
+        (Aggregation.DIFFERENCE, ["nothing", "tenants.parameters"], None),
+        (Aggregation.MEAN, ["nothing"], None),
+    ],
+)
+def test_leaves_are_combined(how: Aggregation, leaves: list[str], value: float | None) -> None:
+    made = figure(TREE, Unit.NS, *leaves, how=how)
+    assert made.value == (None if value is None else pytest.approx(value))
+    assert made.leaves == tuple(leaves)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.one_of(st.none(), st.floats(-1e15, 1e15)), max_size=20))
+def test_unknown_is_never_zero(values: list[float | None]) -> None:
+    known = [value for value in values if value is not None]
+    for how in (Aggregation.SUM, Aggregation.MEAN, Aggregation.LARGEST, Aggregation.SMALLEST):
+        assert (combine(how, [values]) is None) == (not known)
+    if known:
+        assert combine(Aggregation.SUM, [values]) == pytest.approx(math.fsum(known), abs=1e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "signed", "text"),
+    [
+        (412_000_000, Unit.NS, False, "412.0 ms"),
+        (412_000_000, Unit.MS, True, "+412.0"),
+        (-412_000_000, Unit.MS, True, "-412.0"),
+        (400, Unit.MS, True, "0.0"),
+        (1_572_864, Unit.BYTES, False, "1.5 MiB"),
+        (0.384, Unit.RATIO, False, "38.4 %"),
+        (96.0, Unit.COUNT, False, "96"),
+        (72.4e9, Unit.BYTES_PER_S, False, "72.4 GB/s"),
+        (1.5, Unit.FACTOR, False, "1.50x"),
+        (None, Unit.NS, True, UNKNOWN),
+    ],
+)
+def test_a_figure_reads_in_its_unit(value: float | None, unit: Unit, signed: bool, text: str) -> None:
+    assert Figure(value=value, unit=unit, leaves=(), signed=signed).text == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("saving_ns", "31.9..125.8 ms"), ("small", "800.0 µs..1.2 ms"), ("none", UNKNOWN)],
+)
+def test_a_range_has_both_leaves_and_sorts_by_its_upper_end(name: str, text: str) -> None:
+    low, high = (figure(TREE, Unit.NS, f"{name}[{end}]") for end in (0, 1))
+    made = make_range(low, high)
+    assert made.text == text
+    assert made.value == high.value
+    assert [part.leaves for part in made.in_report()] == [low.leaves, high.leaves]
+    assert make_range(low, low).text == low.text
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)
+def test_every_number_on_every_screen_is_a_leaf_of_the_report(
+    loaded: LoadedRun, size: tuple[int, int]
+) -> None:
+    tree = json.loads(to_json(loaded.report))
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for name in SCREENS:
+            app.action_show(name)
+            await settle(app, pilot)
+            widgets = [
+                each for each in app.screen.query("*") if hasattr(each, "shown_figures") and each.display
+            ]
+            figures = [figure for widget in widgets for figure in widget.shown_figures()]
+            assert_leaves(tree, figures)
+            assert any(figure.text in screen_text(app) for figure in figures), name
+            if size == SMALL:
+                for table in (one for one in app.screen.query("FactTable") if one.display):
+                    assert table.virtual_size.width <= table.size.width, "a number is cut"
+
+    play(app_on(loaded), act, size)

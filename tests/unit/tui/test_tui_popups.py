@@ -1,0 +1,89 @@
+"""Popups: a number with its rows, a list to pick from, a page of text, the status line and its help."""
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import pandas as pd
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from tests.support.tui_app import app_on, play, press, screen_text, settle
+from zprof.tui.app import ZprofApp
+from zprof.tui.figures import Unit, figure
+from zprof.tui.number_popup import NumberPopup, build_rows_table, find_rows
+from zprof.tui.popups import PickPopup
+from zprof.tui.screens.page_screen import format_status
+from zprof.tui.session import LoadedRun, RunPreview
+from zprof.tui.widgets.fact_table import PagedTable
+
+
+def test_no_column_of_the_rows_is_shown_in_part_wherever_the_cursor_is(alone: LoadedRun) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        text = await press(app, pilot, "5", "m", "space", "tab")
+        assert isinstance(app.screen, NumberPopup)
+        assert text.count(app.screen.number.text) >= 2, "in its title and in the only row"
+        table = app.screen.query_one("#rows", PagedTable)
+        assert table.virtual_size.width > table.size.width
+        for _ in table.ordered_columns:
+            begins = [0, *accumulate(column.get_render_width(table) for column in table.ordered_columns)]
+            left, right = table.scroll_x, table.scroll_x + table.size.width
+            assert not [begin for begin, end in pairwise(begins) if begin < left < end]
+            assert all(end <= right or begin >= right - 1 for begin, end in pairwise(begins))
+            assert left <= begins[table.cursor_column] < right
+            await press(app, pilot, "right")
+
+    play(app_on(alone), act)
+
+
+def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
+    found = find_rows(figure(loaded.tree, Unit.NS, "time.per_rank[0].exposed_transfer_ns"), loaded)
+    rows = pd.concat([found] * 5)
+    table = build_rows_table(rows, "exposed_transfer_ns")
+    assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
+    assert len(table.columns) == len(rows.columns)
+    shown = [line.cells[2].value for line in table.lines]
+    assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
+    assert len(shown) < len(rows)
+
+
+def test_a_list_begins_at_what_is_picked_and_finds_any_of_very_many(alone: LoadedRun) -> None:
+    choices = [(str(rank), f"rank {rank}") for rank in range(1024)]
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app.select(rank=1, step=alone.report.time.steps[-2].step)
+        before = app.selected
+        await press(app, pilot, "t", "enter", "r", "enter")
+        assert app.selected == before
+        await press(app, pilot, "t", "down", "enter")
+        assert app.selected.step == alone.report.time.steps[-1].step
+        app.push_screen(PickPopup("rank", choices, "900"))
+        await settle(app, pilot)
+        listed = app.screen.query_one(OptionList)
+        assert listed.get_option_at_index(listed.highlighted or 0).id == "900"
+        assert "200 of 1024" in screen_text(app)
+        await press(app, pilot, "7", "7", "7")
+        assert listed.option_count == 1
+
+    play(app_on(alone), act)
+
+
+def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -> None:
+    facts = alone.report.run
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        step = app.selected.step
+        assert "2 ranks · 5 steps" in format_status(app, 78)
+        assert format_status(app, 78).endswith("median one")
+        assert format_status(app, 60).endswith(f"rank {app.selected.rank} step {step} · 3 gaps")
+        await press(app, pilot, "left_square_bracket")
+        assert f"step {(step or 0) - 1} ·" in format_status(app, 78)
+        assert "median" not in format_status(app, 78), "another step was picked"
+        app.look = RunPreview(facts=replace(facts, ranks_loaded=(0,), world_size=8, steps=facts.steps[:1]))
+        assert " · 1 of 8 ranks · 1 step · " in format_status(app, 78)
+        app.look = RunPreview(facts=replace(facts, ranks_loaded=(0,), world_size=1, name="a-long-name-" * 9))
+        said = format_status(app, 78)
+        assert said.startswith("a-long-name-")
+        assert " · 1 rank · 5 steps · " in said
+        assert said.endswith("3 gaps"), "a long name gives way before numbers do"
+
+    play(app_on(alone), act)

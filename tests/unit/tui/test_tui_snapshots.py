@@ -1,0 +1,50 @@
+"""Pictures of screens and states; ``--snapshot-update`` takes them anew."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, press, settle
+from zprof.tui.session import LoadedRun
+
+CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
+#: Name of the picture: keys, size of the terminal, theme or look.
+PICTURES: dict[str, tuple[tuple[str, ...], tuple[int, int], str]] = {
+    "overview": ((), SMALL, "textual-dark"),
+    "overview-wide": ((), LARGE, "textual-dark"),
+    "overview-mono": ((), SMALL, "mono"),
+    "finding": (("enter",), SMALL, "textual-dark"),
+    "memory": (("2",), SMALL, "textual-dark"),
+    "memory-light": (("2",), MIDDLE, "textual-light"),
+    "communication": (("3",), SMALL, "textual-dark"),
+    "instances": (("3", "enter"), SMALL, "textual-dark"),
+    "timeline": (("4",), SMALL, "textual-dark"),
+    "ranks": (("5",), SMALL, "textual-dark"),
+    "number": (("5", "m", "space"), SMALL, "textual-dark"),
+    "compare": (("6",), SMALL, "textual-dark"),
+    "plan": (("7", "left", "down", "down", "down", "right", "tab"), SMALL, "textual-dark"),
+}
+
+
+def is_pinned(package: str) -> bool:
+    return f"\n{package}=={version(package)}\n" in CONSTRAINTS.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    not (is_pinned("textual") and is_pinned("rich")),
+    reason="pictures are those of the versions of textual and rich in constraints.txt",
+)
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture(loaded: LoadedRun, snap_compare: Callable[..., bool], name: str) -> None:
+    keys, size, look = PICTURES[name]
+    app = app_on(loaded, mono=look == "mono")
+    app.theme = look if look.startswith("textual") else "textual-dark"
+
+    async def show(pilot: Pilot[int]) -> None:
+        await settle(app, pilot)
+        await press(app, pilot, *keys)
+
+    assert snap_compare(app, terminal_size=size, run_before=show)

@@ -1,0 +1,84 @@
+"""Tables apart from drawing: sorted, narrowed, what a cell opens, and bars."""
+
+import pytest
+
+from zprof.tui.figures import Figure, Unit
+from zprof.tui.tables import (
+    BarCell,
+    Column,
+    Line,
+    Opens,
+    Table,
+    TextCell,
+    filter_lines,
+    find_number,
+    select_columns,
+    sort_lines,
+)
+from zprof.tui.theme import Look
+from zprof.tui.widgets.text import render_bar
+
+
+def line(name: str, value: float | None) -> Line:
+    return Line(key=name, cells=(TextCell(name), Figure(value=value, unit=Unit.COUNT, leaves=("a",))))
+
+
+TABLE = Table(
+    name="t",
+    title="t",
+    columns=(Column(title="name"), Column(title="count", numeric=True), Column(title="wide", from_width=100)),
+    lines=(line("Beta", 2), line("alpha", None), line("gamma", 10)),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "reverse", "order"),
+    [
+        (1, True, ["gamma", "Beta", "alpha"]),
+        (1, False, ["Beta", "gamma", "alpha"]),
+        (0, False, ["alpha", "Beta", "gamma"]),
+    ],
+)
+def test_numbers_sort_by_value_and_unknown_ones_last(column: int, reverse: bool, order: list[str]) -> None:
+    assert [one.key for one in sort_lines(TABLE, TABLE.lines, column, reverse=reverse)] == order
+
+
+@pytest.mark.parametrize(("text", "count"), [("ALPH", 1), ("unknown", 1), ("", 3)])
+def test_a_search_finds_what_any_cell_says(text: str, count: int) -> None:
+    found = filter_lines(TABLE, text)
+    assert len(found) == count
+    assert count == 3 or found[0].key == "alpha"
+
+
+def test_a_column_is_shown_from_its_width_on() -> None:
+    assert select_columns(TABLE, 99) == [0, 1]
+    assert select_columns(TABLE, 100) == [0, 1, 2]
+
+
+def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere() -> None:
+    word = TextCell("exposed transfer")
+    first, second = (Figure(value=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
+    row = Line(key="a", cells=(word, first, second))
+    assert find_number(row, word) is first
+    assert find_number(row, second) is second
+    assert find_number(Line(key="a", cells=(word,)), word) is None
+    leading = Line(key="a", cells=(word, first), opens=Opens.RANK, target=1)
+    assert find_number(leading, word) is None
+    assert find_number(leading, first) is first
+
+
+@pytest.mark.parametrize(
+    ("segments", "text"),
+    [
+        ((("compute_ns", 0.0, 1.0),), "██████████"),
+        ((("compute_ns", 0.5, 0.501),), "     █"),
+        ((("compute_ns", 1.0, 1.0),), "         █"),
+        ((("compute_ns", 0.0, 0.6), ("idle_ns", 0.6, 1.0)), "██████····"),
+        ((("compute_ns", 0.0, 0.34), ("idle_ns", 0.34, 0.35), ("exposed_wait_ns", 0.35, 1.0)), "███·▒▒▒▒▒▒"),
+        ((), ""),
+    ],
+)
+def test_segments_of_a_bar_stand_at_their_places(
+    segments: tuple[tuple[str, float, float], ...], text: str
+) -> None:
+    assert render_bar(BarCell("", segments=segments), 10, Look.MONO, ascii_only=False).plain == text
