@@ -1,202 +1,194 @@
-"""The sampler's thread: it samples, ends when told, raises nothing, and leaves a forked child alone."""
+"""The sampler of device counters: its pace, its bounded log, its thread, and its place in a recording."""
 
 import os
-import subprocess
-import sys
+import random
 import threading
-from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml
 from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.collectors.devices.sampler import DeviceSampler, SampleReason, SamplingPace
-from zprof.collectors.devices.watch import DeviceWatch
+from zprof.collectors.devices.sampler import DeviceLog, DeviceRow, DeviceSampler, SampleReason, SamplingPace
+from zprof.collectors.devices.watch import DeviceWatch, NoDevices
+from zprof.collectors.recorder import Recorder
+from zprof.collectors.schedule import Schedule
+from zprof.model.training import TrainingFacts
+from zprof.run.reader import Run
 
+MS = 1_000_000
 ONE = {0: DeviceIdentity(uuid="11111111-aaaa", bus_id=None)}
-PERIOD_NS = 200_000_000
 
 
-def ends_after(waits: list[float], most: int) -> Callable[[float], bool]:
-    """The thread's wait without waiting: it keeps what was asked for, and ends after so many."""
-
-    def wait(seconds: float) -> bool:
-        waits.append(seconds)
-        return len(waits) >= most
-
-    return wait
+def row(time_ns: int, device: str = "cuda:0") -> DeviceRow:
+    return DeviceRow(time_ns=time_ns, device=device, reason=SampleReason.PERIOD, group=None, cost_ns=1)
 
 
-def sampler(nvml: Any, cuda: FakeCuda, **options: Any) -> DeviceSampler:
+@pytest.mark.parametrize("seed", range(3))
+def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
+    chance = random.Random(seed)
+    pace = SamplingPace(period_ns=200 * MS, most_share=0.01)
+    costs = [chance.choice([0, MS, 3 * MS, 50 * MS]) for _ in range(200)]
+    rests = [pace.after(cost) for cost in costs]
+    for begin in range(0, 200, 7):
+        taken, rested = sum(costs[begin:]), sum(rests[begin:])
+        assert taken <= 0.01 * (taken + rested) * (1 + 1e-9)
+
+
+def test_cheap_samples_come_at_the_period_and_many_slow_ones_are_noted() -> None:
+    pace = SamplingPace(period_ns=200 * MS)
+    assert [pace.after(MS) for _ in range(50)] == [200 * MS] * 50
+    assert pace.after(10 * MS) == 990 * MS
+    assert not pace.had_to_slow
+    for _ in range(50):
+        pace.after(10 * MS)
+    assert pace.had_to_slow
+
+
+def test_a_full_log_keeps_every_second_moment_and_all_rows_of_groups() -> None:
+    log = DeviceLog(most=8)
+    log.add_at_group(row(3))
+    thinned = [log.add_tick([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
+    assert thinned == [False] * 4 + [True]
+    assert log.columns()["time_ns"] == [0, 0, 2, 2, 3, 4, 4]
+    for time_ns in range(5, 500):
+        log.add_tick([row(time_ns), row(time_ns, "cuda:1")])
+        times = log.columns()["time_ns"]
+        assert len(times) <= 8 + 1
+        assert times == sorted(times)
+    assert log.columns()["time_ns"][0] == 0
+    assert 3 in log.columns()["time_ns"]
+
+
+def sampler(nvml: Any, cuda: FakeCuda, tick_ns: int = 1000, **options: Any) -> DeviceSampler:
     def load() -> Any:
         if isinstance(nvml, Exception):
             raise nvml
         return nvml
 
-    return DeviceSampler(cuda, load, pace=SamplingPace(period_ns=PERIOD_NS), **options)
+    ticks = count(0, tick_ns)
+    return DeviceSampler(
+        cuda, load, pace=SamplingPace(period_ns=200 * MS), clock=lambda: next(ticks), **options
+    )
 
 
-def ticking(step_ns: int) -> Callable[[], int]:
-    now: Iterator[int] = iter(range(0, 10**15, step_ns))
-    return lambda: next(now)
+def run(sampling: DeviceSampler, most: int) -> list[float]:
+    """Run the body of the thread without waiting; return the seconds that it would have waited."""
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) >= most
+
+    sampling.run(wait)
+    return waits
 
 
 def test_each_device_is_sampled_at_each_period() -> None:
     two = ONE | {1: DeviceIdentity(uuid="2222", bus_id=None)}
-    sampling = sampler(FakeNvml([FakeGpu(), FakeGpu(uuid="2222")]), FakeCuda(two), clock=ticking(1000))
-    waits: list[float] = []
-    sampling.run(ends_after(waits, 3))
+    sampling = sampler(FakeNvml([FakeGpu(), FakeGpu(uuid="2222")]), FakeCuda(two))
+    assert run(sampling, 3) == [0.2, 0.2, 0.2]
     columns = sampling.columns()
     assert list(columns["device"]) == ["cuda:0", "cuda:1"] * 3
-    assert set(columns["process_bytes"]) == {900 * MIB}
-    assert set(columns["reason"]) == {"period"}
-    assert set(columns["cost_ns"]) == {1000}
-    assert waits == [0.2, 0.2, 0.2]
+    for name, value in {"process_bytes": 900 * MIB, "reason": "period", "cost_ns": 1000}.items():
+        assert set(columns[name]) == {value}
     assert sampling.gaps() == []
 
 
-def test_nothing_is_opened_before_the_program_uses_a_gpu() -> None:
-    nvml, waits = FakeNvml([FakeGpu()]), []
-    cuda = FakeCuda(ONE, used=False)
-    sampling = sampler(nvml, cuda)
-    sampling.run(ends_after(waits, 5))
-    assert (nvml.calls, len(waits)) == ([], 5)
-
-
-def test_a_slow_driver_is_asked_less_often_and_that_is_said() -> None:
-    sampling = sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE), clock=ticking(10_000_000))
-    waits: list[float] = []
-    sampling.run(ends_after(waits, 20))
-    assert min(waits) > 2.9, "each sample takes 30 ms by this clock"
-    (gap,) = sampling.gaps()
-    assert gap.what == "device samples are sparse"
-
-
-def test_a_full_log_doubles_the_period() -> None:
-    sampling = sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE), clock=ticking(10), most_rows=4)
-    waits: list[float] = []
-    sampling.run(ends_after(waits, 8))
-    assert waits[:4] + waits[4:6] + waits[6:7] == [0.2] * 4 + [0.4] * 2 + [0.8]
-    assert len(sampling.columns()["time_ns"]) <= 4
-
-
 @pytest.mark.parametrize(
-    ("fault", "reason", "remedy"),
+    ("fault", "remedy"),
     [
-        (ImportError("No module named 'pynvml'"), "pynvml cannot be imported", "pip install nvidia-ml-py"),
-        (FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, "Shared Library Not Found", "NVIDIA_DRIVER_CAPABILITIES"),
-        (FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded", "nvidia-smi"),
-        (FakeNvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch", "reboot"),
-        (FakeNvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions", "administrator"),
-        (FakeNvml.NVML_ERROR_UNKNOWN, "Unknown Error", "nvidia-smi"),
+        (ImportError("No module named 'pynvml'"), "nvidia-ml-py"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVIDIA_DRIVER_CAPABILITIES"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "nvidia-smi"),
+        (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
     ],
 )
-def test_a_library_that_does_not_open_is_one_gap(fault: Any, reason: str, remedy: str) -> None:
-    nvml = fault if isinstance(fault, Exception) else FakeNvml(init_error=FakeNvml.NVMLError(fault))
+def test_a_library_that_does_not_open_is_one_gap(fault: Any, remedy: str) -> None:
+    nvml = fault if isinstance(fault, Exception) else FakeNvml(init_error=pynvml.NVMLError(fault))
     sampling = sampler(nvml, FakeCuda(ONE))
-    sampling.run(ends_after([], 1))
+    run(sampling, 1)
     (gap,) = sampling.gaps()
     assert gap.what == "device counters"
-    assert reason in gap.reason
     assert remedy in gap.remedy
     assert not sampling.columns()["time_ns"]
-    assert sampling._opened.is_set(), "or a group's first collective would wait for the library"
     assert not sampling.read_now(0, SampleReason.BEFORE_GROUP, "0", {"memory of this process"})
 
 
-def test_a_fault_of_ours_ends_the_thread_and_nothing_else() -> None:
-    class Broken(FakeCuda):
-        def devices(self) -> list[int]:
-            raise RuntimeError("planted")
-
-    sampling = sampler(FakeNvml([FakeGpu()]), Broken(ONE))
-    sampling.run(ends_after([], 5))
-    (gap,) = sampling.gaps()
-    assert gap.reason == "planted"
-
-
-def test_the_real_thread_starts_samples_and_ends() -> None:
-    sampled = threading.Event()
-
-    def processes() -> list[Any]:
-        sampled.set()
-        return []
-
-    gpu = FakeGpu(answers={"nvmlDeviceGetComputeRunningProcesses": processes})
-    sampling = sampler(FakeNvml([gpu]), FakeCuda(ONE))
-    sampling.start()
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "zprof-devices"]
-    assert thread.daemon
-    assert sampled.wait(60)
-    sampling.stop()
-    assert not thread.is_alive()
-    assert len(sampling.columns()["time_ns"]) >= 1
-
-
-def test_a_sample_on_demand_waits_for_the_library() -> None:
+def test_the_thread_samples_on_demand_ends_when_told_and_is_not_a_childs() -> None:
     sampling = sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE, reserved=5 * MIB))
     sampling.start()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "zprof-devices"]
     assert sampling.read_now(0, SampleReason.AFTER_GROUP, "0,1", {"memory of this process"})
-    sampling.stop()
-    columns = sampling.columns()
-    at = list(columns["reason"]).index("after_group")
-    assert [columns[name][at] for name in ("group", "process_bytes", "reserved_bytes", "used_bytes")] == [
-        "0,1",
-        900 * MIB,
-        5 * MIB,
-        None,
-    ]
-
-
-def test_a_forked_child_does_nothing() -> None:
-    sampling = sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE))
-    sampling.start()
     child = os.fork()
     if child == 0:
-        sampling.stop()
-        os._exit(0 if not sampling._end.is_set() else 1)
+        sampling.stop()  # would wait for a thread that the child does not have
+        os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     sampling.stop()
-
-
-def test_the_process_ends_with_the_sampler_running() -> None:
-    program = """
-from tests.support.fake_cuda import FakeCuda
-from tests.support.fake_nvml import FakeGpu, FakeNvml
-from tests.unit.collectors.devices.test_device_sampler import ONE, sampler
-sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE)).start()
-print("over")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100
-    )
-    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
-
-
-def watch(cuda: FakeCuda, *, driver: bool) -> DeviceWatch:
-    return DeviceWatch(cuda=cuda, load=lambda: FakeNvml([FakeGpu()]), driver=lambda: driver)
+    assert not thread.is_alive()
+    columns = sampling.columns()
+    at = list(columns["reason"]).index("after_group")
+    found = [columns[name][at] for name in ("group", "process_bytes", "reserved_bytes", "used_bytes")]
+    assert found == ["0,1", 900 * MIB, 5 * MIB, None]
 
 
 @pytest.mark.parametrize(
     ("built", "driver", "used", "gaps"),
-    [(False, False, False, 0), (False, True, False, 0), (True, False, False, 0), (True, False, True, 1)],
+    [(False, False, False, 0), (False, True, False, 0), (True, False, True, 1), (True, True, False, 0)],
 )
-def test_without_a_gpu_there_is_no_thread_and_no_second_gap(
-    built: bool, driver: bool, used: bool, gaps: int
-) -> None:
-    watching = watch(FakeCuda(ONE, built=built, used=used), driver=driver)
+def test_without_a_gpu_in_use_there_are_no_rows(built: bool, driver: bool, used: bool, gaps: int) -> None:
+    cuda = FakeCuda(ONE, built=built, used=used)
+    watching = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([FakeGpu()]), driver=lambda: driver)
     watching.start()
-    assert not [thread for thread in threading.enumerate() if thread.name == "zprof-devices"]
     watching.step()
     watching.stop()
     assert watching.columns() is None
     assert [gap.what for gap in watching.gaps()] == ["device counters"] * gaps
 
 
-def test_a_gpu_that_the_program_never_used_is_no_gap() -> None:
-    watching = watch(FakeCuda(ONE, used=False), driver=True)
-    watching.start()
-    watching.stop()
-    assert (watching.columns(), watching.gaps()) == (None, [])
+def record(path: Path, devices: NoDevices | DeviceWatch) -> Run:
+    schedule = Schedule(skip=3, memory=0, time=0)
+    with Recorder(path, schedule, TrainingFacts, {}, devices=devices) as recording:
+        for _ in range(schedule.total):
+            recording.step()
+    return Run(path)
+
+
+def test_samples_and_gaps_are_in_the_run(tmp_path: Path) -> None:
+    sampled = threading.Event()
+
+    def temperature() -> int:
+        sampled.set()
+        return 50
+
+    unknown = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = FakeGpu(answers={"nvmlDeviceGetPowerUsage": unknown, "nvmlDeviceGetTemperature": temperature})
+    cuda = FakeCuda({1: DeviceIdentity(uuid=gpu.uuid, bus_id=None)}, reserved=7 * MIB)
+    devices = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([gpu]), driver=lambda: True)
+    devices.start()
+    assert sampled.wait(60)
+    run = record(tmp_path, devices)
+    rows = run.frame(0, "device")
+    assert set(zip(rows["device"], rows["process_bytes"], rows["reserved_bytes"], strict=True)) == {
+        ("cuda:1", 900 * MIB, 7 * MIB)
+    }
+    assert rows["power_watts"].isna().all()
+    assert [gap.what for gap in run.gaps()] == ["counters of cuda:1: power"]
+
+
+@pytest.mark.parametrize("where", ["start", "step", "stop", "columns"])
+def test_a_fault_of_the_counters_leaves_the_run_whole(tmp_path: Path, where: str) -> None:
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    broken = NoDevices()
+    setattr(broken, where, fail)
+    run = record(tmp_path, broken)
+    assert run.rank_manifests[0].status == "complete"
+    assert {gap.reason for gap in run.gaps()} == {"planted"}
+    assert run.has_table(0, "samples")

@@ -1,45 +1,49 @@
-"""From trace events to rows of collectives: ranges, gloo's executions, NCCL's metadata."""
+"""From the events of a trace to its tables: modelled collectives, NCCL's metadata, and events."""
 
+from collections import Counter
+
+import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.support.kineto_traces import MAIN, at, converted, span, thread_name, trace_of
+from tests.support.kineto_traces import at, converted, span, thread_name, trace_of
+from tests.support.real_traces import TRACES
 from zprof.collectors.kineto.convert import convert_trace
-from zprof.collectors.kineto.trace import Group
-from zprof.run.schema import EVENTS
+from zprof.collectors.kineto.reading.reader import read_trace
+from zprof.collectors.kineto.trace import Arguments, Group
+from zprof.run.schema import COLLECTIVES, EVENTS
+from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.simulate import simulate
 
-COMM, WORKER, WORKER2 = 20, 30, 31
+COMM, WORKER = 20, 30
 PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
+GATHER = "zero::{} all_gather pg={} seq={} unit=b.1 bytes=800 dtype=bfloat16"
 
 
-def launch_op(name, start, *dims):
+def rows_of(*events, groups=(PAIR,)):
+    worker = thread_name(WORKER, f"thread {WORKER} (pt_gloo_runloop)")
+    return converted(trace_of([worker, *events], groups, world_size=2))
+
+
+def operator(name, start, *dims):
     return span(name, start, start + 2, category="cpu_op", **{"Input Dims": [*dims, [], []]})
 
 
-def execution(op, start, end, elements, dtype="float", tid=WORKER):
-    return span(f"gloo:{op}", start, end, tid, **{"Input Dims": [[elements]], "Input type": [dtype]})
+def execution(op, start, end, elements):
+    return span(f"gloo:{op}", start, end, WORKER, **{"Input Dims": [[elements]], "Input type": ["float"]})
 
 
-def workers():
-    return [thread_name(tid, f"thread {tid} (pt_gloo_runloop)") for tid in (WORKER, WORKER2)]
-
-
-@pytest.fixture
-def rows_of():
-    def run(*events, groups=(PAIR,)):
-        return converted(trace_of([*workers(), *events], groups, world_size=2))
-
-    return run
-
-
-def test_a_modelled_collective_comes_from_its_ranges(rows_of):
+def test_a_modelled_collective_comes_from_its_ranges():
     rows, gaps = rows_of(
-        span("zero::launch all_gather pg=0 seq=4 unit=b.1 bytes=800 dtype=bfloat16", 10, 12),
-        span("zero::comm all_gather pg=0 seq=4 unit=b.1 bytes=800 dtype=bfloat16", 15, 40, COMM),
+        span(GATHER.format("launch", 0, 4), 10, 12),
+        span(GATHER.format("comm", 0, 4), 15, 40, COMM),
         span("c10d::_allgather_base_", 16, 18, COMM, "cpu_op", **{"Input Dims": [[400], [200], []]}),
         execution("all_gather", 17, 20, 200),
         span("zero::wait all_gather pg=0 seq=4 unit=b.1", 30, 41),
         span("zprof::wait", 31, 40),
+        span("zero::wait all_gather pg=0 seq=4 unit=b.1", 50, 51),
     )
     assert not gaps
     assert rows == [
@@ -64,224 +68,151 @@ def test_a_modelled_collective_comes_from_its_ranges(rows_of):
     ]
 
 
-def test_a_carried_collective_counts_once_though_its_real_one_is_launched_outside(rows_of):
+def test_a_modelled_collective_counts_once_though_gloo_carries_it_outside():
     """The link's thread waits for a collective of gloo that the main thread launched."""
     text = "zero::{} reduce_scatter pg=0 seq={} unit=b bytes=480 dtype=float32"
     rows, gaps = rows_of(
         span(text.format("launch", 0), 10, 15),
-        launch_op("c10d::_reduce_scatter_base_", 11, [60], [120]),
+        operator("c10d::_reduce_scatter_base_", 11, [60], [120]),
         execution("all_reduce", 12, 20, 120),
         span(text.format("comm", 0), 16, 60, COMM),
         span(text.format("launch", 1), 70, 75),
-        launch_op("c10d::_reduce_scatter_base_", 71, [60], [120]),
+        operator("c10d::_reduce_scatter_base_", 71, [60], [120]),
         execution("all_reduce", 72, 80, 120),
     )
     assert not gaps
     assert [(row["sequence"], row["method"], row["end_ns"]) for row in rows] == [(0, "range", at(60))]
 
 
-def test_of_two_waits_for_one_collective_the_one_that_blocked_counts(rows_of):
-    text = "zero::{} all_gather pg=0 seq=0 unit=b bytes=4 dtype=float32"
-    rows, _ = rows_of(
-        span(text.format("comm"), 10, 40, COMM),
-        span(text.format("wait"), 20, 41),
-        span(text.format("wait"), 50, 51),
-    )
-    assert [(row["wait_start_ns"], row["wait_end_ns"]) for row in rows] == [(at(20), at(41))]
-
-
-def test_native_gloo_takes_kind_and_sequence_from_the_launch(rows_of):
-    """Gloo runs a reduce-scatter as an all-reduce; only the launch knows."""
-    rows, gaps = rows_of(
-        span("zero::launch reduce_scatter pg=0 seq=9 unit=b.0 bytes=480 dtype=float32", 10, 15),
-        launch_op("c10d::_reduce_scatter_base_", 11, [60], [120]),
-        execution("all_reduce", 20, 30, 120),
-        span("zero::wait reduce_scatter pg=0 seq=9 unit=b.0", 25, 31),
-    )
-    assert not gaps
-    (row,) = rows
-    assert (row["kind"], row["sequence"], row["bytes"], row["method"]) == (
-        "reduce_scatter",
-        9,
-        480,
-        "gloo_fifo",
-    )
-    assert (row["launch_start_ns"], row["launch_end_ns"]) == (at(10), at(15))
-    assert (row["wait_start_ns"], row["wait_end_ns"]) == (at(25), at(31))
-    assert row["unit"] == "b.0"
-
-
-def test_plain_programs_are_joined_in_order(rows_of):
-    rows, gaps = rows_of(
-        launch_op("c10d::_allgather_base_", 10, [120], [60]),
-        launch_op("c10d::allreduce_", 14, [[60]]),
-        launch_op("c10d::_allgather_base_", 18, [120], [60]),
-        execution("all_gather", 30, 34, 60, tid=WORKER2),
-        execution("all_gather", 12, 29, 60),
-        execution("all_reduce", 16, 32, 60, "c10::BFloat16"),
-    )
-    assert not gaps
-    assert [(r["kind"], r["sequence"], r["start_ns"], r["bytes"], r["dtype"]) for r in rows] == [
-        ("all_gather", 0, at(12), 480, "float32"),
-        ("all_reduce", 1, at(16), 120, "bfloat16"),
-        ("all_gather", 2, at(30), 480, "float32"),
-    ]
-    assert {row["method"] for row in rows} == {"gloo_fifo_order"}
-    assert {row["wait_start_ns"] for row in rows} == {None}
-
-
-def test_a_synchronous_call_waits_right_behind_its_launch(rows_of):
-    def gather(start, is_async):
-        row = launch_op("c10d::_allgather_base_", start, [120], [60])
-        row["args"]["Concrete Inputs"] = ["", "", "", str(is_async), "-1"]
-        return row
-
-    rows, _ = rows_of(
-        gather(10, False),
-        execution("all_gather", 12, 40, 60),
-        span("zprof::wait", 13, 41),
-        gather(50, True),
-        execution("all_gather", 52, 70, 60),
-        span("zprof::wait", 60, 71),
-    )
-    assert [(row["wait_start_ns"], row["wait_end_ns"]) for row in rows] == [(at(13), at(41)), (None, None)]
-
-
-def test_a_lost_execution_is_not_guessed(rows_of):
-    rows, gaps = rows_of(
-        launch_op("c10d::_allgather_base_", 10, [120], [60]),
-        launch_op("c10d::_allgather_base_", 20, [120], [60]),
-        launch_op("c10d::_allgather_base_", 30, [8], [4]),
-        execution("all_gather", 22, 25, 60),
-        execution("all_gather", 31, 35, 4),
-    )
-    assert [row["bytes"] for row in rows] == [32]
-    assert rows[0]["sequence"] == 2, "numbers count launches, so the other ranks still agree"
-    assert len(gaps) == 1
-    assert "2 launches and 1 executions of all_gather of 60 elements" in gaps[0].reason
-
-
-def test_an_execution_before_its_launch_is_not_joined(rows_of):
-    rows, gaps = rows_of(
-        launch_op("c10d::allreduce_", 10, [[60]]),
-        launch_op("c10d::allreduce_", 50, [[60]]),
-        execution("all_reduce", 12, 14, 60),
-        execution("all_reduce", 20, 24, 60),
-    )
-    assert not rows
-    assert len(gaps) == 1
-
-
-def test_the_last_prefetch_may_still_run_when_the_window_closes(rows_of):
-    launch = "zero::launch all_gather pg=0 seq={} unit=b bytes=480 dtype=float32"
-    rows, gaps = rows_of(
-        span(launch.format(0), 10, 15),
-        launch_op("c10d::_allgather_base_", 11, [120], [60]),
-        span("zero::wait all_gather pg=0 seq=0 unit=b", 16, 31),
-        span(launch.format(1), 40, 45),
-        launch_op("c10d::_allgather_base_", 41, [120], [60]),
-        execution("all_gather", 20, 30, 60),
-    )
-    assert not gaps
-    assert [row["sequence"] for row in rows] == [0]
-
-
-def test_several_operators_under_one_launch_are_one_collective(rows_of):
-    rows, gaps = rows_of(
-        span("zero::launch all_gather pg=0 seq=0 unit=b bytes=960 dtype=float32", 10, 20),
-        launch_op("c10d::_allgather_base_", 11, [120], [60]),
-        launch_op("c10d::_allgather_base_", 14, [120], [60]),
-        execution("all_gather", 20, 30, 60),
-        execution("all_gather", 25, 40, 60, tid=WORKER2),
-    )
-    assert not gaps
-    assert [(row["bytes"], row["start_ns"], row["end_ns"]) for row in rows] == [(960, at(20), at(40))]
-
-
-def test_gloo_words_on_other_threads_are_no_executions(rows_of):
-    rows, gaps = rows_of(
-        launch_op("c10d::allreduce_", 10, [[60]]),
-        execution("all_reduce", 12, 14, 60, tid=MAIN),
-        execution("all_reduce", 12, 15, 60),
-    )
-    assert not gaps
-    assert [row["end_ns"] for row in rows] == [at(15)]
-
-
-def test_groups_over_different_ranks_are_not_guessed(rows_of):
-    rows, gaps = rows_of(
-        launch_op("c10d::allreduce_", 10, [[60]]),
-        execution("all_reduce", 12, 15, 60),
-        groups=(PAIR, Group(name="1", description="", ranks=(0,))),
-    )
-    assert [(row["group"], row["group_size"]) for row in rows] == [("unknown", 0)]
-    assert [gap.what for gap in gaps] == ["process group of collectives"]
-
-
-def test_two_groups_over_the_same_ranks_keep_their_own_numbers(rows_of):
-    text = "zero::comm all_gather pg={} seq=0 unit=b bytes=4 dtype=float32"
-    rows, _ = rows_of(
-        span(text.format("0"), 10, 20, COMM),
-        span(text.format("7"), 30, 40, COMM),
-        groups=(PAIR, Group(name="7", description="undefined", ranks=(0, 1))),
-    )
-    assert [(row["group"], row["group_size"]) for row in rows] == [("0,1", 2), ("0,1#7", 2)]
-
-
-def test_a_range_that_says_too_little_is_a_gap(rows_of):
-    rows, gaps = rows_of(
-        span("zero::comm all_gather pg=0 unit=b bytes=4 dtype=float32", 10, 20, COMM),
-        span("zero::comm all_gather pg=0 seq=1 unit=b", 30, 40, COMM),
-    )
-    assert not rows
-    assert "2 ::comm ranges" in gaps[0].reason
-
-
-def test_kernels_with_metadata(rows_of):
-    metadata = {
-        "Collective name": "_allgather_base",
-        "In msg nelems": 100,
-        "Out msg nelems": 200,
-        "dtype": "BFloat16",
-        "Process Group Name": "0",
-        "Process Group Ranks": "[1, 0]",
-        "Seq": 6,
-        "stream": 40,
-        "correlation": 77,
-    }
-    rows, gaps = rows_of(
-        span("cudaLaunchKernelExC", 10, 12, MAIN, "cuda_runtime", correlation=77),
-        span("ncclDevKernel_AllGather_RING_LL(...)", 20, 50, 40, "kernel", **metadata),
-        span("gemm", 20, 50, 7, "kernel", stream=7, correlation=78),
-    )
-    assert not gaps
-    (row,) = rows
-    assert (row["kind"], row["group"], row["sequence"], row["bytes"]) == ("all_gather", "0,1", 6, 400)
-    assert (row["launch_start_ns"], row["launch_end_ns"], row["stream"]) == (at(10), at(12), 40)
-    assert row["method"] == "nccl"
-
-
-def test_events_keep_what_ran_and_leave_out_bookkeeping():
+def test_events_keep_operators_and_device_work_and_leave_out_bookkeeping():
     trace = trace_of(
         [
-            span("b", 5, 9, category="cpu_op"),
+            span("caf\ud800é", 5, 9, category="cpu_op"),
             span("a", 1, 3, category="kernel", stream=7, correlation=8, **{"External id": 4}),
             span("Memcpy HtoD", 2, 3, category="gpu_memcpy", stream=7, bytes=64),
             span("PyTorch Profiler (0)", 0, 99, category="Trace"),
         ]
     )
-    events = convert_trace(trace)[0]["events"]
-    assert events["name"].to_pylist() == ["a", "Memcpy HtoD", "b"]
-    assert events["category"].to_pylist() == ["kernel", "gpu_memcpy", "cpu_op"]
-    assert events["start_ns"].tolist() == [at(1), at(2), at(5)]
-    assert events["stream"].to_pylist() == [7, 7, None]
-    assert events["correlation"].to_pylist() == [8, None, None]
-    assert events["external_id"].to_pylist() == [4, None, None]
-    assert events["bytes"].to_pylist() == [None, 64, None]
+    rows = pa.table(convert_trace(trace)[0]["events"], schema=EVENTS).to_pylist()
+    columns = ("name", "category", "start_ns", "stream", "correlation", "external_id", "bytes")
+    assert [tuple(row[column] for column in columns) for row in rows] == [
+        ("a", "kernel", at(1), 7, 8, 4, None),
+        ("Memcpy HtoD", "gpu_memcpy", at(2), 7, None, None, 64),
+        ("caf?é", "cpu_op", at(5), None, None, None, None),
+    ]
 
 
-def test_events_go_into_a_run_as_they_are():
-    trace = trace_of([span("caf\ud800é", 1, 2), span("b", 3, 4)])
-    columns = convert_trace(trace)[0]["events"]
-    table = pa.table(columns, schema=EVENTS)
-    assert table.column("name").to_pylist() == ["caf?é", "b"]
+@pytest.mark.parametrize("vendor", list(Vendor))
+def test_collectives_of_a_simulated_rank_are_found_as_they_ran(vendor, tmp_path):
+    truth = simulate(Plan(vendor=vendor, stage=3, ranks=2, steps=1, units=3), tmp_path)
+    rows, gaps = converted(read_trace(sorted(tmp_path.glob("rank*"))[0]))
+    ran = [entry for entry in truth.collectives if entry.rank == 0]
+    assert not gaps
+    found = Counter((r["kind"], r["group"], r["sequence"], r["bytes"], r["dtype"]) for r in rows)
+    assert found == Counter((t.kind, ",".join(map(str, t.ranks)), t.sequence, t.bytes, t.dtype) for t in ran)
+    kinds = ("all_gather", "reduce_scatter")
+    units = Counter(row["unit"] for row in rows if row["kind"] in kinds)
+    assert sorted(units.values()) == sorted(Counter(t.unit for t in ran if t.kind in kinds).values())
+    assert None not in units
+
+
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the public traces are not there")
+#: Of public traces: (file, columns, how often each of their values occurs, what the gaps are about).
+REAL = [
+    (
+        "hta_nccl_data.json.gz",
+        ("kind", "group", "group_size", "stream", "method"),
+        {("all_reduce", "0,1", 2, 40, "nccl_order"): 15, ("broadcast", "0,1", 2, 40, "nccl_order"): 6},
+        [],
+    ),
+    (
+        "hta_cpu_only_gloo_rank-34.pt.trace.json.gz",
+        ("kind", "group_size", "method", "bytes"),
+        {
+            ("all_reduce", 300, "gloo_execution_order", 321_271 * 4): 5,
+            ("all_reduce", 300, "gloo_execution_order", 2_082_411 * 4): 5,
+        },
+        ["launches of collectives"],
+    ),
+    (
+        "hta_trace_filter_2of128/sampled_rank-1.json.gz",
+        ("kind",),
+        {("all_reduce",): 4, ("all_to_all",): 4, ("all_gather",): 2},
+        ["process group of collectives"],
+    ),
+    ("hta_rank_non_gpu.json.gz", ("kind",), {}, ["collectives on the device"]),
+    ("hta_mi250_minitoy.json.gz", ("kind",), {}, []),
+]
+
+
+@needs_traces
+@pytest.mark.parametrize(("name", "columns", "counts", "gaps"), REAL, ids=[row[0] for row in REAL])
+def test_collectives_of_a_public_trace(name, columns, counts, gaps):
+    rows, found = converted(read_trace(TRACES / name))
+    assert Counter(tuple(row[column] for column in columns) for row in rows) == counts
+    assert [gap.what for gap in found] == gaps
+
+
+NUMBERS = st.sampled_from([-5, -1, 0, 1, 2, 7, 1 << 20, 1 << 61])
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    NUMBERS,
+    st.sampled_from(["", "0", "[0, 1]", "[0, ...]", "allreduce", "_allgather_base", "send", "wait", "Float"]),
+    st.lists(NUMBERS, max_size=3),
+    st.lists(st.lists(NUMBERS, max_size=3), max_size=3),
+    st.just({"a": [1]}),
+)
+IDENTITIES = ("stream", "correlation", "External id", "bytes")
+KEYS = [field.encode_name for field in msgspec.structs.fields(Arguments)]
+NAMES = [
+    "ncclDevKernel_AllGather_RING_LL(x)",
+    "ncclDevKernel_Generic_1()",
+    "Memcpy PtoP (Device -> Device)",
+    "Memcpy DtoD (Device -> Device)",
+    "record_param_comms",
+    "c10d::allreduce_",
+    "c10d::reduce_scatter_",
+    "gloo:all_reduce",
+    "nccl:all_gather",
+    "symm_mem::multimem_all_reduce_",
+    "FSDP::all_gather (b.0)",
+    *(GATHER.format(what, 0, 1) for what in ("launch", "comm", "wait")),
+    "zprof::wait",
+    "cudaLaunchKernel",
+]
+CATEGORIES = ["kernel", "gpu_memcpy", "cpu_op", "user_annotation", "cuda_runtime", "Trace", ""]
+SPANS = st.builds(
+    lambda name, start, length, thread, category, args, ids: (
+        span(name, start, start + length, thread, category) | {"args": args | ids}
+    ),
+    st.sampled_from(NAMES),
+    st.integers(0, 40),
+    st.integers(0, 20),
+    st.sampled_from([0, 1, WORKER]),
+    st.sampled_from(CATEGORIES),
+    st.dictionaries(st.sampled_from(sorted({*KEYS} - {*IDENTITIES})), ODD, max_size=6),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(IDENTITIES, st.sampled_from([-1, 0, 1, 2, 1 << 61]))),
+)
+GROUPS = st.lists(
+    st.builds(
+        Group,
+        name=st.sampled_from(["0", "1", "x"]),
+        description=st.sampled_from(["", "undefined", "default_pg", "tp"]),
+        ranks=st.sampled_from([(), (0,), (0, 1), (0, 2)]),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=75)
+@given(st.lists(SPANS, max_size=12), GROUPS, st.sampled_from([None, 0, -1, 3, 1 << 50]), st.booleans())
+def test_tables_of_any_trace_fit_the_schema(spans, groups, world_size, named):
+    names = [thread_name(WORKER, f"thread {WORKER} (pt_gloo_runloop)")] if named else []
+    tables, gaps = convert_trace(trace_of([*names, *spans], groups, world_size))
+    made = pa.table(tables["events"], schema=EVENTS)
+    assert made.num_rows == sum(event["cat"] not in ("Trace", "") for event in spans)
+    for row in pa.table(tables["collectives"], schema=COLLECTIVES).to_pylist():
+        assert row["start_ns"] <= row["end_ns"]
+        assert min(row["bytes"], row["sequence"], row["group_size"]) >= 0
+    assert all(gap.what and gap.reason and gap.remedy for gap in gaps)

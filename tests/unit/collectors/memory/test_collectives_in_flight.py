@@ -1,6 +1,5 @@
-"""Work objects: the profiler's end waits for collectives under way, and their deaths close scratch memory."""
+"""Work objects: the window's end waits for those under way, and their deaths end scratch memory."""
 
-import time
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,24 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
-from zprof.collectors.memory import collective_works
 from zprof.collectors.memory.allocator_events import Allocation, close_collective_scratch
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.log import Birth, MemoryLog
-from zprof.collectors.memory.owners import OwnerScanner
-from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.saved_tensors import PackWatch
-from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.collective_works import CollectiveWork
+from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.log import Birth
 from zprof.model.training import Phase
+
+Group = torch._C._distributed_c10d.ProcessGroup
 
 
 class FakeWork:
     """Counts who waits for it; may fail."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.waits = 0
-        self.fails = fails
+        self.waits, self.fails = 0, fails
 
     def wait(self, timeout: timedelta) -> None:
         assert timeout > timedelta(0)
@@ -34,86 +31,44 @@ class FakeWork:
             raise RuntimeError("Operation timed out!")
 
 
-@pytest.fixture
-def patch() -> Iterator[collective_works.WorkPatch]:
-    log = MemoryLog()
-    log.active = True
-    hooks = hooks_of(log)
-    hooks.install(None)
-    yield collective_works.WorkPatch(log, hooks)
-    hooks.remove()
-
-
-def hooks_of(log: MemoryLog) -> Hooks:
-    phases = PhaseTracker(log)
-    storages = StorageTracker(log, phases)
-    return Hooks(log, storages, phases, OwnerScanner(log, storages, None, ()), PackWatch(phases))
-
-
 def saved_tensor_hooks() -> object:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-def test_a_work_does_not_capture_our_saved_tensor_hooks(patch: collective_works.WorkPatch) -> None:
-    seen: list[object] = []
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryCollector]:
+    """A window in which ``Group.allreduce(launch)`` returns what ``launch`` returns."""
+    monkeypatch.setattr(Group, "allreduce", lambda launch: launch())
+    collector = MemoryCollector(None, None)
+    collector.start()
+    yield collector
+    collector.stop()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_work_captures_no_saved_tensor_hooks_of_zprof() -> None:
     ours = saved_tensor_hooks()
     assert ours is not None
-    patch._wrap(lambda: seen.append(saved_tensor_hooks()))()
-    assert seen == [None]
-    assert saved_tensor_hooks() == ours
-
-
-def test_our_hooks_are_back_after_a_launch_that_fails(patch: collective_works.WorkPatch) -> None:
-    ours = saved_tensor_hooks()
+    assert Group.allreduce(saved_tensor_hooks) is None
     with pytest.raises(ZeroDivisionError):
-        patch._wrap(lambda: 1 / 0)()
+        Group.allreduce(lambda: 1 / 0)
     assert saved_tensor_hooks() == ours
+    with saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor):
+        seen: list[object] = []
+        Group.allreduce(lambda: seen.append(saved_tensor_hooks()))
+        assert seen == [saved_tensor_hooks()]
 
 
-def test_hooks_of_the_program_stay_during_a_launch(patch: collective_works.WorkPatch) -> None:
-    seen: list[object] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor):
-        theirs = saved_tensor_hooks()
-        patch._wrap(lambda: seen.append(saved_tensor_hooks()))()
-    assert seen == [theirs]
-
-
-def test_settling_waits_for_every_work_that_lives(patch: collective_works.WorkPatch) -> None:
-    made = [FakeWork() for _ in range(3)]
-    for work in made:
-        patch._wrap(lambda work=work: work)()
-    first = made.pop(0)
+def test_the_end_of_the_window_waits_for_every_work_that_lives(collector: MemoryCollector) -> None:
+    works = [FakeWork(), FakeWork(fails=True), FakeWork(), FakeWork()]
+    for work in works:
+        Group.allreduce(lambda work=work: work)
     del work
-    gone = weakref.ref(made.pop())
-    patch.settle()
-    assert first.waits == 1
-    assert made[0].waits == 1
+    gone = weakref.ref(works.pop())
     assert gone() is None
-
-
-def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(
-    patch: collective_works.WorkPatch,
-) -> None:
-    made = [FakeWork(fails=True), FakeWork()]
-    for work in made:
-        patch._wrap(lambda work=work: work)()
-    with pytest.raises(RuntimeError, match="timed out"):
-        patch.settle()
-    assert made[1].waits == 1
-
-
-def test_the_death_of_a_work_is_noted_with_its_launch(patch: collective_works.WorkPatch) -> None:
-    made = [FakeWork()]
-    begin_ns = time.time_ns()
-    patch._wrap(lambda: made[0])()
-    assert patch.works == []
-    made.clear()
-    (work,) = patch.works
-    assert begin_ns <= work.launch_begin_ns <= work.launch_end_ns <= work.dead_ns
-
-
-def scratch(operator: str | None = "c10d::_reduce_scatter_base_", freed_ns: int | None = None) -> Allocation:
-    return Allocation(0x40, 8, "cpu", 150, freed_ns, operator, 1)
+    collector.stop()
+    assert [work.waits for work in works] == [1, 1, 1]
+    assert [gap.reason for gap in collector.gaps()] == ["Operation timed out!"]
 
 
 def birth(time_ns: int) -> Birth:
@@ -121,24 +76,20 @@ def birth(time_ns: int) -> Birth:
     return Birth(0, time_ns, 0x40, 8, device, None, Phase.BACKWARD, None, False, False)
 
 
-def freed(block: Allocation, births: tuple[Birth, ...] = ()) -> int | None:
-    close_collective_scratch([block], [collective_works.CollectiveWork(100, 200, 900)], births)
-    return block.freed_ns
-
-
-def test_scratch_of_a_collective_ends_with_its_work() -> None:
-    assert freed(scratch()) == 900
-
-
-def test_a_free_that_was_seen_stands() -> None:
-    assert freed(scratch(freed_ns=300)) == 300
-
-
-def test_other_memory_of_that_time_is_left_alone() -> None:
-    assert freed(scratch("aten::empty")) is None
-    assert freed(scratch(None)) is None
-
-
-def test_scratch_that_came_into_sight_ends_with_its_storage() -> None:
-    assert freed(scratch(), (birth(500),)) is None
-    assert freed(scratch(), (birth(1000),)) == 900
+@pytest.mark.parametrize(
+    ("operator", "freed_ns", "births", "want"),
+    [
+        ("c10d::_reduce_scatter_base_", None, (), 900),  # ends with its work
+        ("c10d::_reduce_scatter_base_", 300, (), 300),  # its free was seen
+        ("aten::empty", None, (), None),
+        (None, None, (), None),
+        ("c10d::_reduce_scatter_base_", None, (birth(500),), None),  # ends with its storage
+        ("c10d::_reduce_scatter_base_", None, (birth(1000),), 900),  # a later storage at that address
+    ],
+)
+def test_scratch_of_a_collective_ends_with_its_work(
+    operator: str | None, freed_ns: int | None, births: tuple[Birth, ...], want: int | None
+) -> None:
+    block = Allocation(0x40, 8, "cpu", 150, freed_ns, operator, 1)
+    close_collective_scratch([block], [CollectiveWork(100, 200, 900)], births)
+    assert block.freed_ns == want

@@ -1,7 +1,4 @@
-"""Whatever a program does: one tenant a byte, and as many bytes as the allocator says.
-
-The allocator's own rows are counted here a second time, one event after the other.
-"""
+"""Whatever a program does: one tenant a byte, and as many bytes as the allocator's own rows sum to."""
 
 from typing import Any
 
@@ -10,19 +7,17 @@ import pandas as pd
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_window import Window, record
-from random_programs import Plan, Program, plans
+from random_programs import PLANS, Program
 
 from zprof.analysis.memory.live_bytes import compute_live_curve, read_rank_lives, sum_by_tenant
 from zprof.analysis.memory.roles import Segments
 from zprof.analysis.memory.tables import UNTAGGED
 
-#: An example costs a window, and a plan is short enough to read as it is.
-EXAMPLES = 20
-WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]
+WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # an example costs a window
 
 
-def counted(alloc: pd.DataFrame, begin_ns: int) -> dict[int, int]:
-    """Live bytes after each event: the allocator's blocks, and what tensors held before the window."""
+def count_live_bytes(alloc: pd.DataFrame, begin_ns: int) -> dict[int, int]:
+    """Return live bytes after each event: the allocator's blocks, and what tensors held before the window."""
     changes: list[tuple[int, int]] = []
     old: dict[int, tuple[int, int | None]] = {}
     for row in alloc.itertuples():
@@ -46,51 +41,32 @@ def pieces(segments: Segments) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@settings(max_examples=EXAMPLES, phases=WITHOUT_SHRINKING)
-@given(plans, st.integers(0, 1 << 30))
-def test_whatever_a_program_does(plan: Plan, seed: int) -> None:
+@settings(max_examples=15, phases=WITHOUT_SHRINKING)
+@given(PLANS, st.integers(0, 1 << 30))
+def test_any_program_has_one_tenant_for_each_byte(plan: dict[str, Any], seed: int) -> None:
     program = Program(plan)
     window = record(program.run, program.model, program.optimizer)
     assert window.gaps == []
-    live_bytes_are_those_of_the_allocator(window)
-    every_byte_has_one_tenant_at_every_event(window)
-    nothing_that_the_window_made_is_untagged(window)
-    the_order_of_role_rows_means_nothing(window, seed)
-
-
-def live_bytes_are_those_of_the_allocator(window: Window) -> None:
-    blocks, timeline = window.lives.blocks, window.lives.timeline
+    blocks, segments, timeline = window.lives.blocks, window.lives.segments, window.lives.timeline
     times, live = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
-    after = counted(window.alloc, timeline.begin_ns)
-    for time_ns, expected in after.items():
+    for time_ns, expected in count_live_bytes(window.alloc, timeline.begin_ns).items():
         if timeline.begin_ns <= time_ns <= timeline.end_ns:
             assert live[np.searchsorted(times, time_ns, side="right") - 1] == expected
+    for time_ns, size in zip(times.tolist(), live.tolist(), strict=True):
+        assert sum_by_tenant(segments, time_ns).sum() == size
+    assert_without_holes(window)
+    untagged = segments.block[segments.tenant == UNTAGGED]
+    inside = untagged[blocks.begin_ns[untagged] > timeline.begin_ns]
+    assert [name for name in blocks.operator[inside] if name is not None] == []
+    shuffled = window.role.sample(frac=1, random_state=seed)
+    again = read_rank_lives(window.alloc, shuffled, timeline, "cpu")
+    assert pieces(again.segments) == pieces(segments)
 
 
-def every_byte_has_one_tenant_at_every_event(window: Window) -> None:
-    blocks, segments = window.lives.blocks, window.lives.segments
-    assert (segments.end_ns > segments.begin_ns).all()
-    assert ((segments.tenant >= 0) & (segments.tenant <= UNTAGGED)).all()
-    at: dict[int, int] = {}
-    for block, begin_ns, end_ns, *_ in pieces(segments):
-        assert begin_ns == at.get(block, blocks.begin_ns[block])  # neither a hole nor an overlap
+def assert_without_holes(window: Window) -> None:
+    blocks, at = window.lives.blocks, dict[int, int]()
+    for block, begin_ns, end_ns, *_ in pieces(window.lives.segments):
+        assert begin_ns == at.get(block, blocks.begin_ns[block])
         at[block] = end_ns
     lasting = np.flatnonzero(blocks.end_ns > blocks.begin_ns)
     assert at == {int(block): int(blocks.end_ns[block]) for block in lasting}
-    times, live = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
-    for time_ns, size in zip(times.tolist(), live.tolist(), strict=True):
-        assert sum_by_tenant(segments, time_ns).sum() == size
-
-
-def nothing_that_the_window_made_is_untagged(window: Window) -> None:
-    """Only what nobody claims and what was there before it began."""
-    blocks, segments = window.lives.blocks, window.lives.segments
-    untagged = segments.block[segments.tenant == UNTAGGED]
-    begun = blocks.begin_ns[untagged] > window.lives.timeline.begin_ns
-    assert [str(name) for name in blocks.operator[untagged[begun]] if name is not None] == []
-
-
-def the_order_of_role_rows_means_nothing(window: Window, seed: int) -> None:
-    shuffled = window.role.sample(frac=1, random_state=seed)
-    again = read_rank_lives(window.alloc, shuffled, window.lives.timeline, "cpu")
-    assert pieces(again.segments) == pieces(window.lives.segments)
