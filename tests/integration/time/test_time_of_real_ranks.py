@@ -85,27 +85,11 @@ def test_a_wait_in_python_is_seen(plain: TimeAnalysis) -> None:
     assert set(gathers.loc[gathers["wait_ns"] > SLEEP_NS // 2, "last_rank"]) == {1}
 
 
-def test_a_communication_thread_is_seen(tmp_path: Path) -> None:
-    analysis = record("carried", tmp_path)
-    frame = analysis.collectives
-    assert len(frame) == 2 * STEPS, "the real collective inside must not count again"
-    assert frame["matched"].all()
-    assert ((frame["end_ns"] - frame["start_ns"]) >= SLEEP_NS).all()
-    assert frame["hidden_ns"].median() >= 0.9 * SLEEP_NS / 4, "a quarter of it is computed behind it"
-    assert frame["compute_before_wait_ns"].median() >= 0.9 * SLEEP_NS / 4
-    assert frame["launch_start_ns"].notna().all()
-    assert frame["wait_start_ns"].notna().all()
-    exposed = frame["exposed_wait_ns"] + frame["exposed_transfer_ns"]
-    assert (exposed + frame["hidden_ns"] <= frame["end_ns"] - frame["start_ns"]).all()
-    for entry in analysis.time.per_rank:
-        assert entry.exposed_wait_ns + entry.exposed_transfer_ns > entry.overlapped_ns
-
-
 def test_waits_in_c_plus_plus_give_an_upper_bound(tmp_path: Path) -> None:
     analysis = record("ddp", tmp_path)
     assert (analysis.steps["wall_ns"] == analysis.steps[list(LEDGER_TERMS)].sum(axis=1)).all()
     assert analysis.collectives["matched"].all()
-    assert {entry.method for entry in analysis.time.per_rank} == {"aten gap upper bound"}
+    assert all(entry.upper_bound for entry in analysis.time.per_rank)
     assert [gap.rank for gap in analysis.gaps if gap.what == "exposed time"] == [0, 1]
     waited = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}
     assert waited[0] > 0.5 * SLEEP_NS

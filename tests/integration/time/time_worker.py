@@ -4,17 +4,13 @@ python time_worker.py CASE RANK WORLD_SIZE STORE RUN
 """
 
 import os
-import queue
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.profiler import record_function
 
 import zprof
 
@@ -37,59 +33,6 @@ def plain(rank: int, run: Path) -> None:
             recording.step()
 
 
-@dataclass(frozen=True)
-class Started:
-    """A collective on its way."""
-
-    begun: threading.Event = field(default_factory=threading.Event)
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-class Link:
-    """A communication thread that says itself how long a collective takes."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[str, Started] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def launch(self, text: str) -> Started:
-        """Returns when the collective has begun: what is computed after it is hidden behind it."""
-        started = Started()
-        with record_function(f"own::launch {text}"):
-            self._queue.put((text, started))
-        started.begun.wait()
-        return started
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            text, started = item
-            with record_function(f"own::comm {text}"):
-                started.begun.set()
-                dist.all_reduce(torch.ones(64))
-                time.sleep(SLEEP_S)
-            started.done.set()
-
-
-def carried(rank: int, run: Path) -> None:
-    """Collectives on a thread of its own, as a modelled link has it."""
-    link = Link()
-    with zprof.record(run, steps=zprof.steps(skip=1, memory=0, time=STEPS)) as recording:
-        for step in range(1 + STEPS):
-            text = f"all_reduce pg=0 seq={step} unit=u bytes=256 dtype=float32"
-            started = link.launch(text)
-            with record_function("own::compute forward unit=u"):
-                time.sleep(SLEEP_S / 4)
-            with record_function(f"own::wait all_reduce pg=0 seq={step} unit=u"):
-                started.done.wait()
-            recording.step()
-    link.close()
-
-
 def ddp(rank: int, run: Path) -> None:
     """DDP waits for its collectives in C++."""
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)))
@@ -104,7 +47,7 @@ def ddp(rank: int, run: Path) -> None:
             recording.step()
 
 
-CASES = {"plain": plain, "carried": carried, "ddp": ddp}
+CASES = {"plain": plain, "ddp": ddp}
 
 
 def main() -> None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.analysis.intervals import EMPTY, clip, covered, intersect, intervals, measure, subtract, union
+from zprof.analysis.intervals import clip, covered, intersect, intervals, measure, subtract, union
 
 SPAN = 60
 raw_sets = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
@@ -27,34 +27,40 @@ def assert_same(rows, expected):
     assert (np.diff(flat) > 0).all(), "sorted, disjoint, not touching, not empty"
 
 
+@settings(max_examples=40)
 @given(raw_sets, raw_sets)
 def test_union_is_either(a, b):
     assert_same(union(as_rows(a), as_rows(b)), [x or y for x, y in zip(bitmap(a), bitmap(b), strict=True)])
 
 
+@settings(max_examples=40)
 @given(raw_sets, raw_sets)
 def test_intersect_is_both(a, b):
     expected = [x and y for x, y in zip(bitmap(a), bitmap(b), strict=True)]
     assert_same(intersect(as_rows(a), as_rows(b)), expected)
 
 
+@settings(max_examples=40)
 @given(raw_sets, raw_sets)
 def test_subtract_is_first_without_second(a, b):
     expected = [x and not y for x, y in zip(bitmap(a), bitmap(b), strict=True)]
     assert_same(subtract(as_rows(a), as_rows(b)), expected)
 
 
+@settings(max_examples=40)
 @given(raw_sets, points, points)
 def test_clip_keeps_the_window(a, start, end):
     expected = [x and start <= tick < end for tick, x in enumerate(bitmap(a))]
     assert_same(clip(as_rows(a), start, end), expected)
 
 
+@settings(max_examples=40)
 @given(raw_sets)
 def test_measure_counts_each_instant_once(a):
     assert measure(as_rows(a)) == sum(bitmap(a))
 
 
+@settings(max_examples=40)
 @given(raw_sets, st.lists(st.tuples(points, points), max_size=6))
 def test_covered_measures_each_window(a, windows):
     bits = bitmap(a)
@@ -62,23 +68,11 @@ def test_covered_measures_each_window(a, windows):
     assert got.tolist() == [sum(bits[start:end]) for start, end in windows]
 
 
-@given(raw_sets, raw_sets)
-def test_parts_sum_to_the_whole(a, b):
-    a, b = as_rows(a), as_rows(b)
-    assert measure(intersect(a, b)) + measure(subtract(a, b)) == measure(a)
-
-
 def test_absolute_times_stay_exact():
     base = 1_790_857_026_000_000_000
     rows = intervals([base, base + 1], [base + 3, base + 7])
     assert union(rows).tolist() == [[base, base + 7]]
     assert covered(rows, [base + 2], [base + 5]).tolist() == [3]
-
-
-def test_nothing_is_a_set_too():
-    assert measure(EMPTY) == 0
-    assert union().shape == (0, 2)
-    assert intervals([], []).shape == (0, 2)
 
 
 @pytest.mark.parametrize("operation", [union, intersect, subtract])
