@@ -8,12 +8,11 @@ import pytest
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.diagnosis_reports import GUESS, LATE, against_baseline
-from tests.support.reports import memory_only, slower, straggler
+from tests.support.reports import slower
 from tests.support.schedules import Spec, play, write
 from zprof.analysis.side_by_side import (
     build_finding_section,
     build_kernel_section,
-    build_memory_section,
     build_time_sections,
     list_settings,
 )
@@ -44,14 +43,6 @@ def test_means_sum_as_the_ledger_does() -> None:
             step["wall_ns"][side], abs=4
         )
     assert step["wall_ns"][0] != step["wall_ns"][1]
-
-
-def test_ranks_are_paired_by_their_number() -> None:
-    before, after = A.time.per_rank[1], B.time.per_rank[1]
-    assert rows(A, B, "rank 1")["compute_ns"] == (before.compute_ns, after.compute_ns)
-    only_b = rows(A, straggler(), "rank 3")
-    assert only_b["wall_ns"][0] is None
-    assert only_b["wall_ns"][1]
 
 
 def with_collectives(report: Report, *entries: CollectiveTime, world_size: int = 2) -> Report:
@@ -85,13 +76,6 @@ def test_a_kind_that_did_not_run_is_zero_and_unknown_if_nothing_was_timed() -> N
     assert found["bytes"] == (0, 100)
     assert found["busbw_bytes_per_s"][0] is None
     assert rows(replace(A, time=Time()), both, "all_gather, all ranks")["bytes"] == (None, 100)
-
-
-def test_memory_is_that_of_the_largest_rank() -> None:
-    found = pairs(build_memory_section(A, memory_only()))
-    assert found["peak_bytes"][1] == max(rank.peak_bytes for rank in memory_only().memory.per_rank)
-    without = pairs(build_memory_section(replace(A, memory=type(A.memory)()), B))
-    assert {a for a, _ in without.values()} == {None}
 
 
 def test_kernels_are_means_of_a_step() -> None:

@@ -3,13 +3,14 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.memories import HOSTILE
 from zprof.model.formatting import display_width, printable, printable_lines, shorten
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_no_character_that_steers_a_terminal_is_left(text: str) -> None:
     for shown in (printable(text), printable(HOSTILE + text)):
@@ -29,6 +30,7 @@ def test_plain_names_stay(text: str) -> None:
     assert printable(text) == text
 
 
+@settings(max_examples=50)
 @given(st.text(alphabet="ab層\u0301é…", max_size=40), st.integers(0, 30))
 def test_shortened_text_fits(text: str, width: int) -> None:
     short = shorten(text, width)

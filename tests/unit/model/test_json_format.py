@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from zprof.model import second_opinion, time
 from zprof.model.json_format import make_json_schema, to_json, to_tree
 
 
@@ -120,29 +119,6 @@ def test_descriptions_are_units_and_docstrings() -> None:
     described = {name: leaf.get("description") for name, leaf in whole["properties"].items()}
     assert (described["wall_ns"], described["name"]) == ("nanoseconds", None)
     assert part["properties"]["size_bytes"] == {"type": ["integer", "null"], "description": "bytes"}
-
-
-def test_types_of_one_name_stay_apart_and_odd_types_are_refused() -> None:
-    @dataclass
-    class Both:
-        """Two paths and a rate."""
-
-        a: time.CriticalPath
-        b: second_opinion.CriticalPath
-        busbw_bytes_per_s: float
-
-    @dataclass
-    class Odd:
-        """Odd."""
-
-        value: complex
-
-    found = make_json_schema(Both, title="")["$defs"]
-    assert {"time.CriticalPath", "second_opinion.CriticalPath"} <= set(found)
-    leaf = found["test_json_format.Both"]["properties"]["busbw_bytes_per_s"]
-    assert leaf["description"] == "bytes per second"
-    with pytest.raises(TypeError, match="complex"):
-        make_json_schema(Odd, title="")
 
 
 def test_values() -> None:

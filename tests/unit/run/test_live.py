@@ -1,7 +1,6 @@
 """A run followed while it is written: steps as they come, bounded, and nothing in it is trusted."""
 
 import os
-import shutil
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -51,15 +50,6 @@ def test_a_run_grows_and_finishes(tmp_path: Path) -> None:
     assert live_run.look().finished
 
 
-def test_unchanged_logs_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, live_run = GrowingRun(tmp_path), LiveRun(tmp_path)
-    run.step(0, 1, 1)
-    first = live_run.look()
-    monkeypatch.setattr(live, "open_plain", None)
-    monkeypatch.setattr(live, "read_rank_manifest", None)
-    assert live_run.look().ranks[0] is first.ranks[0]
-
-
 def test_another_run_in_its_place_starts_from_the_beginning(tmp_path: Path) -> None:
     run, live_run = GrowingRun(tmp_path), LiveRun(tmp_path)
     run.step(0, 1, 1)
@@ -67,14 +57,6 @@ def test_another_run_in_its_place_starts_from_the_beginning(tmp_path: Path) -> N
     assert steps_of(live_run) == [0, 1]
     GrowingRun(tmp_path, run_id="two").step(0, 9, 9)
     assert steps_of(live_run) == [0]
-
-
-def test_ranks_of_another_run_are_left_out(tmp_path: Path) -> None:
-    GrowingRun(tmp_path / "new", run_id="new").step(0, 1)
-    old = GrowingRun(tmp_path / "old", run_id="old")
-    shutil.rmtree(rank_folder(tmp_path / "new", 1))
-    shutil.copytree(rank_folder(old.path, 1), rank_folder(tmp_path / "new", 1))
-    assert [rank.rank for rank in LiveRun(tmp_path / "new").look().ranks] == [0]
 
 
 def test_few_steps_are_kept_and_all_are_counted(tmp_path: Path) -> None:

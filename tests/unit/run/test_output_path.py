@@ -38,21 +38,6 @@ def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
     assert [path.name for path in run.parent.iterdir()] == [run.name]
 
 
-def test_the_current_folder_can_be_replaced(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(run)
-    with replace_run(Path("."), force=True):
-        write_run(run, world_size=7)
-    assert read_run_manifest(run).world_size == 7
-
-
-def test_a_run_that_cannot_be_put_aside_stays(run: Path) -> None:
-    """A file that nothing may take the place of is where it would go."""
-    (run.parent / f".{run.name}.replaced").write_text("mine")
-    with pytest.raises(BadInput), replace_run(run, force=True):
-        pass
-    assert read_run_manifest(run).world_size == 1
-
-
 @pytest.mark.parametrize("begun", [True, False])
 def test_the_old_run_comes_back_if_no_new_one_was_written(run: Path, begun: bool) -> None:
     def train() -> None:

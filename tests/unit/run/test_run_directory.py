@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.gaps import RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.gaps import RANK_MISSING, Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import STEPS_NAME, RunManifest
-from zprof.run.plain_file import open_plain
 from zprof.run.reader import Run, load
 from zprof.run.schema import TABLES
 from zprof.run.step_log import StepLine
@@ -88,14 +87,6 @@ def test_a_rank_that_did_not_write_this_run_is_missing(tmp_path: Path, again: in
     (gap,) = [gap for gap in run.gaps() if gap.what == RANK_MISSING]
     assert gap.rank == 1
     assert ("step 7" in gap.reason) == bool(again)
-
-
-def test_a_rank_killed_after_a_window_is_loaded_and_named(tmp_path: Path) -> None:
-    write(tmp_path, status="partial")
-    run = load(tmp_path)
-    assert run.ranks == (0,)
-    (gap,) = [gap for gap in run.gaps() if gap.what == RANK_CUT_SHORT]
-    assert "step 1" in gap.reason
 
 
 class Killed(Exception):
@@ -240,14 +231,3 @@ def test_files_that_are_not_regular_are_never_read(tmp_path: Path, put: Callable
     (tmp_path / "log/rank00000" / STEPS_NAME).unlink()
     put(tmp_path / "log/rank00000" / STEPS_NAME)
     assert load(tmp_path / "log").last_step(0) is None
-
-
-def test_regular_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "there").write_bytes(b"x")
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    with open_plain(tmp_path / "link") as file:
-        assert file.read() == b"x"
-    write(tmp_path / "run")
-    log = tmp_path / "run/rank00000" / STEPS_NAME
-    log.write_text("".join(f'{{"step": {step}}}\n' for step in range(20_000)))
-    assert load(tmp_path / "run").last_step(0) == 19_999

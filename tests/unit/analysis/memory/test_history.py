@@ -13,7 +13,6 @@ from zprof.analysis.memory.history import (
     History,
     compute_terms,
     find_allocated_peak,
-    find_peak_near,
     find_reserved_peak,
     read_history,
 )
@@ -137,13 +136,6 @@ def test_blocks_outside_of_all_segments_leave_the_free_terms_unknown() -> None:
     assert [gap.rank for gap in gaps] == [3]
 
 
-def test_without_segments_reserved_memory_is_unknown() -> None:
-    frames = frames_of(stepwise())
-    leaf, gaps = device_memory(read(frames["block"], frames["segment"].iloc[:0]))
-    assert leaf.reserved_bytes is None
-    assert [gap.what for gap in gaps] == ["reserved memory"]
-
-
 @pytest.mark.parametrize("size", [-1, 1 << 50])
 def test_impossible_sizes_are_refused(size: int) -> None:
     with pytest.raises(BadInput):
@@ -163,10 +155,3 @@ def test_the_reserved_peak_is_taken_where_most_is_live() -> None:
     assert find_reserved_peak(found, begin, found.end_ns) == begin + 1  # the block follows its segment
     assert find_reserved_peak(found, after, found.end_ns) == allocator.now_us * 1000
     assert find_reserved_peak(found, after, after + 1_000) == after
-
-
-def test_a_moment_of_another_clock_moves_to_the_highest_point_close_by() -> None:
-    found = history(stepwise())
-    time_ns, _ = find_allocated_peak(found)
-    assert find_peak_near(found, time_ns - 5_000) == time_ns
-    assert find_peak_near(found, time_ns + 10**9) == time_ns + 10**9

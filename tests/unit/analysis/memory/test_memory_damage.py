@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.memory_runs import T0, alloc, full, marks, put_table, role, sample, write
+from tests.support.memory_runs import T0, full, marks, put_table, role, sample, write
 from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
@@ -49,13 +49,6 @@ def test_impossible_values_are_refused_with_file_and_column(
     assert f"rank00000/{name}.parquet" in refusal.value.message
     assert next(iter(change)) in refusal.value.message
     assert "\n" not in refusal.value.message
-
-
-def test_sizes_that_only_overflow_together_are_refused(tmp_path: Path) -> None:
-    tables = full()
-    tables["alloc"] += [alloc(10 + i, 1 << 60) for i in range(9)]
-    with pytest.raises(BadInput, match="alloc"):
-        analyse_memory(load(write(tmp_path / "a.zprof", [tables])))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +99,7 @@ def damaged_rows(good: list[dict[str, Any]]) -> st.SearchStrategy[list[dict[str,
     )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     damaged_rows(full()["alloc"]),
     damaged_rows([role(0, "parameters"), role(1, "gradients")]),

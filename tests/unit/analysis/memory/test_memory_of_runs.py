@@ -81,13 +81,6 @@ def test_without_tables_window_or_memory_there_is_a_gap_and_no_number(tmp_path: 
     assert [(gap.what, gap.rank) for gap in analysis.gaps] == [("memory", 0)]
 
 
-def test_a_window_without_steps_has_no_states(tmp_path: Path) -> None:
-    tables = full() | {"mark": [mark for mark in marks() if not mark["kind"].startswith("step")]}
-    memory = analyse(tmp_path / "a.zprof", tables).memory
-    assert (memory.per_rank[0].peak_step, memory.per_rank[0].state_bytes, memory.laws) == (-1, None, ())
-    assert memory.timelines[0].steps == ()
-
-
 def test_of_several_gpus_the_fullest_counts_and_the_host_is_separate(tmp_path: Path) -> None:
     """Fullest at its peak, not the one that allocated most in sum."""
     tables = full()
@@ -156,16 +149,6 @@ def test_the_difference_between_ranks(tmp_path: Path) -> None:
         "largest and smallest"
     )
     assert analyse(tmp_path / "b.zprof", full()).memory.spread is None
-
-
-def test_swapped_ranks_swap_their_numbers_and_nothing_else(tmp_path: Path) -> None:
-    one = analyse_memory(load(write(tmp_path / "a.zprof", [grown(1), full()]))).memory
-    two = analyse_memory(load(write(tmp_path / "b.zprof", [full(), grown(1)]))).memory
-    for leaf in ("per_rank", "phases", "modules", "timelines", "laws"):
-        for rank in (0, 1):
-            mine = [replace(entry, rank=0) for entry in getattr(one, leaf) if entry.rank == rank]
-            twin = [replace(entry, rank=0) for entry in getattr(two, leaf) if entry.rank == 1 - rank]
-            assert mine == twin, leaf
 
 
 def test_step_counters_and_buffers_are_no_states(tmp_path: Path) -> None:

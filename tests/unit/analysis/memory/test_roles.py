@@ -65,7 +65,7 @@ def owner(drawn: list[Any], block: int, time_us: float) -> Tenant:
     return min(held, key=PRECEDENCE.index)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(claims, st.randoms(use_true_random=False))
 def test_each_block_has_the_strongest_claim_that_holds(drawn: list[Any], random: Any) -> None:
     tables = claimed(drawn)
@@ -79,7 +79,7 @@ def test_each_block_has_the_strongest_claim_that_holds(drawn: list[Any], random:
         assert held.tolist() == expected.tolist(), time_us
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TABLES)
 def test_tenants_sum_to_the_live_bytes_at_every_event(tables: Tables) -> None:
     lives = tables.lives(end_us=64)

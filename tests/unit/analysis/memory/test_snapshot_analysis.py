@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from zprof.analysis.memory.tenant_rules import name_tenants
 from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.model.errors import BadInput
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 
@@ -67,16 +65,6 @@ def test_memory_without_an_owner_is_a_gap(tmp_path: Path) -> None:
     assert "20.0 MiB" in gap.reason, "from within it"
 
 
-def test_a_peak_where_the_history_begins_may_be_higher(tmp_path: Path) -> None:
-    allocator = Allocator()
-    old = allocator.alloc(50 * MIB)
-    allocator.begin_history()
-    allocator.tick(10)
-    allocator.free(old)
-    allocator.alloc(10 * MIB)
-    assert "allocated peak" in [gap.what for gap in imported(tmp_path, allocator).gaps]
-
-
 def test_of_several_devices_the_fullest_is_analysed(tmp_path: Path) -> None:
     small, large = Allocator(0), Allocator(1)
     for allocator, size in ((small, 5 * MIB), (large, 50 * MIB)):
@@ -123,21 +111,3 @@ def test_step_and_phase_come_from_the_programs_own_ranges() -> None:
     mark = frames_of(allocator)["mark"]
     found = [(find_annotated_step(mark, now), find_annotated_phase(mark, now)) for now in (0, *moments)]
     assert found == [(-1, ""), (3, "backward"), (-1, "optimizer")]
-
-
-@pytest.mark.parametrize(
-    ("table", "column", "value"),
-    [
-        ("segment", "mapped_ns", -(1 << 62)),
-        ("segment", "bytes", 1 << 61),
-        ("block", "released_ns", -1),
-        ("block", "block_bytes", 1 << 60),
-    ],
-)
-def test_values_whose_sums_would_overflow_are_refused(
-    tmp_path: Path, table: str, column: str, value: int
-) -> None:
-    tables = convert_snapshot(snapshot_of(trained().allocator)).tables()
-    tables[table][column] = [value] * len(tables[table][column])
-    with pytest.raises(BadInput, match=f"{table}.parquet: column '{column}'"):
-        analyse_snapshot_rank(written(tmp_path, tables), 0)

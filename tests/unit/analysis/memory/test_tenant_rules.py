@@ -149,13 +149,6 @@ def test_blocks_of_a_step(name: str) -> None:
     assert named(program.allocator).of_size(9 * MIB) == expected
 
 
-def test_optimizer_memory_of_an_unfinished_step_is_not_called_state() -> None:
-    program = trained(1)
-    new, kept = program.alloc(7 * MIB, STEP), program.alloc(8 * MIB, STATE)
-    seen = named(program.allocator)
-    assert (seen.of(new), seen.of(kept)) == (UNKNOWN, STATE_OF_OPTIMIZER)
-
-
 def test_state_from_before_the_history_is_state_unless_it_is_freed() -> None:
     program = Training()
     program.allocator.begin_history(max_entries=40)
@@ -167,19 +160,6 @@ def test_state_from_before_the_history_is_state_unless_it_is_freed() -> None:
     seen = named(program.allocator)
     assert seen.history.blocks.before[seen.row(before[0])]
     assert [seen.of(before[n]) for n in (0, 2, 3)] == [STATE_OF_OPTIMIZER, WEIGHT, UNKNOWN]
-
-
-@pytest.mark.parametrize("forward_before_the_history", [False, True])
-def test_without_a_forward_pass_a_block_without_frames_has_no_owner(
-    forward_before_the_history: bool,
-) -> None:
-    program = Training()
-    if forward_before_the_history:
-        program.alloc(3 * MIB, FORWARD)
-    program.allocator.begin_history()
-    lone = program.alloc(4 * MIB, BARE)
-    program.alloc(4 * MIB, STEP)
-    assert named(program.allocator).of(lone) == UNKNOWN
 
 
 def test_inference_makes_no_activations() -> None:

@@ -12,7 +12,7 @@ def heights(timeline: MemoryTimeline) -> list[int]:
     return [sum(column) for column in zip(*timeline.tenants.values(), strict=True)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(TABLES, st.integers(1, 40))
 def test_points_sum_to_the_live_bytes_and_hold_the_peak(tables: Tables, points: int) -> None:
     lives = tables.lives(end_us=64)

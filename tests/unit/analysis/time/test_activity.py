@@ -1,6 +1,5 @@
 """Which events of a rank are compute, copies, waits or collectives; which work belongs to which step."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,7 +12,7 @@ from zprof.analysis.time.activity_from_events import (
     read_device_activity,
     read_host_activity,
 )
-from zprof.analysis.time.steps import find_step_windows, find_trace_windows
+from zprof.analysis.time.steps import find_step_windows
 
 MAIN, OTHER = 1, 2
 
@@ -167,14 +166,6 @@ def test_edges_of_steps(name: str) -> None:
     assert edges(windows) == expected
     assert windows.host_steps.begin_ns.tolist() == [100, 200]
     assert windows.source == "ProfilerStep"
-
-
-def test_the_whole_trace_is_from_the_first_to_the_last_work() -> None:
-    rows = two_steps().kernel(20, 30).copy(410, 420).event(0, 1000, "cpu_op", "aten::mm")
-    rows.kernel(5, 5).event(425, 500, "cuda_sync", "Event Sync", stream=7)
-    windows = find_trace_windows(device(rows))
-    assert edges(windows) == [[20, 420]]
-    assert windows.host_steps.step_at(np.array([0, 999])).tolist() == [0, 0]
 
 
 def test_a_step_that_launched_behind_the_last_kernel_of_the_trace_is_unknown() -> None:

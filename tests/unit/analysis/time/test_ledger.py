@@ -186,14 +186,6 @@ def test_a_run_as_one_window(tmp_path: Path) -> None:
         assert (entry.collective_ns, entry.overlap_ratio) == (total.communication_ns, total.overlap_ratio)
 
 
-def test_ranks_with_other_steps_are_measured_over_their_own(tmp_path: Path) -> None:
-    ranks = two_ranks()
-    ranks[1].marks = [mark for mark in ranks[1].marks if mark[2] == 6]
-    analysis = analysed(tmp_path, ranks)
-    assert [entry.steps for entry in analysis.time.per_rank] == [2, 1]
-    assert gap_ranks(analysis, "steps") == [None]
-
-
 def test_a_rank_that_used_a_gpu_of_which_nothing_was_recorded(tmp_path: Path) -> None:
     ranks = two_ranks()
     ranks[1].events = [row for row in ranks[1].events if row["category"] == "cuda_runtime"]

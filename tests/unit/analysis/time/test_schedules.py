@@ -155,14 +155,6 @@ def test_a_rank_whose_clock_jumps_is_left_out(tmp_path: Path) -> None:
     assert (analysis.collectives.query("rank == 2")["lateness_ns"] == 0).all()
 
 
-def test_a_run_without_collectives_still_has_a_ledger(tmp_path: Path) -> None:
-    analysis, _ = analysed(tmp_path, Spec(), drop=lambda rank, collective: True)
-    entry = analysis.time.per_rank[0]
-    assert (len(analysis.collectives), entry.overlap_ratio) == (0, None)
-    assert entry.wall_ns == entry.compute_ns + entry.idle_ns + entry.unexplained_ns
-    assert entry.unexplained_ns > 0, "it waited for collectives that the trace does not show"
-
-
 def test_a_run_without_a_time_window_has_gaps(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zprof", Spec(), play(Spec()))
     for folder in path.glob("rank*"):

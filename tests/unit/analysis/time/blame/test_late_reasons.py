@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.device_plays import MS, US, Collect, Copy, Drain, Host, Join, Kernel, Op, Step, write
+from tests.support.device_plays import MS, US, Collect, Copy, Drain, Host, Join, Kernel, Op, write
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.run.reader import load
 
@@ -111,18 +111,6 @@ def test_a_call_under_which_the_device_was_busy_is_not_why_it_ran_dry(tmp_path: 
     late = [Host(ns=2 * LATE, name="cudaMalloc"), Drain(), Host(ns=LATE)]
     programs = {rank: program(Kernel(ns=4 * LATE), *(late if rank == 1 else [])) for rank in RANKS}
     assert reason_at(analysed(tmp_path, programs), "g4") == "host"
-
-
-def test_a_rank_that_started_late_and_runs_alike_is_not_slow(tmp_path: Path) -> None:
-    """All hosts are slower than their devices; one is as far behind at the end as at the start."""
-    short: list[Op] = []
-    for op in program(units=8):
-        short += [Host(ns=2 * MS), Kernel(ns=MS)] if isinstance(op, Kernel) else [op]
-    programs = {rank: [*([Host(ns=LATE)] if rank == 1 else []), Step(), *short] for rank in RANKS}
-    first = analysed(tmp_path, programs).time.blame.per_rank[0]
-    assert first.rank == 1
-    assert first.exposed_wait_ns > 3 * MS
-    assert "host" not in first.reasons
 
 
 #: Neighbours share a model; each second rank holds the same part of it.

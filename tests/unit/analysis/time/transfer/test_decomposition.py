@@ -78,16 +78,6 @@ def test_an_incomplete_collective_gives_bounds_and_names_nobody(name) -> None:
     assert frame["intrinsic_ns"].isna().all()
 
 
-def test_a_send_and_a_rank_alone_wait_for_nobody() -> None:
-    for rows in (
-        collective(0, {0: (1_000, 8_000)}, ranks=(0, 1), kind="send"),
-        collective(0, {0: (0, 500)}),
-    ):
-        frame = decomposed(rows)
-        assert not frame["bound"].any()
-        assert column(frame, "last_rank") == {0: -1}
-
-
 @pytest.mark.parametrize(
     ("starts", "uncertainty", "last"),
     [
