@@ -22,7 +22,7 @@ from zprof.simulator.plan import Vendor
 TERMS = list(LEDGER_TERMS)
 SHARP_NS = 2_000
 #: Every stage of every vendor, and an AMD job without a short collective.
-FIRST = (*range(12), 52)
+FIRST = (*range(12), 55)
 BATCHES = [FIRST, *(pytest.param(range(n, n + 10), marks=pytest.mark.slow) for n in range(10, 200, 10))]
 
 

@@ -72,16 +72,6 @@ def test_a_kernel_is_alone_up_to_one_percent_and_overlapped_from_half_on(
     assert np.isnan(found["overlapped_median_ns"]) == (overlapped == 0)
 
 
-def test_a_kernel_that_ran_alone_once_is_not_judged() -> None:
-    rows = Rows()
-    for number in range(9):
-        rows.kernel(1_000 * number, 1_000 * number + 100, name="gemm")
-        if number != 4:
-            rows.collective(1_000 * number, 1_000 * number + 100)
-    found = row(rows, "gemm")
-    assert (found["judged_count"], found["excess_ns"], found["beside_ns"]) == (0, 0, 800)
-
-
 def test_copies_by_name_and_by_the_range_that_launched_them() -> None:
     rows = Rows().event(10, 20, "user_annotation", "FSDP::all_gather_copy_in (layers.0)")
     rows.call(12, 1).kernel(100, 140, correlation=1, name="cat").call(13, 2).copy(150, 160, correlation=2)

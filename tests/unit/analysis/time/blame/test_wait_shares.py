@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.device_plays import MS, US, Collect, Join, Kernel, write
+from tests.support.device_plays import MS
 from tests.support.matched_rows import clocks, collective, table
 from tests.support.schedules import Spec, play
 from tests.support.schedules import write as write_schedule
@@ -90,21 +90,6 @@ def test_a_tie_and_the_first_of_a_window_blame_nobody() -> None:
     rows[0]["first_of_window"] = True  # the windows of the others began a collective earlier
     first = shares_of(rows)
     assert (first.unjudged_ns, first.judged) == (500 + 495, 0)
-
-
-def test_a_rank_that_is_often_last_by_little_is_charged_with_little(tmp_path: Path) -> None:
-    """Of 20 units one rank is 30 us late to 12."""
-    ops = {}
-    for rank in RANKS:
-        ops[rank] = [Collect(key="first", group=RANKS), Join(key="first")]
-        for unit in range(20):
-            noise = 30 * US if rank == 1 and unit % 5 < 3 else 0
-            meet = Collect(key=f"g{unit}", group=RANKS)
-            ops[rank] += [Kernel(ns=4 * MS + noise), meet, Join(key=meet.key)]
-    first = analyse_time(load(write(tmp_path / "x.zprof", ops))).time.blame.per_rank[0]
-    assert first.rank == 1
-    assert first.last_ratio == pytest.approx(12 / 21)  # with the first one, at which nobody is late
-    assert first.exposed_wait_ns == 12 * 2 * 30 * US
 
 
 @pytest.mark.parametrize(("prefetch", "silent"), [(0, False), (1, False), (0, True)])

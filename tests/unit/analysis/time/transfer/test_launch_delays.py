@@ -13,7 +13,6 @@ from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import make_single_step
 from zprof.analysis.time.transfer.launch_delays import (
     LIMITER_COLUMNS,
-    NEVER_NS,
     find_collective_launches,
     make_limiter_rows,
     measure_blocked,
@@ -71,17 +70,6 @@ def test_dependencies_of_a_launch(name) -> None:
     found, frame = launches(*spans, **more)
     values = found.columns(frame)["dependency_ns"]
     assert [None if pd.isna(value) else int(value) for value in values] == expected
-
-
-def test_many_kernels_against_a_plain_loop() -> None:
-    random = np.random.default_rng(3)
-    ends = np.cumsum(random.integers(1, 90, 60)).tolist()
-    kernels = [(end - 80, end - 1, end) for end in ends]
-    spans = [(at, at + more, at + more + 9) for at, more in random.integers(1, 900, (40, 2)).tolist()]
-    found, _ = launches(*spans, kernels=kernels, stream=list(range(len(spans))))
-    for (launch, start, _), computed in zip(spans, found.computed_ns.tolist(), strict=True):
-        wanted = [end for begin, _, end in kernels if begin < launch and end <= start]
-        assert computed == (max(wanted) + BASE_NS if wanted else NEVER_NS)
 
 
 def blocked(rows: Rows, clock_ns: int = 0) -> list[int | None]:
