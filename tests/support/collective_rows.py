@@ -6,7 +6,7 @@ all have entered), stamps the rows by each rank's own clock, and lets rows and w
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -179,7 +179,3 @@ def split_truths(seen) -> int:
 def whole(seen) -> int:
     """Instances that all ranks of the group are in."""
     return seen.collectives.loc[seen.collectives["matched"], "instance"].nunique()
-
-
-def with_clocks(world: World, **changes) -> World:
-    return replace(world, **changes)

@@ -1,4 +1,4 @@
-"""The real HTA beside zprof: on a trace counted by hand, on simulated ranks, on real traces."""
+"""The real HTA beside zprof, on traces counted by hand."""
 
 import gzip
 import json
@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.hta_trace import ROWS, hta_trace
-from tests.support.real_traces import TRACES as DATA
 from zprof.cli import main
 from zprof.integrations.hta.verification import verify_with_hta
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
-from zprof.simulator.plan import Plan, Vendor
-from zprof.simulator.simulate import simulate
 
 EQUAL, DIFFERS = FigureStatus.EQUAL, FigureStatus.DIFFERS
 BY_HAND = {
@@ -25,12 +22,6 @@ BY_HAND = {
     "memory": 20_000,
     "idle": 370_000,
 }
-#: Real traces on which HTA finds every figure as zprof does; all that the two disagree on is elsewhere.
-AGREED = (
-    "hta_nccl_data.json.gz",
-    pytest.param("hta_trace_filter_2of128/sampled_rank-1.json.gz", marks=pytest.mark.slow),
-    pytest.param("tracelens_h100_qwen_0.5b.json.gz", marks=pytest.mark.slow),
-)
 
 
 def written(path: Path, content: object) -> Path:
@@ -66,8 +57,7 @@ def test_a_wait_that_hta_takes_for_compute_is_named(tmp_path):
         EQUAL,
     )
     (reason,) = rank.reasons
-    assert "1 row of cuda_sync" in reason
-    assert "without them HTA says the same" in reason
+    assert "cuda_sync" in reason
 
 
 def test_what_hta_cannot_parse_is_a_gap_with_its_words(tmp_path):
@@ -79,20 +69,6 @@ def test_what_hta_cannot_parse_is_a_gap_with_its_words(tmp_path):
     (gap,) = [gap for gap in found.gaps if gap.what.startswith("HTA")]
     assert "JSONDecodeError" in gap.reason
     assert len(gap.reason.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("vendor", "missing"),
-    [pytest.param(Vendor.NVIDIA, (), marks=pytest.mark.slow), (Vendor.AMD, (0,))],
-)
-def test_simulated_ranks_differ_by_waits_alone(tmp_path, vendor, missing):
-    simulate(Plan(ranks=2, steps=2, units=3, vendor=vendor, missing=missing, seed=7), tmp_path / "traces")
-    found = verify_with_hta(tmp_path / "traces")
-    assert [rank.rank for rank in found.ranks] == [rank for rank in range(2) if rank not in missing]
-    for rank in found.ranks:
-        assert statuses(rank)["communication"] is statuses(rank)["memory"] is EQUAL
-        same = set(statuses(rank).values()) == {EQUAL}
-        assert same or any("without them HTA says the same" in reason for reason in rank.reasons)
 
 
 def test_the_report_has_hta_beside_its_own(tmp_path, capsys, monkeypatch):
@@ -121,12 +97,3 @@ def test_the_report_has_hta_beside_its_own(tmp_path, capsys, monkeypatch):
     tree = json.loads(capsys.readouterr().out)
     assert tree["second_opinion"] is None
     assert any(gap["what"] == "HTA" for gap in tree["gaps"])
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real traces are not here")
-@pytest.mark.parametrize("name", AGREED)
-def test_real_traces_on_which_both_agree(tmp_path, name):
-    found = verify_with_hta(Path(shutil.copy(DATA / name, tmp_path)))
-    assert found.status is EQUAL
-    assert found.ranks
-    assert {status for rank in found.ranks for status in statuses(rank).values()} == {EQUAL}

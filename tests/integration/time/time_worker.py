@@ -1,20 +1,12 @@
-"""One rank of a small program that communicates in one of several ways, recorded.
+"""One rank of two small programs, recorded: ``time_worker.py FOLDER``."""
 
-python time_worker.py CASE RANK WORLD_SIZE STORE RUN
-"""
-
-import os
-import queue
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.profiler import record_function
 
 import zprof
 
@@ -22,14 +14,13 @@ STEPS = 4
 SLEEP_S = 0.02
 
 
-def plain(rank: int, run: Path) -> None:
+def plain(run: Path) -> None:
     """An asynchronous all-gather with a wait, and a synchronous all-reduce; rank 1 comes late."""
     shard, full = torch.ones(1 << 16), torch.empty(2 << 16)
     left, right = torch.ones(200, 200), torch.ones(200, 200)
     with zprof.record(run, steps=zprof.steps(skip=1, memory=0, time=STEPS)) as recording:
         for _ in range(1 + STEPS):
-            if rank == 1:
-                time.sleep(SLEEP_S)
+            time.sleep(SLEEP_S * dist.get_rank())
             work = dist.all_gather_into_tensor(full, shard, async_op=True)
             torch.mm(left, right)
             work.wait()
@@ -37,87 +28,23 @@ def plain(rank: int, run: Path) -> None:
             recording.step()
 
 
-@dataclass(frozen=True)
-class Started:
-    """A collective on its way."""
-
-    begun: threading.Event = field(default_factory=threading.Event)
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-class Link:
-    """A communication thread that says itself how long a collective takes."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[str, Started] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def launch(self, text: str) -> Started:
-        """Returns when the collective has begun: what is computed after it is hidden behind it."""
-        started = Started()
-        with record_function(f"own::launch {text}"):
-            self._queue.put((text, started))
-        started.begun.wait()
-        return started
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            text, started = item
-            with record_function(f"own::comm {text}"):
-                started.begun.set()
-                dist.all_reduce(torch.ones(64))
-                time.sleep(SLEEP_S)
-            started.done.set()
-
-
-def carried(rank: int, run: Path) -> None:
-    """Collectives on a thread of its own, as a modelled link has it."""
-    link = Link()
-    with zprof.record(run, steps=zprof.steps(skip=1, memory=0, time=STEPS)) as recording:
-        for step in range(1 + STEPS):
-            text = f"all_reduce pg=0 seq={step} unit=u bytes=256 dtype=float32"
-            started = link.launch(text)
-            with record_function("own::compute forward unit=u"):
-                time.sleep(SLEEP_S / 4)
-            with record_function(f"own::wait all_reduce pg=0 seq={step} unit=u"):
-                started.done.wait()
-            recording.step()
-    link.close()
-
-
-def ddp(rank: int, run: Path) -> None:
+def ddp(run: Path) -> None:
     """DDP waits for its collectives in C++."""
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with zprof.record(run, model=model, steps=zprof.steps(skip=2, memory=0, time=STEPS)) as recording:
         for _ in range(2 + STEPS):
-            if rank == 1:
-                time.sleep(SLEEP_S)
+            time.sleep(SLEEP_S * dist.get_rank())
             model(torch.ones(8, 512)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
             recording.step()
 
 
-CASES = {"plain": plain, "carried": carried, "ddp": ddp}
-
-
-def main() -> None:
-    case, rank, world_size, store, run = sys.argv[1:]
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(store, int(world_size)), rank=int(rank), world_size=int(world_size)
-    )
-    CASES[case](int(rank), Path(run))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for program in (plain, ddp):
+        program(Path(sys.argv[1]) / f"{program.__name__}.zprof")
+        dist.barrier()
+    dist.destroy_process_group()

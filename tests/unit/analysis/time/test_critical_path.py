@@ -1,0 +1,124 @@
+"""The critical path lies where the time was lost, on whichever rank that is, and sums to the step."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.diagnoses import step_ns
+from tests.support.simulations import simulated
+from zprof.analysis.intervals import EMPTY, intervals
+from zprof.analysis.time.critical_path import SyncPoints, walk_back
+from zprof.model.time import CriticalPath, PathKind
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
+
+MS = 1_000_000
+NVIDIA = Plan(vendor=Vendor.NVIDIA, ranks=4, steps=3, units=4)
+GLOO = replace(NVIDIA, vendor=Vendor.GLOO)
+
+
+def path_of(plan: Plan, folder: Path) -> CriticalPath:
+    """The critical path, which sums to the true step, to 0.1 %."""
+    job = simulated(plan, folder)
+    path = job.analysis.time.critical_path
+    assert path is not None
+    assert path.wall_ns == pytest.approx(step_ns(job.truth), rel=0.001)
+    assert sum(share.ns for share in path.shares) == pytest.approx(path.wall_ns, abs=100)
+    return path
+
+
+def share(path: CriticalPath, what: PathKind | None = None, rank: int | None = None) -> int:
+    return sum(
+        share.ns
+        for share in path.shares
+        if (what is None or share.what is what) and (rank is None or share.rank == rank)
+    )
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plant(NVIDIA, Cause.TIGHT),
+        GLOO,
+        pytest.param(NVIDIA, marks=pytest.mark.slow),
+        pytest.param(plant(GLOO, Cause.TIGHT), marks=pytest.mark.slow),
+    ],
+    ids=["nvidia, tight", "gloo", "nvidia", "gloo, tight"],
+)
+def test_it_lies_on_the_late_rank(plan: Plan, tmp_path: Path) -> None:
+    path = path_of(replace(plan, speed={2: 0.8}), tmp_path)
+    assert share(path, PathKind.COMPUTE, 2) > 0.8 * path.wall_ns
+    assert share(path, PathKind.COMPUTE) - share(path, PathKind.COMPUTE, 2) < 0.03 * path.wall_ns
+
+
+@pytest.mark.parametrize("plan", [GLOO, pytest.param(NVIDIA, marks=pytest.mark.slow)], ids=["gloo", "nvidia"])
+def test_a_slow_link_is_most_of_it(plan: Plan, tmp_path: Path) -> None:
+    path = path_of(plant(plan, Cause.LOW_BUS_BANDWIDTH), tmp_path)
+    assert share(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
+
+
+LATE = {
+    PathKind.DATA: {"delays": (HostDelay(rank=1, ns=6 * MS, data=True),)},
+    PathKind.HOST: {"delays": (HostDelay(rank=1, ns=6 * MS),)},
+    PathKind.ALLOCATOR: {"allocator": Allocator(retries_per_step=2, malloc_ns=3 * MS, ranks=(1,))},
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_it_holds_what_one_host_lost_in_each_step(what: PathKind, tmp_path: Path) -> None:
+    path = path_of(replace(NVIDIA, **LATE[what]), tmp_path)
+    assert share(path, what, 1) > 5 * MS
+    assert share(path, what) - share(path, what, 1) < 1 * MS
+    if what is PathKind.DATA:
+        data = [segment for segment in path.longest if segment.what is PathKind.DATA]
+        assert {(segment.step, segment.rank) for segment in data} == {(3, 1), (4, 1), (5, 1)}
+        assert all(segment.begin_ns < MS for segment in data)
+        lengths = [segment.ns for segment in path.longest]
+        assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("plan", [NVIDIA, pytest.param(GLOO, marks=pytest.mark.slow)], ids=["nvidia", "gloo"])
+def test_it_changes_ranks_where_another_is_late_in_each_step(plan: Plan, tmp_path: Path) -> None:
+    path = path_of(plant(plan, Cause.ROTATING_STRAGGLER), tmp_path)
+    assert share(path, PathKind.HOST) > 7.5 * MS
+    assert {rank for rank in range(4) if share(path, PathKind.HOST, rank) > 2 * MS} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("missing", [(1, 2, 3), (0,), pytest.param((1, 3), marks=pytest.mark.slow)])
+def test_missing_ranks_leave_a_path_through_the_others(missing: tuple[int, ...], tmp_path: Path) -> None:
+    """The waiting for them cannot be followed: it is transfer of the rank that waited."""
+    path = path_of(replace(NVIDIA, missing=missing), tmp_path)
+    assert not {share.rank for share in path.shares} & set(missing)
+
+
+def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list[int]) -> SyncPoints:
+    """Rows of ranks 0, 1, 0, 1, ..."""
+    rank = np.arange(len(start)) % 2
+    return SyncPoints(
+        rank=rank,
+        start=np.array(start),
+        end=np.array(end),
+        last=np.array(last),
+        queued=np.array(queued),
+        rows_of={number: np.flatnonzero(rank == number) for number in (0, 1)},
+    )
+
+
+def test_it_goes_through_the_collective_before_on_the_stream() -> None:
+    """Rank 1 came last to the second, 300 to 400, because of the first, which waited for rank 0 until 150."""
+    points = two_ranks(
+        start=[150_000, 100_000, 300_000, 300_000],
+        end=[300_000, 300_000, 400_000, 400_000],
+        last=[0, 0, 3, 3],
+        queued=[-1, -1, -1, 1],
+    )
+    blocked = {0: intervals([300_000], [400_000]), 1: EMPTY}
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    assert [(piece.rank, piece.begin_ns, piece.end_ns, piece.moving) for piece in pieces] == [
+        (0, 400_000, 500_000, False),
+        (0, 300_000, 400_000, True),
+        (1, 150_000, 300_000, True),
+        (0, 0, 150_000, False),
+    ]
