@@ -1,7 +1,4 @@
-"""One rank: saves, loads and trains on, as a JSON file says, one case after the other.
-
-python checkpoint_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank that saves, loads and trains on."""
 
 import os
 import signal
@@ -10,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
@@ -104,11 +101,13 @@ def refused(case: dict[str, Any]) -> dict[str, Any]:
 
 def failed(case: dict[str, Any]) -> dict[str, Any]:
     """Rank 1 cannot write, then it cannot read: what each rank says, and that all can go on."""
-    here = case["path"] if dist.get_rank() == 0 else case["path"] + "-elsewhere"
+    first = dist.get_rank() == 0
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    writer = FileSystemWriter.write_data if first else full
     with engine(case, seed=2) as run:
-        with write_data(disk_full if dist.get_rank() == 1 else FileSystemWriter.write_data):
+        with mock.patch.object(FileSystemWriter, "write_data", writer):
             write = line_of(lambda: run.save(case["path"]))
-        read = line_of(lambda: run.load(here))
+        read = line_of(lambda: run.load(case["path"] if first else case["path"] + "-elsewhere"))
         lines: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(lines, [write, read])
         return {"lines": lines, "progress": run.load(case["path"])}
@@ -119,26 +118,14 @@ def killed(case: dict[str, Any]) -> dict[str, Any]:
     write = FileSystemWriter.write_data
 
     def write_and_die(*arguments: Any) -> Any:
-        write(*arguments).wait()
-        os.kill(os.getpid(), signal.SIGKILL)
+        written = write(*arguments)
+        if dist.get_rank() == 1:
+            written.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
 
-    with engine(case, seed=2) as run, write_data(write_and_die if dist.get_rank() == 1 else write):
+    with engine(case, seed=2) as run, mock.patch.object(FileSystemWriter, "write_data", write_and_die):
         return {"line": line_of(lambda: run.save(case["path"]))}
-
-
-@contextmanager
-def write_data(replacement: Callable[..., Any]) -> Iterator[None]:
-    """What writes a rank's tensors, replaced."""
-    original = FileSystemWriter.write_data
-    FileSystemWriter.write_data = replacement  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FileSystemWriter.write_data = original  # type: ignore[method-assign]
-
-
-def disk_full(*arguments: Any) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def line_of(action: Callable[[], Any]) -> str:
@@ -156,7 +143,3 @@ def after() -> range:
 def run(case: dict[str, Any]) -> Any:
     actions = {"save": save, "load": load, "refused": refused, "failed": failed, "killed": killed}
     return actions[case["do"]](case)
-
-
-if __name__ == "__main__":
-    run_cases(run)

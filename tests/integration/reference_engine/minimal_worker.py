@@ -1,14 +1,10 @@
-"""One rank: trains a small GPT with the full engine in stage 3, and again with zero3_minimal.
-
-python minimal_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank that trains a small GPT with the full engine in stage 3, and again with zero3_minimal."""
 
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.program.data import Batches, iter_micro_batches
@@ -104,7 +100,3 @@ def iter_tokens(steps: int) -> Any:
 
 def to_lists(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {name: value.tolist() for name, value in weights.items()}
-
-
-if __name__ == "__main__":
-    run_cases(run)

@@ -1,13 +1,9 @@
-"""One rank of the pitfalls in which ranks must agree: CASE.json in, RESULT.json out.
-
-python pitfall_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank of the pitfalls in which ranks must agree, and their training in one process."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -28,15 +24,14 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Three layers and some small units; ``kind`` says what is done with them."""
+    """Three layers and a scale of one element: every rank but the first owns padding alone of it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.kind = kind
         self.layers = nn.ModuleList(Layer() for _ in range(3))
-        self.small = nn.ModuleList([Empty(), Scale()])
-        self.register_buffer("mask", torch.tensor([True, False]))
+        self.scale = nn.Parameter(torch.ones(()))
         self.register_buffer("count", torch.tensor(7))
         self.register_buffer("turned", torch.randn(3, 2).t())
         if kind == "tied":
@@ -56,44 +51,20 @@ class Model(nn.Module):
                 x = layer(x) + layer(-x)
             else:
                 x = layer(x)
-        for layer in self.small:
-            x = layer(x)
-        return x.square().mean()
-
-
-class Empty(nn.Module):
-    """No element at all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nothing = nn.Parameter(torch.zeros(0, WIDTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, self.nothing])
-
-
-class Scale(nn.Module):
-    """One element: every rank but the first owns padding alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.scale
+        return (x * self.scale).square().mean()
 
 
 def inputs(rank: int, step: int) -> torch.Tensor:
     return torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(100 * rank + step))
 
 
-def train(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
-    rank = dist.get_rank()
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    kind, rank = case["kind"], dist.get_rank()
     module = Model(kind)
     if rank > 0:
         for value in [*module.parameters(), *module.buffers()]:
             value.data.zero_()
-    model, optimizer = zero(module, ZeroConfig(learning_rate=1e-2, weight_decay=0.0, **settings))
+    model, optimizer = zero(module, ZeroConfig(learning_rate=1e-2, weight_decay=0.0, **case["zero"]))
     fail_once(module, kind)
     for step in range(STEPS):
         try:
@@ -134,7 +105,3 @@ def reference(kind: str, ranks: int) -> dict[str, Any]:
         torch.stack([model(inputs(rank, step), rank) for rank in range(ranks)]).mean().backward()
         optimizer.step()
     return {name: value.tolist() for name, value in model.state_dict().items()}
-
-
-if __name__ == "__main__":
-    run_cases(lambda case: train(case["kind"], case["zero"]))

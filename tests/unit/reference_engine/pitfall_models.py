@@ -1,6 +1,6 @@
-"""Small models that do what models do off the beaten track; their training with and without the engine."""
+"""Small models, and their training with and without the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -41,6 +41,15 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.tanh(self.linear(x * self.scale))
+
+
+def on_stages(names: Iterable[str]) -> list[Any]:
+    """Every name with every stage; stage 3 and one other are fast."""
+    return [
+        pytest.param(name, stage, marks=() if stage in (3, number % 3) else pytest.mark.slow)
+        for number, name in enumerate(names)
+        for stage in STAGES
+    ]
 
 
 def inputs(step: int) -> torch.Tensor:

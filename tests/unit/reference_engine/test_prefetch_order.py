@@ -1,15 +1,11 @@
+"""The order in which units are fetched ahead is that of the pass before."""
+
 from zprof.reference_engine.gather import PrefetchDemand, PrefetchOrder
 
 
 def run(order: PrefetchOrder, units: str) -> list[PrefetchDemand]:
     order.begin()
     return [order.demand(unit) for unit in units]
-
-
-def test_the_first_pass_records_and_the_next_looks_ahead():
-    order = PrefetchOrder(1)
-    assert run(order, "rab") == [PrefetchDemand()] * 3
-    assert [demand.ahead for demand in run(order, "rab")] == [("a",), ("b",), ()]
 
 
 def test_depth_is_how_far_it_looks_and_zero_never_does():

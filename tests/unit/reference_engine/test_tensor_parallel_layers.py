@@ -1,7 +1,6 @@
 """Parallel layers against the whole ones: results, all gradients, weights and what is exchanged."""
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
-from zprof.reference_engine.program.gpt import GPT, Attention, GPTConfig, split_block
+from zprof.reference_engine.program.gpt import GPT, Attention, GPTConfig
 from zprof.reference_engine.tensor_parallel import (
     SPLIT_MARK,
     ColumnParallelLinear,
@@ -20,7 +19,7 @@ from zprof.reference_engine.tensor_parallel import (
 )
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=4, vocabulary=24, context=6)
-RANKS = (1, 2, 4)
+RANKS = (2, 4)
 HIDDEN, WIDE = 8, 12
 
 
@@ -84,36 +83,6 @@ def test_rows_add_up_to_the_whole_with_the_bias_once(ranks: int, bias: bool):
     on_ranks(ranks, work)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_attention_keeps_whole_heads_in_each_third(ranks: int):
-    torch.manual_seed(0)
-    model = GPT(SIZES)
-    nn.init.normal_(model.blocks[0].attention.query_key_value.bias)
-    x, weights = data(2, 6, 16).requires_grad_(), data(2, 6, 16, seed=2)
-    block = model.blocks[0]
-    expected = block(x)
-    (expected * weights).sum().backward()
-    rows = torch.arange(48).view(3, ranks, 16 // ranks)
-
-    def work(mp: ThreadComm) -> None:
-        mine = deepcopy(block)
-        split_block(mine, mp, "blocks.0")
-        mine.zero_grad()
-        own = x.detach().clone().requires_grad_()
-        y = mine(own)
-        (y * weights).sum().backward()
-        close(y, expected)
-        close(own.grad, x.grad)
-        whole = block.attention.query_key_value
-        here = rows[:, mp.rank].flatten()
-        close(mine.attention.query_key_value.weight.grad, whole.weight.grad[here])
-        close(mine.attention.query_key_value.bias.grad, whole.bias.grad[here])
-        close(mine.attention_norm.weight.grad, block.attention_norm.weight.grad)
-        assert [kind for kind, _ in launches(mp)] == ["all_reduce"] * 4
-
-    on_ranks(ranks, work)
-
-
 def test_the_heads_of_attention_are_not_mixed_up():
     # A split that ignored the thirds would give rank 0 queries and half of the keys.
     torch.manual_seed(0)
@@ -143,8 +112,7 @@ def test_embedding_rows_are_found_wherever_they_are(ranks: int):
     on_ranks(ranks, work)
 
 
-@pytest.mark.parametrize("scale", [1.0, 300.0], ids=["small logits", "logits that overflow exp"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 300.0), (torch.bfloat16, 1.0)])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_loss_of_split_logits_is_cross_entropy(ranks: int, dtype: torch.dtype, scale: float):
     logits = (data(10, 24) * scale).to(dtype).requires_grad_()
@@ -238,55 +206,19 @@ def test_weights_are_slices_of_the_plain_model_with_the_same_seed_and_the_rest_i
         assert part.untyped_storage().nbytes() == expand.untyped_storage().nbytes() // 4
 
 
-def test_what_is_split_is_marked_and_norms_positions_and_row_biases_are_not():
-    (model,) = on_ranks(1, lambda mp: GPT(SIZES, mp))
-    whole = {name for name, p in model.named_parameters() if not getattr(p, SPLIT_MARK, False)}
-    block = {"attention_norm.weight", "attention_norm.bias", "perceptron_norm.weight", "perceptron_norm.bias"}
-    block |= {"attention.projection.bias", "projection.bias"}
-    assert whole == {f"blocks.{index}.{name}" for index in range(2) for name in block} | {
-        "position_embedding.weight",
-        "final_norm.weight",
-        "final_norm.bias",
-    }
-
-
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("make", "word"),
     [
-        ({"heads": 2}, "heads is 2; it must be a multiple of the 4 model-parallel ranks"),
-        ({"vocabulary": 26}, "vocabulary is 26; it must be a multiple of the 4 model-parallel ranks"),
+        (lambda mp: GPT(GPTConfig(layers=1, hidden=16, heads=2, vocabulary=24, context=6), mp), "heads"),
+        (lambda mp: GPT(GPTConfig(layers=1, hidden=16, heads=4, vocabulary=26, context=6), mp), "vocabulary"),
+        (lambda mp: ColumnParallelLinear(nn.Linear(4, 9), mp, "a", parts=3), "output features of a is 3"),
+        (lambda mp: RowParallelLinear(nn.Linear(5, 4), mp, "b"), "input features of b is 5"),
+        (lambda mp: VocabParallelEmbedding(nn.Embedding(5, 4), mp, "c"), "rows of c is 5"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(sizes: dict[str, int], message: str):
-    config = GPTConfig(**{"layers": 1, "hidden": 16, "heads": 4, "vocabulary": 24, "context": 6} | sizes)
-
+def test_sizes_that_do_not_divide_are_refused(make, word: str):
     def work(mp: ThreadComm) -> None:
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            GPT(config, mp)
-
-    on_ranks(4, work)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda mp: ColumnParallelLinear(nn.Linear(4, 9), mp, "a", parts=3),
-            "output features of a is 3; it must be a multiple of the 2 model-parallel ranks",
-        ),
-        (
-            lambda mp: RowParallelLinear(nn.Linear(5, 4), mp, "b"),
-            "input features of b is 5; it must be a multiple of the 2 model-parallel ranks",
-        ),
-        (
-            lambda mp: VocabParallelEmbedding(nn.Embedding(5, 4), mp, "c"),
-            "rows of c is 5; it must be a multiple of the 2 model-parallel ranks",
-        ),
-    ],
-)
-def test_layers_that_do_not_divide_are_refused(make: Any, message: str):
-    def work(mp: ThreadComm) -> None:
-        with pytest.raises(ValueError, match=f"^{message}$"):
+        with pytest.raises(ValueError, match=f"^{word}"):
             make(mp)
 
-    on_ranks(2, work)
+    on_ranks(4, work)

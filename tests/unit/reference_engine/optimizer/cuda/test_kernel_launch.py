@@ -1,0 +1,131 @@
+"""Which kernel is launched, over how many blocks, and what is refused before a pointer is handed out."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.adamw_kernel.cases import control, numbers, shard
+from zprof.reference_engine.optimizer.cuda import CudaAdamW
+from zprof.reference_engine.optimizer.cuda.launch import (
+    MAX_SQUARES,
+    MAX_SUM_TILES,
+    THREAD_ELEMENTS,
+    THREADS,
+)
+
+CPU = torch.device("cpu")
+BLOCK = THREADS * THREAD_ELEMENTS
+
+
+class Recorder:
+    """A runtime that computes nothing; it keeps what the kernels would have read."""
+
+    threads = THREADS
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[str, int]] = []
+        self.arguments: list[tuple[int | float, ...]] = []
+        self.current_stream = 0
+
+    def stream(self) -> int:
+        return self.current_stream
+
+    def resident_blocks(self, kernel: str) -> int:
+        return 5
+
+    def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
+        self.launched.append((kernel, blocks))
+        self.arguments.append(arguments)
+
+
+@pytest.mark.parametrize(
+    ("elements", "blocks"),
+    [(0, None), (1, 1), (BLOCK, 1), (BLOCK + 1, 2), (4 * BLOCK + 1, 5), (100 * BLOCK, 5)],
+)
+def test_the_grid_covers_a_shard_and_is_never_more_than_one_wave(elements, blocks):
+    runtime = Recorder()
+    CudaAdamW(CPU, runtime).adamw([shard(elements, torch.float32, torch.float16)], numbers(), None)
+    assert runtime.launched == ([] if blocks is None else [("adamw_float32_float16", blocks)])
+
+
+def test_the_grid_of_a_sum_does_not_depend_on_the_gpu():
+    runtime = Recorder()
+    CudaAdamW(CPU, runtime).sum_of_squares([torch.zeros(3 * BLOCK * MAX_SUM_TILES + 1)])
+    assert runtime.launched == [("sum_of_squares_float32", 4), ("sum_partials", 1)]
+
+
+def test_one_launch_takes_all_shards_of_a_type():
+    runtime = Recorder()
+    shards = [shard(size, torch.bfloat16, torch.bfloat16) for size in range(1, 101)]
+    CudaAdamW(CPU, runtime).adamw([*shards, shard(9, torch.float32, None)], numbers(), control())
+    CudaAdamW(CPU, runtime).sum_of_squares([one.gradient for one in shards])
+    assert runtime.launched == [
+        ("adamw_bfloat16_bfloat16", 5),
+        ("adamw_float32_none", 1),
+        ("sum_of_squares_bfloat16", math.ceil(100 / MAX_SUM_TILES)),
+        ("sum_partials", 1),
+    ]
+
+
+def test_a_table_is_made_again_only_when_the_list_or_the_stream_changes():
+    runtime = Recorder()
+    kernel = CudaAdamW(CPU, runtime)
+    shards = [shard(9, torch.float32, None), shard(5000, torch.float32, None)]
+    moved = [shards[0], replace(shards[1], gradient=shards[1].gradient.clone())]
+    skipping = [shards[0], replace(shards[1], skip=torch.zeros(()))]
+
+    def address_of_table(listed):
+        kernel.adamw(listed, numbers(), None)
+        return runtime.arguments[-1][0]
+
+    first = address_of_table(shards)
+    kernel.adamw([shard(9, torch.float32, None)], numbers(), control())
+    assert address_of_table(shards) == first
+    for listed in (moved, skipping, shards[:1]):
+        made = address_of_table(listed)
+        assert address_of_table(listed) == made != first
+    runtime.current_stream = 7
+    assert address_of_table(shards[:1]) != made
+
+
+@pytest.mark.parametrize("sizes", [[1], [2048, 2049], [5, 100_000, 1, 1, 7000], [10**6, 3]])
+def test_blocks_share_the_tiles_and_no_thread_adds_too_many_squares(sizes):
+    runtime = Recorder()
+    CudaAdamW(CPU, runtime).sum_of_squares([torch.zeros(size) for size in sizes])
+    (_, blocks), tiles = runtime.launched[0], runtime.arguments[0][2]
+    assert tiles == sum(math.ceil(size / BLOCK) for size in sizes)
+    edges = [tiles * block // blocks for block in range(blocks + 1)]  # as the source has it
+    parts = [after - before for before, after in itertools.pairwise(edges)]
+    assert min(parts) >= 1
+    assert max(parts) * (THREAD_ELEMENTS + 1) <= MAX_SQUARES
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("gradient", torch.zeros(9, dtype=torch.float64)),
+        ("gradient", torch.zeros(18)[::2]),
+        ("weights", torch.zeros(9, dtype=torch.bfloat16)),
+        ("weights", torch.zeros(9, device="meta")),
+        ("exp_avg", torch.zeros(8)),
+        ("exp_avg_sq", torch.zeros(9, dtype=torch.float64)),
+        ("low_precision", torch.zeros(9)),
+        ("low_precision", torch.zeros(8, dtype=torch.float16)),
+        ("step", torch.zeros((), dtype=torch.int64)),
+        ("skip", torch.zeros(2)),
+    ],
+)
+def test_what_the_pointers_would_misread_is_refused(name, tensor):
+    runtime = Recorder()
+    state = replace(shard(9, torch.float32, torch.float16), **{name: tensor})
+    with pytest.raises(ValueError, match=f"^[^\n]*{name}[^\n]*$"):
+        CudaAdamW(CPU, runtime).adamw([state], numbers(), None)
+    wrong = replace(control(), found_inf=torch.zeros((), dtype=torch.float64))
+    with pytest.raises(ValueError, match="found_inf"):
+        CudaAdamW(CPU, runtime).adamw([shard(9, torch.float32, None)], numbers(), wrong)
+    with pytest.raises(ValueError, match="int32"):
+        CudaAdamW(CPU, runtime).sum_of_squares([torch.zeros(3, dtype=torch.int32)])
+    assert runtime.launched == []

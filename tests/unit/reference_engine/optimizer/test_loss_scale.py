@@ -1,0 +1,219 @@
+"""The dynamic loss scale: what it multiplies, how it moves, and what float16 training gains by it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from adamw_truth import truth_of
+from engine_helpers import engine, law, loss_of, state_bytes, storage_bytes, tiny_gpt, train_step
+from fake_comm import FakeComm
+from torch import nn
+
+from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
+from zprof.reference_engine.config import LossScale
+from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters
+from zprof.reference_engine.optimizer.scale_and_clip import MIN_LOSS_SCALE, DynamicLossScale
+
+STAGES = range(4)
+FLOAT16 = {"dtype": torch.float16}
+SMALL = LossScale(initial=1024.0)
+CPU = torch.device("cpu")
+
+
+def scale_of(**settings: Any) -> DynamicLossScale:
+    return DynamicLossScale(LossScale(**settings), CPU)
+
+
+def leaf(values: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full((3,), values, dtype=dtype, requires_grad=True)
+
+
+def test_every_floating_point_output_is_scaled_once_and_nothing_else_is_touched():
+    x = leaf()
+    tokens, hidden = torch.arange(3), x * 2
+    outputs = {"loss": (hidden * 5).sum(), "more": [hidden, None], "tokens": tokens, "plain": x.detach()}
+    scaled = scale_of(initial=8.0).scale_gradients_of(outputs)
+    assert scaled["tokens"] is tokens
+    assert scaled["plain"] is outputs["plain"]
+    assert scaled["more"][1] is None
+    scaled["loss"].backward(retain_graph=True)
+    assert x.grad.tolist() == [8.0 * 2 * 5] * 3
+    scaled["more"][0].sum().backward()
+    assert x.grad.tolist() == [8.0 * 2 * 5 + 8.0 * 2] * 3
+
+
+def test_an_output_may_be_changed_in_place():
+    x = leaf()
+    loss = scale_of(initial=8.0).scale_gradients_of((x * 3).sum())
+    loss /= 2
+    loss.backward()
+    assert float(loss.detach()) == 4.5
+    assert x.grad.tolist() == [12.0] * 3
+
+
+def test_a_scale_beyond_float16_does_not_overflow_small_gradients():
+    x = leaf(dtype=torch.float16)
+    output = scale_of(initial=2.0**20).scale_gradients_of(x * 1)
+    output.backward(torch.full((3,), 2.0**-14, dtype=torch.float16))
+    assert x.grad.tolist() == [64.0] * 3
+
+
+def test_tensors_that_cannot_be_found_are_refused():
+    @dataclass
+    class Output:
+        loss: torch.Tensor
+
+    with pytest.raises(TypeError, match="register_dataclass"):
+        scale_of().scale_gradients_of(Output(leaf() * 1))
+
+
+def test_growth_after_good_steps_in_a_row_and_backoff_at_once():
+    scale = scale_of(initial=16.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=3)
+    seen = []
+    for overflow in (0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1):
+        scale.update(torch.tensor(float(overflow)))
+        seen.append((float(scale.value), int(scale.good_steps)))
+    assert [value for value, _ in seen] == [16, 16, 64, 64, 64, 16, 16, 16, 64, 16, 4]
+    assert [good for _, good in seen] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 0]
+
+
+def test_the_scale_never_becomes_zero_or_infinite():
+    falling, rising = scale_of(), scale_of(growth_interval=1)
+    for _ in range(300):
+        falling.update(torch.tensor(1.0))
+        rising.update(torch.tensor(0.0))
+    assert float(falling.value) == MIN_LOSS_SCALE
+    assert float(rising.value) == 2.0**127
+
+
+def float16_truth(steps: int, scale: float) -> list[tuple[float, dict[str, torch.Tensor]]]:
+    """Losses and masters after each step: float16 gradients of a scaled loss, and float64 AdamW."""
+    model = tiny_gpt()
+    numbers = AdamWHyperparameters(learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
+    truths = {name: truth_of(parameter) for name, parameter in model.named_parameters()}
+    model = model.half()
+    seen = []
+    for step in range(steps):
+        model.zero_grad()
+        loss = loss_of(model, step)
+        loss.backward(torch.full_like(loss, scale))
+        for name, parameter in model.named_parameters():
+            truths[name].step(parameter.grad.double() / scale, numbers)
+            parameter.data.copy_(truths[name].weights)
+        seen.append((float(loss.detach()), {name: truth.weights for name, truth in truths.items()}))
+    return seen
+
+
+@pytest.mark.parametrize(("stage", "scale"), [(0, 64.0), (1, 1024.0), (2, 64.0), (3, 1024.0)])
+def test_float16_training_equals_float64_adamw_on_unscaled_gradients(stage, scale):
+    model, optimizer, _ = engine(1, stage=stage, loss_scale=LossScale(initial=scale), **FLOAT16)
+    for step, (loss, weights) in enumerate(float16_truth(4, scale)):
+        assert train_step(model, optimizer, step) == pytest.approx(loss, rel=2e-3)
+        masters = model.state_dict(fp32=True)
+        assert set(masters) == set(weights)
+        for name, master in masters.items():
+            torch.testing.assert_close(master.double(), weights[name], rtol=1e-5, atol=1e-6)
+
+
+class Faint(nn.Module):
+    """Its gradients, 2^-26 of the input, are below float16's smallest number, 2^-24."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self) -> torch.Tensor:
+        return (self.weight * 2.0**-13).sum() * 2.0**-13
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_gradients_too_small_for_float16_survive(stage):
+    config = ZeroConfig(stage=stage, loss_scale=SMALL, **FLOAT16)
+    model, optimizer = zero(Faint(), config, FakeComm())
+    optimizer.zero_grad()
+    model().backward()
+    optimizer.step()
+    assert float(optimizer.gradient_norm) == pytest.approx(2 * 2.0**-26, rel=1e-6)
+    first = optimizer.state[optimizer.param_groups[0]["params"][0]]["exp_avg"]
+    assert first[:4].tolist() == pytest.approx([0.1 * 2.0**-26] * 4, rel=1e-5)
+
+
+def plant_inf(model: ZeroModel) -> None:
+    weight = model.module.blocks[1].expand.weight
+    handle = weight.register_hook(lambda gradient: handle.remove() or torch.full_like(gradient, torch.inf))
+
+
+def snapshot(model: ZeroModel, optimizer: ZeroOptimizer) -> list[torch.Tensor]:
+    masters = [p.detach().clone() for p in optimizer.param_groups[0]["params"]]
+    state = [value.clone() for entry in optimizer.state.values() for value in entry.values()]
+    return [*masters, *state, *model.state_dict().values()]
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_overflow_skips_the_step_and_halves_the_scale(stage, clip):
+    model, optimizer, _ = engine(1, stage=stage, clip_norm=clip, loss_scale=SMALL, **FLOAT16)
+    train_step(model, optimizer, 0)
+    before = snapshot(model, optimizer)
+    plant_inf(model)
+    train_step(model, optimizer, 1)
+    assert all(torch.equal(*pair) for pair in zip(before, snapshot(model, optimizer), strict=True))
+    assert float(optimizer.loss_scale) == 512
+    train_step(model, optimizer, 2)
+    assert {float(entry["step"]) for entry in optimizer.state.values()} == {2.0}
+    assert float(optimizer.loss_scale) == 512
+    assert optimizer.gradient_norm.isfinite()
+
+
+def test_a_scale_that_is_too_large_comes_down_until_training_begins():
+    model, optimizer, _ = engine(1, stage=3, loss_scale=LossScale(initial=2.0**20), **FLOAT16)
+    for step in range(8):
+        train_step(model, optimizer, step)
+    (steps,) = {float(entry["step"]) for entry in optimizer.state.values()}
+    assert 1 <= steps < 8
+    assert float(optimizer.loss_scale) < 2.0**20
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_every_micro_batch_is_scaled_and_the_scale_grows_by_steps(stage):
+    settings = LossScale(initial=256.0, growth_interval=2)
+    model, optimizer, _ = engine(
+        1, stage=stage, micro_batches=2, loss_scale=settings, clip_norm=1e6, **FLOAT16
+    )
+    whole, other, _ = engine(1, stage=stage, micro_batches=2, clip_norm=1e6)
+    seen = []
+    for _ in range(4):
+        for engine_model, engine_optimizer in ((model, optimizer), (whole, other)):
+            engine_optimizer.zero_grad()
+            for micro_batch in range(2):
+                loss_of(engine_model, micro_batch).backward()
+            engine_optimizer.step()
+        seen.append(float(optimizer.loss_scale))
+        assert float(optimizer.gradient_norm) == pytest.approx(float(other.gradient_norm), rel=1e-2)
+    assert seen == [256, 512, 512, 1024]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_state_bytes_are_those_of_the_formula_and_the_scale(stage, ranks):
+    model, optimizer, _ = engine(ranks, stage=stage, loss_scale=SMALL, **FLOAT16)
+    train_step(model, optimizer)
+    assert state_bytes(model, optimizer) == law(model, 2)
+    assert storage_bytes([optimizer.loss_scale]) == 4
+    assert storage_bytes([optimizer.gradient_norm]) == 8
+
+
+@pytest.mark.parametrize("way", ["state_dict", "scalar_state"])
+def test_the_scale_is_saved_and_loaded(way):
+    model, optimizer, _ = engine(1, stage=2, loss_scale=SMALL, **FLOAT16)
+    train_step(model, optimizer, 0)
+    plant_inf(model)
+    train_step(model, optimizer, 1)
+    train_step(model, optimizer, 2)
+    saved = getattr(optimizer, way)()
+    _, other, _ = engine(1, stage=2, loss_scale=SMALL, **FLOAT16)
+    getattr(other, f"load_{way}")(saved)
+    assert float(other.loss_scale) == 512
+    assert other.scalar_state() == optimizer.scalar_state()
+    assert {float(entry["step"]) for entry in other.state.values()} == {2.0}

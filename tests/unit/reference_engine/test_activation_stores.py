@@ -1,0 +1,206 @@
+"""What is put into a store comes back bit by bit; chunks are allocated once, and nothing in them is lost."""
+
+import gc
+import mmap
+from collections.abc import Iterator
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_comm import ThreadComm, launches, on_ranks
+
+from zprof.reference_engine.activation_stores import (
+    ALIGNMENT_BYTES,
+    ChunkedPlaces,
+    CopyStore,
+    DeviceTransfer,
+    HostTransfer,
+    PartitionedStore,
+    SeparatePlaces,
+    Store,
+    WholeStore,
+    allocate_device_memory,
+    allocate_host_memory,
+)
+
+CPU = torch.device("cpu")
+BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+KINDS = list(product([False, True], repeat=3))
+
+
+@pytest.fixture
+def _no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, places: int = 4) -> Store:
+    partition, host, contiguous = kind
+    allocate = allocate_host_memory if host else allocate_device_memory
+    copies = CopyStore(
+        ChunkedPlaces(allocate, places) if contiguous else SeparatePlaces(allocate),
+        HostTransfer() if host else DeviceTransfer(),
+    )
+    return PartitionedStore(copies, mp) if partition else copies
+
+
+@settings(max_examples=40)
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=5),
+    dtype=st.sampled_from(list(BITS)),
+    kind=st.sampled_from(KINDS),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_every_bit_comes_back_in_any_order(
+    shapes: list[list[int]], dtype: torch.dtype, kind: tuple[bool, bool, bool], ranks: int, seed: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    info = torch.iinfo(BITS[dtype])
+    # Random bits, so that NaNs with a payload, denormals and minus zero are among them.
+    bits = [torch.randint(info.min, info.max, shape, generator=generator).to(BITS[dtype]) for shape in shapes]
+
+    def work(mp: ThreadComm) -> None:
+        store = store_of(kind, mp)
+        kept = [store.put(one.clone().view(dtype), f"block {index}") for index, one in enumerate(bits)]
+        for one, there in zip(reversed(bits), reversed(kept), strict=True):
+            back = there.get()
+            assert back.dtype == dtype
+            assert torch.equal(back.view(BITS[dtype]), one)
+            assert torch.equal(there.get().view(BITS[dtype]), one)  # as with retain_graph
+        gathers = 2 * len(bits) if kind[0] else 0
+        assert [name for name, _ in launches(mp)] == ["all_gather"] * gathers
+
+    on_ranks(ranks, work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transposed_checkpoint_keeps_its_values_and_later_changes_do_not_reach_it(
+    kind: tuple[bool, bool, bool],
+):
+    def work(mp: ThreadComm) -> None:
+        x = torch.arange(12.0).view(3, 4).t()
+        kept = store_of(kind, mp).put(x, "block")
+        before = x.clone()
+        x.zero_()
+        assert torch.equal(kept.get(), before)
+
+    on_ranks(2, work)
+
+
+class Counted:
+    """Allocates, and notes how often and how much."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, size_bytes: int, device: torch.device) -> torch.Tensor:
+        self.sizes.append(size_bytes)
+        return allocate_device_memory(size_bytes, device)
+
+
+@pytest.mark.parametrize("elements", [8, 9, 1])
+def test_a_part_is_an_equal_share_rounded_up(elements: int):
+    counted = Counted()
+
+    def work(mp: ThreadComm) -> None:
+        kept = PartitionedStore(CopyStore(SeparatePlaces(counted), DeviceTransfer()), mp).put(
+            torch.arange(float(elements)), "block"
+        )
+        assert torch.equal(kept.get(), torch.arange(float(elements)))
+
+    on_ranks(4, work)
+    assert counted.sizes == [-(-elements // 4) * 4] * 4  # bytes: 4 ranks, 4 bytes an element
+
+
+def test_the_whole_store_copies_nothing_and_refuses_a_change_in_place():
+    x = torch.ones(3)
+    kept = WholeStore().put(x, "blocks.1")
+    assert kept.get().data_ptr() == x.data_ptr()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match=r"blocks\.1"):
+        kept.get()
+
+
+def test_host_memory_is_not_torchs_and_goes_back_with_its_tensor():
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        tensor = allocate_host_memory(1 << 20, CPU)
+    assert max((event.cpu_memory_usage for event in profiled.events()), default=0) < 1 << 10
+    assert tensor.fill_(7).numel() == 1 << 20 > mmap.PAGESIZE
+    part = tensor[3:5]
+    del tensor
+    assert part.tolist() == [7, 7]
+
+
+def chunked(places: int) -> tuple[CopyStore, Counted, ChunkedPlaces]:
+    counted = Counted()
+    room = ChunkedPlaces(counted, places)
+    return CopyStore(room, DeviceTransfer()), counted, room
+
+
+def numbered(count: int, first: int = 0, numel: int = 64) -> list[torch.Tensor]:
+    return [torch.full((numel,), float(first + index)) for index in range(count)]
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+def test_a_chunk_is_allocated_once_and_used_again_by_the_next_forwards():
+    store, counted, room = chunked(places=3)
+    addresses = []
+    for step in range(4):
+        kept = [store.put(x, "block") for x in numbered(3, first=10 * step)]
+        assert [float(there.get()[0]) for there in kept] == [10 * step, 10 * step + 1, 10 * step + 2]
+        addresses.append([there.get().data_ptr() for there in kept])
+        while kept:
+            kept.pop()  # as the backward drops them, last first
+    assert counted.sizes == [3 * 256]
+    assert addresses == [addresses[0]] * 4
+    assert addresses[0] == [addresses[0][0] + 256 * index for index in range(3)]  # side by side
+    assert room.chunk_bytes == 3 * 256
+
+
+def test_a_second_forward_before_the_backward_overwrites_nothing():
+    store, counted, room = chunked(places=2)
+    first = [store.put(x, "block") for x in numbered(2)]
+    second = [store.put(x, "block") for x in numbered(2, first=10)]
+    assert [float(kept.get()[0]) for kept in first + second] == [0, 1, 10, 11]
+    del first
+    third = [store.put(x, "block") for x in numbered(2, first=20)]
+    assert [float(kept.get()[0]) for kept in second + third] == [10, 11, 20, 21]
+    assert counted.sizes == [512, 512]
+    assert room.chunk_bytes == 1024
+
+
+def test_one_place_given_back_in_the_middle_is_taken_by_one_checkpoint_only():
+    store, counted, _ = chunked(places=3)
+    kept = [store.put(x, "block") for x in numbered(3)]
+    del kept[1]
+    kept += [store.put(x, "block") for x in numbered(2, first=10)]
+    assert [float(there.get()[0]) for there in kept] == [0, 2, 10, 11]
+    assert counted.sizes == [768, 768]
+
+
+def test_smaller_checkpoints_fit_and_larger_ones_get_a_larger_chunk():
+    store, counted, room = chunked(places=2)
+    small_first = [store.put(x, "block") for x in numbered(2, numel=64)]
+    large = [store.put(x, "block") for x in numbered(2, first=10, numel=65)]
+    assert [float(kept.get()[-1]) for kept in small_first + large] == [0, 1, 10, 11]
+    assert counted.sizes == [2 * 256, 2 * 512]
+    assert room.chunk_bytes == 2 * 512  # the small chunk goes when its checkpoints go
+    del small_first, large
+    again = [store.put(x, "block") for x in numbered(2, first=20, numel=3)]
+    assert [kept.get().tolist() for kept in again] == [[20.0] * 3, [21.0] * 3]
+    assert counted.sizes == [2 * 256, 2 * 512]
+
+
+@settings(max_examples=30)
+@given(size=st.integers(1, 5000), places=st.integers(1, 5))
+def test_places_are_aligned_and_do_not_overlap(size: int, places: int):
+    room = ChunkedPlaces(allocate_device_memory, places)
+    taken = [room.take(size, CPU) for _ in range(places)]
+    begins = [place.memory.storage_offset() for place in taken]
+    assert len({place.memory.untyped_storage().data_ptr() for place in taken}) == 1
+    assert all(begin % ALIGNMENT_BYTES == 0 for begin in begins)
+    assert all(later - earlier >= size for earlier, later in pairwise(begins))
