@@ -1,97 +1,36 @@
-"""When a unit's backward is over: not too early where leaves are handed on, not late where graphs are kept."""
+"""When a unit's backward is over: not too early where leaves are handed on, nor late where graphs live on."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fake_comm import FakeComm
+from pitfall_models import WIDTH, Layers
 from thread_comm import Launched, ThreadComm, on_ranks
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
 
-WIDTH = 16
 
-
-class Biased(nn.Module):
-    """Adds a bias that belongs to somebody else, in the middle of its work."""
+class HandsOn(Layers):
+    """Hands a parameter of its own to every layer."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.into = nn.Linear(WIDTH, WIDTH)
-        self.out = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return x + self.out(torch.tanh(self.into(x) + bias))
-
-
-class HandsOn(nn.Module):
-    """Hands a parameter of its own to every block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(WIDTH, WIDTH)
+        super().__init__(call=lambda layer, x: layer(x + self.bias))
         self.bias = nn.Parameter(torch.randn(WIDTH))
-        self.blocks = nn.ModuleList(Biased() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x, self.bias)
-        return x.square().mean()
 
 
-class Detached(nn.Module):
+class Detached(nn.Linear):
     """Its backward needs its weight after the weight's own gradient."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x @ self.weight.detach()) @ self.weight
+        return F.linear(F.linear(x, self.weight.detach()), self.weight, self.bias)
 
 
-class Chain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(Detached() for _ in range(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for layer in self.layers:
-            x = layer(x)
-        return x.square().mean()
-
-
-class Tower(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.always = nn.Linear(WIDTH, WIDTH)
-        self.sometimes = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor, use: bool) -> torch.Tensor:
-        return self.always(x) + self.sometimes(x) if use else self.always(x)
-
-
-class Towers(nn.Module):
-    """Units whose inputs are data: nothing says when their backward is over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.towers = nn.ModuleList(Tower() for _ in range(2))
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, x: torch.Tensor, use: bool) -> torch.Tensor:
-        x = self.towers[0](x, True) * self.towers[1](x, use)
-        for layer in self.layers:
-            x = x + layer(x)
-        return x.square().mean()
+def chain() -> Layers:
+    return Layers(lambda _: Detached(WIDTH, WIDTH), count=6)
 
 
 def data() -> torch.Tensor:
@@ -110,7 +49,7 @@ def forwards_first(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("make", [HandsOn, Chain])
+@pytest.mark.parametrize("make", [HandsOn, chain])
 @pytest.mark.parametrize("twice", [retained, forwards_first])
 def test_two_backwards_of_two_graphs_or_one(
     stage: int, make: Any, twice: Callable[[nn.Module], None]
@@ -144,7 +83,7 @@ def most_units_in_a_backward(model: ZeroModel, loss: torch.Tensor) -> int:
 
 
 def test_a_graph_that_somebody_keeps_holds_no_units() -> None:
-    model, optimizer = zero(Chain(), ZeroConfig(stage=3), FakeComm(4))
+    model, optimizer = zero(chain(), ZeroConfig(stage=3), FakeComm(4))
     for _ in range(2):  # the first pass learns the order
         optimizer.zero_grad()
         alone = most_units_in_a_backward(model, model(data()))
@@ -154,14 +93,29 @@ def test_a_graph_that_somebody_keeps_holds_no_units() -> None:
     assert kept.grad_fn is not None
 
 
+class Tower(nn.Module):
+    """Its input is data: nothing says when its backward is over."""
+
+    def __init__(self, _: int) -> None:
+        super().__init__()
+        self.always = nn.Linear(WIDTH, WIDTH)
+        self.sometimes = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, use: bool) -> torch.Tensor:
+        return self.always(data()) + x + self.sometimes(data()) if use else self.always(data()) + x
+
+
 def launches(comm: ThreadComm, *, uses: bool, keeps: bool) -> list[Launched]:
-    model, optimizer = zero(Towers(), ZeroConfig(stage=3), comm)
+    use = True
+    model, optimizer = zero(Layers(Tower, call=lambda layer, x: layer(x, use)), ZeroConfig(stage=3), comm)
     kept = []
     for _ in range(3):
         optimizer.zero_grad()
-        model(data(), uses).backward()
+        use = uses
+        model(data()).backward()
         optimizer.step()
-        validation = model(data(), True)
+        use = True
+        validation = model(data())
         kept += [validation] if keeps else []
     return list(comm.launched)
 

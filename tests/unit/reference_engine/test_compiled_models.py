@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pitfall_models import Layer, Layers, check_training
+from pitfall_models import Layers, check_training
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -10,21 +10,21 @@ BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs
 
 
 def wrapped() -> nn.Module:
-    model = Layers(Layer, 2)
+    model = Layers(count=2)
     for index, layer in enumerate(model.layers):
         model.layers[index] = torch.compile(layer, backend=BACKEND)  # type: ignore[assignment]
     return model
 
 
 def in_place() -> nn.Module:
-    model = Layers(Layer, 2)
+    model = Layers(count=2)
     for layer in model.layers:
         layer.compile(backend=BACKEND)
     return model
 
 
 def whole() -> nn.Module:
-    model = Layers(Layer, 2)
+    model = Layers(count=2)
     model.compile(backend=BACKEND)
     return model
 
