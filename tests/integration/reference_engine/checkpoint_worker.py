@@ -5,7 +5,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
 from zprof.reference_engine.checkpoints.save import FileSystemWriter
-from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.mesh import make_mesh
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
@@ -25,20 +24,7 @@ BATCH = 4
 STEPS_BEFORE, STEPS_AFTER = 2, 3
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One engine on a mesh of all ranks."""
-
-    model: ZeroModel
-    optimizer: ZeroOptimizer
-    mesh: Mesh
-
-    def save(self, path: str) -> None:
-        progress = {"step": STEPS_BEFORE}
-        save_checkpoint(path, self.model, self.optimizer, progress=progress, overwrite=True)
-
-    def load(self, path: str) -> dict[str, int | float | str]:
-        return load_checkpoint(path, self.model, self.optimizer)
+Engine = tuple[ZeroModel, ZeroOptimizer]
 
 
 @contextmanager
@@ -50,23 +36,28 @@ def engine(case: dict[str, Any], seed: int, **settings: Any) -> Iterator[Engine]
     config = ZeroConfig(**{**case["zero"], **settings, "dtype": dtype})
     model, optimizer = zero(GPT(SIZES, mesh.mp), config, mesh.dp, mp=mesh.mp)
     try:
-        yield Engine(model, optimizer, mesh)
+        yield model, optimizer
     finally:
         mesh.close()
 
 
+def save_to(run: Engine, path: str) -> None:
+    save_checkpoint(path, *run, progress={"step": STEPS_BEFORE}, overwrite=True)
+
+
 def losses(run: Engine, steps: range) -> list[float]:
     """Of the whole batch: those of all ranks, averaged."""
+    model, optimizer = run
     found = []
     for step in steps:
         tokens = make_global_batch(
             seed=0, step=step, batch=BATCH, time=SIZES.context, vocabulary=SIZES.vocabulary
         )
-        tokens = take_rank_slice(tokens, rank=run.mesh.dp_index, ranks=run.mesh.dp_size)
-        run.optimizer.zero_grad()
-        loss = run.model(tokens[:, :-1], tokens[:, 1:])
+        tokens = take_rank_slice(tokens, rank=model.comm.rank, ranks=model.comm.world_size)
+        optimizer.zero_grad()
+        loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
-        run.optimizer.step()
+        optimizer.step()
         mean = loss.detach().double()
         dist.all_reduce(mean)
         found.append(float(mean) / dist.get_world_size())
@@ -77,26 +68,26 @@ def save(case: dict[str, Any]) -> dict[str, Any]:
     """Train, save, and train on: what comes after is what a resumed run is held to."""
     with engine(case, seed=0) as run:
         losses(run, range(STEPS_BEFORE))
-        run.save(case["path"])
-        return {"numbers": run.optimizer.scalar_state(), "losses": losses(run, after())}
+        save_to(run, case["path"])
+        return {"numbers": run[1].scalar_state(), "losses": losses(run, after())}
 
 
 def load(case: dict[str, Any]) -> dict[str, Any]:
     """Other weights and numbers first, so that nothing is right by chance."""
     with engine(case, seed=1, learning_rate=0.5) as run:
-        before = Counter(run.model.comm.moved)
-        progress = run.load(case["path"])
+        before = Counter(run[0].comm.moved)
+        progress = load_checkpoint(case["path"], *run)
         return {
             "progress": progress,
-            "moved": Counter(run.model.comm.moved) - before,
-            "numbers": run.optimizer.scalar_state(),
+            "moved": Counter(run[0].comm.moved) - before,
+            "numbers": run[1].scalar_state(),
             "losses": losses(run, after()),
         }
 
 
 def refused(case: dict[str, Any]) -> dict[str, Any]:
     with engine(case, seed=1) as run:
-        return {"line": line_of(lambda: run.load(case["path"]))}
+        return {"line": line_of(lambda: load_checkpoint(case["path"], *run))}
 
 
 def failed(case: dict[str, Any]) -> dict[str, Any]:
@@ -106,11 +97,11 @@ def failed(case: dict[str, Any]) -> dict[str, Any]:
     writer = FileSystemWriter.write_data if first else full
     with engine(case, seed=2) as run:
         with mock.patch.object(FileSystemWriter, "write_data", writer):
-            write = line_of(lambda: run.save(case["path"]))
-        read = line_of(lambda: run.load(case["path"] if first else case["path"] + "-elsewhere"))
+            write = line_of(lambda: save_to(run, case["path"]))
+        read = line_of(lambda: load_checkpoint(case["path"] if first else case["path"] + "-elsewhere", *run))
         lines: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(lines, [write, read])
-        return {"lines": lines, "progress": run.load(case["path"])}
+        return {"lines": lines, "progress": load_checkpoint(case["path"], *run)}
 
 
 def killed(case: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +116,7 @@ def killed(case: dict[str, Any]) -> dict[str, Any]:
         return written
 
     with engine(case, seed=2) as run, mock.patch.object(FileSystemWriter, "write_data", write_and_die):
-        return {"line": line_of(lambda: run.save(case["path"]))}
+        return {"line": line_of(lambda: save_to(run, case["path"]))}
 
 
 def line_of(action: Callable[[], Any]) -> str:

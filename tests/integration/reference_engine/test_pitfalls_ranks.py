@@ -16,8 +16,6 @@ CASES = {
         "tied": (0, 3),
         "frozen": (2, 3),
         "skips": (0, 1, 2),
-        "twice": (1, 3),
-        "checkpointed": (2, 3),
         "reentrant": (0, 3),
         "fails in forward": (1, 3),
         "fails in backward": (0, 1, 2, 3),

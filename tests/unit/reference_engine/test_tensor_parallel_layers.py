@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from gradient_helpers import MODEL_LOCK
 from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
@@ -124,14 +125,15 @@ def test_loss_of_split_logits_is_cross_entropy(ranks: int, dtype: torch.dtype, s
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 def test_the_whole_model_has_the_logits_and_gradients_of_the_plain_one(tied: bool):
     torch.manual_seed(0)
-    plain = GPT(GPTConfig(layers=2, hidden=16, heads=4, vocabulary=24, context=6, tied=tied))
+    config = GPTConfig(layers=2, hidden=16, heads=4, vocabulary=24, context=6, tied=tied)
+    plain = GPT(config)
     batch = torch.randint(24, (3, 7), generator=torch.Generator().manual_seed(3))
-    untouched = deepcopy(plain)
     plain(batch[:, :-1], batch[:, 1:]).backward()
 
     def work(mp: ThreadComm) -> dict[str, nn.Parameter]:
-        model = deepcopy(untouched)
-        model._split(mp)
+        with MODEL_LOCK:
+            torch.manual_seed(0)
+            model = GPT(config, mp)
         model(batch[:, :-1], batch[:, 1:]).backward()
         close(model(batch[:, :-1]), plain(batch[:, :-1]))
         return dict(model.named_parameters())

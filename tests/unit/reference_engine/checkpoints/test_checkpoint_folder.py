@@ -24,21 +24,18 @@ def test_nothing_is_in_place_before_it_is_published(tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
-def test_an_existing_one_is_replaced_only_when_asked(tmp_path):
+def test_only_a_checkpoint_is_replaced_and_only_when_asked(tmp_path):
     publish(tmp_path / "x", "old")
     with pytest.raises(ValueError, match="overwrite=True"):
         publish(tmp_path / "x", "new")
     publish(tmp_path / "x", "new", overwrite=True)
     assert (tmp_path / "x" / MANIFEST).read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="x"):
-        publish(tmp_path / "x", "new", overwrite=True)
-    assert (tmp_path / "x" / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="y"):
+        publish(tmp_path / "y", "new", overwrite=True)
+    assert (tmp_path / "y" / "thesis.txt").read_text() == "years of work"
 
 
 def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
@@ -46,7 +43,11 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
     killed.begin(overwrite=False)
     (killed.draft / "half").write_text("half")
     publish(tmp_path / "x", "new")
+    abandoned = CheckpointFolder(tmp_path / "x")
+    abandoned.begin(overwrite=True)
+    abandoned.abandon()
     assert [path.name for path in (tmp_path / "x").iterdir()] == [MANIFEST]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_cut_short_between_the_two_renames_the_old_one_comes_back(tmp_path, monkeypatch):
@@ -66,15 +67,6 @@ def test_cut_short_between_the_two_renames_the_old_one_comes_back(tmp_path, monk
     monkeypatch.undo()
     assert not (tmp_path / "x").exists()
     CheckpointFolder(tmp_path / "x").recover()
-    assert (tmp_path / "x" / MANIFEST).read_text() == "old"
-
-
-def test_an_abandoned_draft_leaves_the_old_one(tmp_path):
-    publish(tmp_path / "x", "old")
-    folder = CheckpointFolder(tmp_path / "x")
-    folder.begin(overwrite=True)
-    folder.abandon()
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x" / MANIFEST).read_text() == "old"
 
 

@@ -66,14 +66,6 @@ def test_what_is_asked_for_beside_a_plant_stays_but_may_not_contradict_it():
             find_plant(cause).apply(TrainConfig(), {n.replace("__", "."): v for n, v in asked.items()})
 
 
-def test_the_cures_take_away_what_the_base_brings_or_the_default_has():
-    assert find_plant("straggler_rank").cured(TrainConfig()).compute.straggler_s == 0
-    assert find_plant("accumulation_syncs").cured(TrainConfig()).zero.reduce_each_micro_batch is False
-    assert find_plant("last_unit_regathered").cured(TrainConfig()).zero.keep_after_forward == "last"
-    assert find_plant("accumulation_regathers").cured(TrainConfig()).zero.stage == 2
-    assert find_plant("needless_reshard_after_forward").cured(TrainConfig()).zero.keep_after_forward == "all"
-
-
 def test_the_straggler_is_late_once_a_step_also_with_accumulation_and_recomputation(start):
     beside = {"zero__micro_batches": 2, "activations__checkpoint": True}
     for rank in (0, 1):
