@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_helpers import engine, law, loss_of, state_bytes, storage_bytes, train_step
+from engine_helpers import engine, law, loss_of, state_bytes, train_step
 
 from zprof.reference_engine import ZeroModel, ZeroOptimizer
 
@@ -74,23 +74,3 @@ def test_tools_find_the_states_where_torch_keeps_them(stage, dtype):
     assert all(set(optimizer.state[p]) == {"step", "exp_avg", "exp_avg_sq"} for p in weights)
     if dtype == torch.float32:
         assert all(p.grad is not None for p in weights)
-
-
-def test_padding_stays_zero():
-    model, optimizer, _ = engine(1, stage=0, alignment=1000, weight_decay=0.1)
-    for step in range(3):
-        train_step(model, optimizer, step)
-    for unit in model.units:
-        assert unit.layout.padding > 0
-        assert not unit.full[unit.layout.numel :].any()
-
-
-def test_parameters_at_rest_have_no_memory_in_stage_3_and_come_back_in_place():
-    model, optimizer, _ = engine(1, stage=3)
-    own = list(model.module.parameters())
-    train_step(model, optimizer)
-    assert storage_bytes(own) == 0
-    with model.gathered() as module:
-        assert list(module.parameters()) == own
-        assert storage_bytes(own) > 0
-    assert storage_bytes(own) == 0

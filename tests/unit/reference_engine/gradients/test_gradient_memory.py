@@ -189,13 +189,3 @@ def test_a_pool_gives_the_smallest_chunk_that_fits_and_waits_when_there_is_none(
     small.wait.assert_called_once()
     large.wait.assert_called_once()
     pool.drain()
-
-
-def test_a_pool_grows_once_and_takes_back_what_a_broken_off_backward_held():
-    pool = BucketPool(PersistentBucketMemory([6], FP32, CPU), limit=1)
-    places = []
-    for _ in range(2):
-        places.append({pool.take(6).data_ptr(), pool.take(6).data_ptr()})
-        pool.drain()
-    assert places[0] == places[1]
-    assert len(places[0]) == 2

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import engine, law, loss_of, state_bytes, storage_bytes, tiny_gpt, train_step
+from engine_helpers import engine, loss_of, tiny_gpt, train_step
 from fake_comm import FakeComm
 from torch import nn
 
@@ -152,31 +152,3 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(stage, clip):
         _, other, _ = engine(1, stage=stage, clip_norm=clip, loss_scale=SMALL, **FLOAT16)
         getattr(other, f"load_{way}")(getattr(optimizer, way)())
         assert other.scalar_state() == optimizer.scalar_state()
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_every_micro_batch_is_scaled_and_the_scale_grows_by_steps(stage):
-    settings = LossScale(initial=256.0, growth_interval=2)
-    model, optimizer, _ = engine(
-        1, stage=stage, micro_batches=2, loss_scale=settings, clip_norm=1e6, **FLOAT16
-    )
-    whole, other, _ = engine(1, stage=stage, micro_batches=2, clip_norm=1e6)
-    seen = []
-    for _ in range(4):
-        for engine_model, engine_optimizer in ((model, optimizer), (whole, other)):
-            engine_optimizer.zero_grad()
-            for micro_batch in range(2):
-                loss_of(engine_model, micro_batch).backward()
-            engine_optimizer.step()
-        seen.append(float(optimizer.loss_scale))
-        assert float(optimizer.gradient_norm) == pytest.approx(float(other.gradient_norm), rel=1e-2)
-    assert seen == [256, 512, 512, 1024]
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("stage", STAGES)
-def test_state_bytes_are_those_of_the_formula_and_the_scale(stage, ranks):
-    model, optimizer, _ = engine(ranks, stage=stage, loss_scale=SMALL, **FLOAT16)
-    train_step(model, optimizer)
-    assert state_bytes(model, optimizer) == law(model, 2)
-    assert storage_bytes([optimizer.loss_scale, optimizer.gradient_norm]) == 4 + 8

@@ -10,8 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 from training_helpers import Run, healthy, planted, started
 
 from zprof.model.findings import Cause
-from zprof.reference_engine.comm.collective import Collective, Kind
-from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.program.plants import PLANTS, find_plant, format_plants
 from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
@@ -88,21 +86,6 @@ def test_the_rotating_straggler_is_another_rank_in_each_step(start):
     assert all(sum(rank[step] for rank in late) == 1 for step in range(6))
 
 
-def seconds(link: LinkModel | None, size: int) -> float:
-    collective = Collective(
-        kind=Kind.ALL_GATHER, group="0", sequence=0, unit="u", bytes=size, dtype="float32"
-    )
-    return link.seconds(collective, 2)
-
-
-def test_planted_links_are_slow_by_bandwidth_or_by_latency():
-    slow, right = planted("low_bus_bandwidth").link, healthy("low_bus_bandwidth").link
-    assert seconds(slow, 1 << 20) == pytest.approx(5 * seconds(right, 1 << 20))
-    config = find_plant("latency_bound_collectives").apply(TrainConfig())
-    block_bytes = 4 * 12 * config.gpt.hidden**2
-    assert config.link.latency_s > 0.5 * seconds(config.link, block_bytes)
-
-
 def gathered(run: Run) -> int:
     return sum(size for kind, _, _, size in run.comm.carried if kind == "all_gather")
 
@@ -111,12 +94,6 @@ def test_small_units_are_many_and_move_the_same(pair):
     small, right = pair("units_too_small")
     assert len(small.comm.launches("all_gather")) > 3 * len(right.comm.launches("all_gather"))
     assert gathered(small) == pytest.approx(gathered(right), rel=0.3)  # padding; one block is kept
-
-
-def test_a_single_unit_is_gathered_before_any_compute(pair):
-    run, _ = pair("single_unit")
-    assert run.comm.launches("all_gather") == ["root"]  # the last unit, which is kept
-    assert run.comm.events[:3] == ["launch all_gather root", "wait all_gather root", "sleep 12"]
 
 
 def test_without_prefetch_every_gather_is_waited_for_at_once(pair):

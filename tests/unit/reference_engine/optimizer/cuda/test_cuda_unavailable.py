@@ -3,8 +3,8 @@
 import subprocess
 import sys
 from enum import IntEnum
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,61 +17,44 @@ class Result(IntEnum):
     FAILED = 1
 
 
-class Machine:
-    """CUDA as seen from Python: what a test changes, ``unavailable`` meets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.nvrtc: tuple[Any, ...] = (Result.SUCCESS, 13, 0)
-        self.driver: tuple[Any, ...] = (Result.SUCCESS, 13000)
-        self.archs: tuple[Any, ...] = (Result.SUCCESS, [75, 80, 90, 100])
-        self.capability = (9, 0)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: self.capability)
-        cuda, core, bindings = (ModuleType(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
-        nvrtc: Any = ModuleType("cuda.bindings.nvrtc")
-        driver: Any = ModuleType("cuda.bindings.driver")
-        nvrtc.nvrtcVersion = self._version
-        nvrtc.nvrtcGetSupportedArchs = lambda: self.archs
-        driver.cuDriverGetVersion = lambda: self.driver
-        for parent, name, child in (
-            (cuda, "core", core),
-            (cuda, "bindings", bindings),
-            (bindings, "nvrtc", nvrtc),
-            (bindings, "driver", driver),
-        ):
-            setattr(parent, name, child)
-        for module in (cuda, core, bindings, nvrtc, driver):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-
-    def _version(self) -> tuple[Any, ...]:
-        if isinstance(self.nvrtc[0], Exception):
-            raise self.nvrtc[0]
-        return self.nvrtc
-
-
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """CUDA as seen from Python: what the calls of a whole machine return, or raise."""
+    made = SimpleNamespace(
+        nvrtc=Mock(return_value=(Result.SUCCESS, 13, 0)),
+        driver=Mock(return_value=(Result.SUCCESS, 13000)),
+        capability=Mock(return_value=(9, 0)),
+    )
+    archs = Mock(return_value=(Result.SUCCESS, [75, 80, 90, 100]))
+    nvrtc = SimpleNamespace(nvrtcVersion=made.nvrtc, nvrtcGetSupportedArchs=archs)
+    driver = SimpleNamespace(cuDriverGetVersion=made.driver)
+    bindings, core = SimpleNamespace(nvrtc=nvrtc, driver=driver), SimpleNamespace()
+    modules = {"": SimpleNamespace(bindings=bindings, core=core), ".core": core, ".bindings": bindings}
+    for name, module in (modules | {".bindings.nvrtc": nvrtc, ".bindings.driver": driver}).items():
+        monkeypatch.setitem(sys.modules, f"cuda{name}", module)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", made.capability)
+    return made
 
 
 @pytest.mark.parametrize("driver", [13000, 14010])
 def test_a_whole_machine_lacks_nothing(machine, driver):
-    machine.driver = (Result.SUCCESS, driver)
+    machine.driver.return_value = (Result.SUCCESS, driver)
     assert unavailable() is None
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("call", "answer", "words"),
     [
-        ({"nvrtc": (RuntimeError("no libnvrtc.so.13\nhere"),)}, ("libnvrtc.so.13", "zprof[cuda]")),
-        ({"driver": (Result.SUCCESS, 12080)}, ("12.8", "13.0", "zprof[cuda12]")),
-        ({"driver": (Result.SUCCESS, 11040)}, ("11.4", "13.0", "driver")),
-        ({"driver": (Result.FAILED, 0)}, ("FAILED",)),
-        ({"capability": (7, 0)}, ("13.0", "sm_70")),
+        ("nvrtc", [RuntimeError("no libnvrtc.so.13\nhere")], ("libnvrtc.so.13", "zprof[cuda]")),
+        ("driver", [(Result.SUCCESS, 12080)], ("12.8", "13.0", "zprof[cuda12]")),
+        ("driver", [(Result.SUCCESS, 11040)], ("11.4", "13.0", "driver")),
+        ("driver", [(Result.FAILED, 0)], ("FAILED",)),
+        ("capability", [(7, 0)], ("13.0", "sm_70")),
     ],
 )
-def test_what_does_not_fit_is_named_in_one_line(machine, change, words):
-    vars(machine).update(change)
+def test_what_does_not_fit_is_named_in_one_line(machine, call, answer, words):
+    getattr(machine, call).side_effect = answer * 9
     reason = unavailable()
     assert reason is not None
     assert "\n" not in reason
