@@ -1,6 +1,5 @@
 """When a unit's backward is over: not too early where leaves are handed on, nor late where graphs live on."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +11,6 @@ from thread_comm import Launched, ThreadComm, on_ranks
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
-
-
-class HandsOn(Layers):
-    """Hands a parameter of its own to every layer."""
-
-    def __init__(self) -> None:
-        super().__init__(call=lambda layer, x: layer(x + self.bias))
-        self.bias = nn.Parameter(torch.randn(WIDTH))
 
 
 class Detached(nn.Linear):
@@ -35,38 +26,6 @@ def chain() -> Layers:
 
 def data() -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))
-
-
-def retained(model: nn.Module) -> None:
-    loss = model(data())
-    loss.backward(retain_graph=True)
-    loss.backward()
-
-
-def forwards_first(model: nn.Module) -> None:
-    for loss in [model(data()), model(data())]:
-        loss.backward()
-
-
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("make", [HandsOn, chain])
-@pytest.mark.parametrize("twice", [retained, forwards_first])
-def test_two_backwards_of_two_graphs_or_one(
-    stage: int, make: Any, twice: Callable[[nn.Module], None]
-) -> None:
-    # With beta1 = 0 the first moment is the gradient.
-    config = ZeroConfig(stage=stage, micro_batches=2, betas=(0.0, 0.9), learning_rate=0.0, weight_decay=0.0)
-    model, optimizer = zero(make(), config, FakeComm(1))
-    plain = make()
-    plain(data()).backward()
-    for _ in range(2):
-        optimizer.zero_grad()
-        twice(model)
-        optimizer.step()
-        for unit in model.units:
-            moments = unit.views(optimizer.state[unit.weights]["exp_avg"])
-            for slot, found in zip(unit.layout.slots, moments, strict=True):
-                torch.testing.assert_close(found, plain.get_parameter(slot.name).grad)
 
 
 def most_units_in_a_backward(model: ZeroModel, loss: torch.Tensor) -> int:

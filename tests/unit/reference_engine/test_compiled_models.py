@@ -9,36 +9,21 @@ from torch._dynamo.utils import counters
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 
 
-def wrapped() -> nn.Module:
+def compiled(kind: str) -> nn.Module:
     model = Layers(count=2)
     for index, layer in enumerate(model.layers):
-        model.layers[index] = torch.compile(layer, backend=BACKEND)  # type: ignore[assignment]
+        if kind == "wrapped":
+            model.layers[index] = torch.compile(layer, backend=BACKEND)  # type: ignore[assignment]
+        elif kind == "in place":
+            layer.compile(backend=BACKEND)
+    if kind == "whole":
+        model.compile(backend=BACKEND)
     return model
 
 
-def in_place() -> nn.Module:
-    model = Layers(count=2)
-    for layer in model.layers:
-        layer.compile(backend=BACKEND)
-    return model
-
-
-def whole() -> nn.Module:
-    model = Layers(count=2)
-    model.compile(backend=BACKEND)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "stage"),
-    [
-        (wrapped, 3),
-        *(pytest.param(*way, marks=pytest.mark.slow) for way in ((in_place, 3), (in_place, 1))),
-        (whole, 3),
-    ],
-)
-def test_compiled_blocks_train_as_they_do_without_the_engine(make, stage):
+@pytest.mark.parametrize("kind", [pytest.param("wrapped", marks=pytest.mark.slow), "in place", "whole"])
+def test_compiled_models_train_as_they_do_without_the_engine(kind):
     torch._dynamo.reset()
     counters.clear()
-    check_training(make, stage, steps=2)
+    check_training(lambda: compiled(kind), 3, steps=2)
     assert counters["stats"]["unique_graphs"] > 0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_helpers import engine, law, loss_of, state_bytes, train_step
+from engine_helpers import engine, law, loss_of, state_bytes
 
 from zprof.reference_engine import ZeroModel, ZeroOptimizer
 
@@ -49,28 +49,3 @@ def test_state_bytes_are_those_of_the_formula_at_every_moment(stage, ranks, dtyp
         assert forward == [without_gradients] * 2
         assert (backward[0], backward[2]) == (expected[0], expected[2])
         assert reduced == stepped == expected
-
-
-@pytest.mark.parametrize("stage", range(4))
-def test_the_facts_state_logical_size_padding_and_counters(stage):
-    model, _, _ = engine(4, stage=stage, alignment=16)
-    logical = sum(parameter.numel() for parameter in model.module.parameters())
-    assert model.facts.parameters == model.facts.trainable_parameters == logical
-    assert model.facts.padding_elements > 0
-    assert (logical + model.facts.padding_elements) % (4 * 16) == 0
-    assert model.facts.step_counters == len(model.facts.units) == 4
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("stage", range(4))
-def test_tools_find_the_states_where_torch_keeps_them(stage, dtype):
-    model, optimizer, _ = engine(4, stage=stage, dtype=dtype)
-    train_step(model, optimizer)
-    shards = list(model.shards)
-    assert bool(shards) == (stage >= 2)
-    assert all(shard.grad is not None and shard.grad.shape == shard.shape for shard in shards)
-    weights = [p for group in optimizer.param_groups for p in group["params"]]
-    assert all(p.dtype == torch.float32 for p in weights)
-    assert all(set(optimizer.state[p]) == {"step", "exp_avg", "exp_avg_sq"} for p in weights)
-    if dtype == torch.float32:
-        assert all(p.grad is not None for p in weights)

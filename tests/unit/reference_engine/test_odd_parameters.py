@@ -93,6 +93,14 @@ class Convolution(nn.Module):
         return torch.tanh(seen @ self.turned.t() @ self.turned * self.every_second)
 
 
+class HandsOn(Layers):
+    """Hands a parameter of its own to every layer."""
+
+    def __init__(self) -> None:
+        super().__init__(call=lambda layer, x: layer(x + self.bias))
+        self.bias = nn.Parameter(torch.randn(WIDTH))
+
+
 class Detached(Layer):
     """Needs values after the last gradient of its unit."""
 
@@ -106,6 +114,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen in the middle": frozen_in_the_middle,
     "without elements": lambda: Layers(Empty),
     "not contiguous": lambda: Layers(Convolution),
+    "handed on": HandsOn,
     "detached": lambda: Layers(Detached),
     "with a hook and old gradients": with_a_hook_and_old_gradients,
 }

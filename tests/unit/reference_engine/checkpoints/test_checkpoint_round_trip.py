@@ -74,18 +74,6 @@ def test_numbers_of_the_run_come_back(tmp_path):
     assert numbers["betas"] == (0.5, 0.75)
 
 
-def test_gradients_are_dropped_and_padding_stays_zero(tmp_path):
-    model, optimizer, _ = engine(1, stage=2, alignment=1000)
-    train_step(model, optimizer)
-    save_checkpoint(tmp_path / "x", model, optimizer)
-    train_step(model, optimizer, 1)
-    load_checkpoint(tmp_path / "x", model, optimizer)
-    for unit in model.units:
-        assert unit.layout.padding > 0
-        assert not unit.full[unit.layout.numel :].any()
-        assert unit.shard.grad is None or not unit.shard.grad.any()
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_forward_before_loading_leaves_nothing_of_the_old_weights(tmp_path, stage):
     saved = engine(1, stage=stage)[:2]

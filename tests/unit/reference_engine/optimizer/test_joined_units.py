@@ -52,19 +52,6 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, le
     optimizer.step()
 
 
-@pytest.mark.parametrize(("stage", "groups"), [(0, 1), (1, 2), (2, 1), (3, 2)])
-def test_a_step_of_many_small_units_is_one_launch_for_each_group(runtime, stage, groups):
-    module = Layers()
-    grouped = biases_apart(module) if groups == 2 else None
-    model, optimizer = zero(module, ZeroConfig(stage=stage, clip_norm=1.0), FakeComm(1), groups=grouped)
-    assert len(model.units) == groups * LAYERS
-    for step, left_out in enumerate((None, 7, 7, None)):
-        runtime.launched.clear()
-        train_step(model, optimizer, step, left_out)
-        kernels = [name for name, _ in runtime.launched]
-        assert kernels == ["sum_of_squares_float32", "sum_partials", *["adamw_float32_none"] * groups]
-
-
 @pytest.mark.parametrize(("stage", "clip_norm"), [(0, 0.05), (1, None), (2, 0.05), (3, None)])
 def test_weights_are_those_of_torch_with_groups_and_counts_of_their_own(runtime, stage, clip_norm):
     reference, module = Layers(), Layers()

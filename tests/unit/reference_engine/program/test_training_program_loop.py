@@ -141,10 +141,4 @@ def test_a_run_is_saved_and_resumed_with_the_same_losses(tmp_path, capsys):
     assert "step 3/4" in printed.err
     assert "step 2/4" not in printed.err
     assert training.main([*TINY.split(), "--steps", "2", "--resume", saved]) == 2
-    assert (
-        capsys.readouterr().err.count(
-            "\
-"
-        )
-        == 1
-    )
+    assert capsys.readouterr().err.count("\n") == 1

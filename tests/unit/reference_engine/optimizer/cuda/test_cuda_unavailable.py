@@ -69,10 +69,10 @@ def test_without_the_extra_it_names_the_extra(machine, monkeypatch, name):
 
 
 def test_without_a_gpu_of_nvidia_it_says_so(machine, monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert "ROCm" in str(unavailable())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "CUDA device" in str(unavailable())
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "ROCm" in str(unavailable())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, unavailable() does import it")
