@@ -21,7 +21,7 @@ from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=32, context=8, tied=True)
 BATCH = 4
-STEPS_BEFORE, STEPS_AFTER = 2, 3
+STEPS_BEFORE, STEPS_AFTER = 2, 2
 
 
 Engine = tuple[ZeroModel, ZeroOptimizer]

@@ -41,7 +41,7 @@ FACTORS = {
 #: ranks and micro-batches, and the partial results of tensor parallelism.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-3, "float16": 2e-4}
 SIZES = {"layers": 3, "hidden": 32, "heads": 2, "vocabulary": 64, "context": 16}
-DATA_PARALLEL, STEPS, BATCH = 2, 6, 8
+DATA_PARALLEL, STEPS, BATCH = 2, 3, 8
 CLIP, LEARNING_RATE, EPS, SCALE = 0.5, 1e-2, 1e-2, 1024.0
 
 
