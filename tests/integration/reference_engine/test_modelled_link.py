@@ -85,10 +85,3 @@ def test_a_collective_waits_for_all_ranks_and_takes_as_long_as_the_link_says(tra
         last_us = max(trace["comm"][sequence].start_us for trace in traces)
         for trace in traces:
             assert trace["comm"][sequence].end_us - last_us >= 0.99 * least_us
-
-
-def test_the_caller_waits_until_the_link_is_done(traces: list[Ranges]):
-    for trace in traces:
-        for sequence, waited in trace["wait"].items():
-            assert waited.end_us >= trace["comm"][sequence].end_us - 200  # the range closes after the signal
-            assert trace["launch"][sequence].end_us <= waited.start_us

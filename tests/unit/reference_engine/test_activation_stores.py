@@ -76,18 +76,6 @@ def test_every_bit_comes_back_in_any_order(
     on_ranks(ranks, work)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_later_changes_do_not_reach_a_transposed_checkpoint(kind: tuple[bool, bool, bool]):
-    def work(mp: ThreadComm) -> None:
-        x = torch.arange(12.0).view(3, 4).t()
-        kept = store_of(kind, mp).put(x, "block")
-        before = x.clone()
-        x.zero_()
-        assert torch.equal(kept.get(), before)
-
-    on_ranks(2, work)
-
-
 class Counted:
     """Allocates, and notes how often and how much."""
 
@@ -97,19 +85,6 @@ class Counted:
     def __call__(self, size_bytes: int, device: torch.device) -> torch.Tensor:
         self.sizes.append(size_bytes)
         return allocate_device_memory(size_bytes, device)
-
-
-@pytest.mark.parametrize("elements", [8, 9, 1])
-def test_a_part_is_an_equal_share_rounded_up(elements: int):
-    counted = Counted()
-
-    def work(mp: ThreadComm) -> None:
-        store = PartitionedStore(CopyStore(SeparatePlaces(counted), DeviceTransfer()), mp)
-        x = torch.arange(float(elements))
-        assert torch.equal(store.put(x, "block").get(), x)
-
-    on_ranks(4, work)
-    assert counted.sizes == [-(-elements // 4) * 4] * 4  # bytes: 4 ranks, 4 bytes an element
 
 
 def test_the_whole_store_copies_nothing_and_refuses_a_change_in_place():

@@ -145,22 +145,6 @@ def test_units_that_are_skipped_or_frozen_move_what_their_stage_says(stage):
     assert all(parameter.grad is None for parameter in model.module.layers[1].parameters())
 
 
-@pytest.mark.parametrize("ranks", [3, 64])
-def test_more_ranks_than_elements_leave_the_last_shards_empty(ranks):
-    model, optimizer, _ = in_engine(Layers(lambda _: nn.Linear(WIDTH, WIDTH)), 3, ranks, alignment=1)
-    train(model, optimizer)
-    for unit in model.units:
-        pieces = [sum(piece.numel for piece in unit.layout.pieces(rank)) for rank in range(ranks)]
-        assert sum(pieces) == unit.layout.numel == 20
-        assert (pieces[-1] == 0) == (ranks == 64)
-
-
-def test_all_parameters_take_the_type_of_the_config():
-    model, optimizer, _ = in_engine(Layers().double(), 3)
-    assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float32}
-    assert train(model, optimizer) > 0
-
-
 class UsedElsewhere(Layers):
     """The model itself uses a parameter of a layer, before or after the layer's own forward."""
 

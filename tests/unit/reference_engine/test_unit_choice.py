@@ -24,12 +24,6 @@ def test_every_parameter_belongs_to_one_unit_and_tied_ones_to_the_root():
     assert {"token_embedding.weight", "blocks.0.expand.weight"} < set(table["root"])
 
 
-def test_containers_are_no_units_and_a_nested_unit_owns_its_own():
-    inner = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
-    model = nn.Sequential(nn.ModuleList([inner, nn.Linear(2, 2)]))
-    assert [spec.name for spec in split_into_units(model)] == ["root", "0.0.0", "0.0.1", "0.1"]
-
-
 def test_frozen_and_other_dtypes_are_flat_units_of_their_own():
     named = [(str(index), nn.Parameter(torch.zeros(1))) for index in range(2)]
     named.append(("2", nn.Parameter(torch.zeros(1), requires_grad=False)))
@@ -128,11 +122,3 @@ def test_a_model_in_an_engine_is_refused_by_a_second(stage):
     for again in (module, model, module.layers[2].linear, nn.Sequential(module), frozen):
         with pytest.raises(ValueError, match="already"):
             in_engine(again, stage)
-
-
-def test_neighbours_in_one_storage_do_not_share_memory():
-    flat = torch.randn(2 * 16)
-    module = Layers(lambda _: nn.Linear(4, 4, bias=False), 2)
-    for index, layer in enumerate(module.layers):
-        layer.weight = nn.Parameter(flat[16 * index : 16 * (index + 1)].view(4, 4))
-    train(*in_engine(module, 3)[:2])

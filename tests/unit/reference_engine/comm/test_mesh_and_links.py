@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from fake_comm import FakeComm
 
 from zprof.reference_engine.comm.collective import Collective, Kind
-from zprof.reference_engine.comm.mesh import Mesh, check_mesh, make_mesh
+from zprof.reference_engine.comm.mesh import check_mesh, make_mesh
 from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
 
@@ -50,25 +49,6 @@ def test_nothing_split_is_the_default_group_and_no_other():
     mesh.close()
     with pytest.raises(ValueError, match="mp 2"):
         make_mesh(transport, dp=1, mp=2)
-
-
-class Closing(FakeComm):
-    def __init__(self, error: Exception | None = None) -> None:
-        super().__init__()
-        self.closed = 0
-        self.error = error
-
-    def close(self) -> None:
-        self.closed += 1
-        if self.error is not None:
-            raise self.error
-
-
-def test_both_transports_are_closed_also_if_the_first_fails():
-    dp, mp = Closing(RuntimeError("gone")), Closing()
-    with pytest.raises(RuntimeError, match="gone"):
-        Mesh(dp=dp, mp=mp, dp_index=0, mp_index=0, dp_size=1, mp_size=1).close()
-    assert (dp.closed, mp.closed) == (1, 1)
 
 
 @pytest.mark.parametrize(

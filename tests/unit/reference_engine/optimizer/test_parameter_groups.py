@@ -39,22 +39,14 @@ def test_groups_are_flat_units_of_their_own_and_keep_what_else_they_say():
     model, optimizer = zero(module, ZeroConfig(learning_rate=0.5), FakeComm(1), groups=groups)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
     assert optimizer.param_groups[1]["name"] == "biases"
+    with pytest.raises(ValueError, match="groups"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     assert [len(group["params"]) for group in optimizer.param_groups] == [3, 3]
     assert len({unit.name for unit in model.units}) == 6
     module = pair()
     groups = [{"params": module.first.named_parameters()}, {"params": list(module.layers.parameters())}]
     model, _ = zero(module, ZeroConfig(), FakeComm(1), groups=groups)
     assert [unit.name for unit in model.units] == ["root", "layers.0", "layers.1"]
-
-
-def test_frozen_parameters_need_no_group_and_may_be_in_one():
-    module = pair()
-    module.first.requires_grad_(False)
-    groups = [{"params": module.first.weight, "lr": 1.0}, {"params": module.layers.parameters()}]
-    model, optimizer = zero(module, ZeroConfig(stage=3), FakeComm(1), groups=groups)
-    train(model, optimizer)
-    assert [len(group["params"]) for group in optimizer.param_groups] == [0, 2]
-    assert torch.equal(model.state_dict()["first.weight"], pair().first.weight)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +75,6 @@ def test_groups_that_do_not_fit_the_model_are_refused(groups, words):
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
     zero(module, ZeroConfig(), FakeComm(1))  # nothing was changed
-
-
-def test_a_group_cannot_be_added_later():
-    model, optimizer = engine()
-    with pytest.raises(ValueError, match="groups"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-    train(model, optimizer)
 
 
 def test_a_checkpoint_of_other_groups_is_refused_and_changes_nothing(tmp_path: Path):

@@ -80,12 +80,6 @@ def test_switches_of_activations_bring_what_they_need(line, expected):
     assert parse(line).activations == ActivationConfig(**expected)
 
 
-def test_one_direction_of_prefetch_goes_before_both():
-    for line in ("--prefetch 4 --backward-prefetch 0", "--backward-prefetch 0 --prefetch 4"):
-        zero = parse(line).zero
-        assert (zero.forward_prefetch, zero.backward_prefetch) == (4, 0)
-
-
 @pytest.mark.parametrize(
     ("line", "ranks", "words"),
     [

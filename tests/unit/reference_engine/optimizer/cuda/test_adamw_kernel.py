@@ -1,6 +1,5 @@
 """``adamw.cu`` run on the CPU: against float64, and bit by bit where it rounds."""
 
-import ctypes
 import itertools
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ from tests.support.adamw_kernel.cases import (
 )
 from tests.support.adamw_kernel.shim import ShimRuntime
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
-from zprof.reference_engine.optimizer.cuda.launch import THREADS
 
 TYPES = list(itertools.product(GRADIENT_TYPES, LOW_TYPES))
 HALVES = (torch.bfloat16, torch.float16)
@@ -113,20 +111,6 @@ def test_equals_float64_for_any_numbers(shim_library, data):
     check(state, want)
     if low is not None:
         assert same_numbers(state.low_precision, state.weights.to(low))
-
-
-def test_adjacent_threads_access_adjacent_packs(shim_library):
-    # One access of a warp is 32 packs side by side: whole sectors, each touched once.
-    first_element = ctypes.CDLL(str(shim_library)).first_element
-    first_element.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_int]
-    first_element.restype = ctypes.c_longlong
-    accesses = [
-        [first_element(THREADS, thread, tile, pack) for thread in range(THREADS)]
-        for tile in range(3)
-        for pack in range(2)
-    ]
-    assert all(access == [access[0] + 4 * thread for thread in range(THREADS)] for access in accesses)
-    assert [element for access in accesses for element in access] == list(range(0, 24 * THREADS, 4))
 
 
 def rounded(kernel, values: torch.Tensor, low: torch.dtype, offset: int = 0) -> torch.Tensor:

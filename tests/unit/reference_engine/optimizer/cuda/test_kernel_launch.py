@@ -1,8 +1,6 @@
 """Which kernel is launched, over how many blocks, and what is refused before a pointer is handed out."""
 
 import ctypes
-import itertools
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,6 @@ import torch
 from tests.support.adamw_kernel.cases import control, numbers, shard
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
 from zprof.reference_engine.optimizer.cuda.launch import (
-    MAX_SQUARES,
     MAX_SUM_TILES,
     THREAD_ELEMENTS,
     THREADS,
@@ -57,19 +54,6 @@ def test_the_grid_of_a_sum_does_not_depend_on_the_gpu():
     assert runtime.launched == [("sum_of_squares_float32", 4), ("sum_partials", 1)]
 
 
-def test_one_launch_takes_all_shards_of_a_type():
-    runtime = Recorder()
-    shards = [shard(size, torch.bfloat16, torch.bfloat16) for size in range(1, 101)]
-    CudaAdamW(CPU, runtime).adamw([*shards, shard(9, torch.float32, None)], numbers(), control())
-    CudaAdamW(CPU, runtime).sum_of_squares([one.gradient for one in shards])
-    assert runtime.launched == [
-        ("adamw_bfloat16_bfloat16", 5),
-        ("adamw_float32_none", 1),
-        ("sum_of_squares_bfloat16", math.ceil(100 / MAX_SUM_TILES)),
-        ("sum_partials", 1),
-    ]
-
-
 def test_the_kernel_reads_the_pointers_of_the_shards_that_it_is_given():
     runtime = Recorder()
     kernel = CudaAdamW(CPU, runtime)
@@ -85,18 +69,6 @@ def test_the_kernel_reads_the_pointers_of_the_shards_that_it_is_given():
             assert table[width * row : width * row + 2] == pointers
             assert table[width * row + 6] == (0 if one.skip is None else one.skip.data_ptr())
             assert table[width * row + 7] == one.weights.numel()
-
-
-@pytest.mark.parametrize("sizes", [[1], [2048, 2049], [5, 100_000, 1, 1, 7000], [10**6, 3]])
-def test_blocks_share_the_tiles_and_no_thread_adds_too_many_squares(sizes):
-    runtime = Recorder()
-    CudaAdamW(CPU, runtime).sum_of_squares([torch.zeros(size) for size in sizes])
-    (_, blocks), tiles = runtime.launched[0], runtime.arguments[0][2]
-    assert tiles == sum(math.ceil(size / BLOCK) for size in sizes)
-    edges = [tiles * block // blocks for block in range(blocks + 1)]  # as the source has it
-    parts = [after - before for before, after in itertools.pairwise(edges)]
-    assert min(parts) >= 1
-    assert max(parts) * (THREAD_ELEMENTS + 1) <= MAX_SQUARES
 
 
 @pytest.mark.parametrize(
