@@ -48,7 +48,12 @@ def test_a_plant_is_the_first_finding(
     low, high = first.saving_bytes
     assert least_ratio * peak_bytes(found) <= low <= high < peak_bytes(found)
     assert found.verdict.status is status
-    if cause is Cause.BUFFERS_DOMINATE:
-        healthy = report(tmp_path / "healthy.zprof", *HEALTHY)
-        assert {entry.confidence for entry in healthy.findings} <= {Confidence.LOW}
-        assert low <= peak_bytes(found) - peak_bytes(healthy) <= high
+
+
+@pytest.mark.slow
+def test_the_saving_of_a_finding_is_what_its_change_frees(tmp_path: Path) -> None:
+    found = report(tmp_path / "planted.zprof", "--plant", Cause.BUFFERS_DOMINATE.value)
+    healthy = report(tmp_path / "healthy.zprof", *HEALTHY)
+    assert {entry.confidence for entry in healthy.findings} <= {Confidence.LOW}
+    low, high = found.findings[0].saving_bytes
+    assert low <= peak_bytes(found) - peak_bytes(healthy) <= high

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from zprof.cli import main
+from zprof.reference_engine import train as training
 
 ROOT = Path(__file__).parents[3]
 TINY = "--layers 2 --hidden 16 --heads 2 --vocabulary 32 --context 8 --batch 8 --steps 4"
-PROGRAM = ["-m", "zprof.reference_engine.train"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -52,23 +52,23 @@ def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-def test_what_the_ranks_refuse_or_cannot_write_is_no_success(tmp_path: Path, capsys) -> None:
+def test_what_the_ranks_refuse_is_one_line_and_code_2(tmp_path: Path, capsys) -> None:
     assert train(tmp_path, f"--resume {tmp_path}/nothing") == 2
     said = capsys.readouterr().err
     assert "nothing" in said.splitlines()[-1]
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_run_that_cannot_be_written_is_no_success(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("")
     assert train(tmp_path, "", "file/x.zprof") == 3
     assert "0 of 2 ranks" in capsys.readouterr().err
 
 
-def losses(*command: str) -> tuple[float, float]:
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT, env=ENVIRONMENT
-    )
-    assert done.returncode == 0, done.stderr
-    assert "step 4/4" in done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("loss ")]
+def losses(out: str) -> tuple[float, float]:
+    (line,) = [line for line in out.splitlines() if line.startswith("loss ")]
     return float(line.split()[1]), float(line.split()[3])
 
 
@@ -80,21 +80,27 @@ def losses(*command: str) -> tuple[float, float]:
         pytest.param("--stage 1 --mp 2 --pa-cpu --accumulate 2 --defragment", marks=pytest.mark.slow),
     ],
 )
-def test_losses_do_not_depend_on_ranks_stage_and_accumulation(options: str) -> None:
+def test_losses_do_not_depend_on_ranks_stage_and_accumulation(options: str, capsys) -> None:
     """Also that torchrun leaves every option to the program, which takes long names only."""
-    program = [*PROGRAM, *TINY.split(), "--clip", "1.0"]
+    alone = [*TINY.split(), "--clip", "1.0"]
+    assert training.main(alone) == 0
+    expected = losses(capsys.readouterr().out)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert losses(*torchrun, *program, *options.split()) == pytest.approx(losses(*program), abs=2e-5)
+    command = [sys.executable, *torchrun, "-m", "zprof.reference_engine.train", *alone, *options.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert "step 4/4" in done.stderr
+    assert losses(done.stdout) == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("moment", "to_all"),
     [
-        ("first rank starts", False),
         ("steady", True),
-        pytest.param("first rank starts", True, marks=pytest.mark.slow),
         pytest.param("steady", False, marks=pytest.mark.slow),
+        pytest.param("first rank starts", True, marks=pytest.mark.slow),
+        pytest.param("first rank starts", False, marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_ends_all_ranks_with_one_line(tmp_path: Path, moment: str, to_all: bool) -> None:
