@@ -1,47 +1,30 @@
-"""One rank: saves, loads and trains on, as a JSON file says, one case after the other.
-
-python checkpoint_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank that saves, loads and trains on."""
 
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
 from zprof.reference_engine.checkpoints.save import FileSystemWriter
-from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.mesh import make_mesh
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=32, context=8, tied=True)
 BATCH = 4
-STEPS_BEFORE, STEPS_AFTER = 2, 3
+STEPS_BEFORE, STEPS_AFTER = 2, 2
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One engine on a mesh of all ranks."""
-
-    model: ZeroModel
-    optimizer: ZeroOptimizer
-    mesh: Mesh
-
-    def save(self, path: str) -> None:
-        progress = {"step": STEPS_BEFORE}
-        save_checkpoint(path, self.model, self.optimizer, progress=progress, overwrite=True)
-
-    def load(self, path: str) -> dict[str, int | float | str]:
-        return load_checkpoint(path, self.model, self.optimizer)
+Engine = tuple[ZeroModel, ZeroOptimizer]
 
 
 @contextmanager
@@ -53,23 +36,28 @@ def engine(case: dict[str, Any], seed: int, **settings: Any) -> Iterator[Engine]
     config = ZeroConfig(**{**case["zero"], **settings, "dtype": dtype})
     model, optimizer = zero(GPT(SIZES, mesh.mp), config, mesh.dp, mp=mesh.mp)
     try:
-        yield Engine(model, optimizer, mesh)
+        yield model, optimizer
     finally:
         mesh.close()
 
 
+def save_to(run: Engine, path: str) -> None:
+    save_checkpoint(path, *run, progress={"step": STEPS_BEFORE}, overwrite=True)
+
+
 def losses(run: Engine, steps: range) -> list[float]:
     """Of the whole batch: those of all ranks, averaged."""
+    model, optimizer = run
     found = []
     for step in steps:
         tokens = make_global_batch(
             seed=0, step=step, batch=BATCH, time=SIZES.context, vocabulary=SIZES.vocabulary
         )
-        tokens = take_rank_slice(tokens, rank=run.mesh.dp_index, ranks=run.mesh.dp_size)
-        run.optimizer.zero_grad()
-        loss = run.model(tokens[:, :-1], tokens[:, 1:])
+        tokens = take_rank_slice(tokens, rank=model.comm.rank, ranks=model.comm.world_size)
+        optimizer.zero_grad()
+        loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
-        run.optimizer.step()
+        optimizer.step()
         mean = loss.detach().double()
         dist.all_reduce(mean)
         found.append(float(mean) / dist.get_world_size())
@@ -80,38 +68,40 @@ def save(case: dict[str, Any]) -> dict[str, Any]:
     """Train, save, and train on: what comes after is what a resumed run is held to."""
     with engine(case, seed=0) as run:
         losses(run, range(STEPS_BEFORE))
-        run.save(case["path"])
-        return {"numbers": run.optimizer.scalar_state(), "losses": losses(run, after())}
+        save_to(run, case["path"])
+        return {"numbers": run[1].scalar_state(), "losses": losses(run, after())}
 
 
 def load(case: dict[str, Any]) -> dict[str, Any]:
     """Other weights and numbers first, so that nothing is right by chance."""
     with engine(case, seed=1, learning_rate=0.5) as run:
-        before = Counter(run.model.comm.moved)
-        progress = run.load(case["path"])
+        before = Counter(run[0].comm.moved)
+        progress = load_checkpoint(case["path"], *run)
         return {
             "progress": progress,
-            "moved": Counter(run.model.comm.moved) - before,
-            "numbers": run.optimizer.scalar_state(),
+            "moved": Counter(run[0].comm.moved) - before,
+            "numbers": run[1].scalar_state(),
             "losses": losses(run, after()),
         }
 
 
 def refused(case: dict[str, Any]) -> dict[str, Any]:
     with engine(case, seed=1) as run:
-        return {"line": line_of(lambda: run.load(case["path"]))}
+        return {"line": line_of(lambda: load_checkpoint(case["path"], *run))}
 
 
 def failed(case: dict[str, Any]) -> dict[str, Any]:
     """Rank 1 cannot write, then it cannot read: what each rank says, and that all can go on."""
-    here = case["path"] if dist.get_rank() == 0 else case["path"] + "-elsewhere"
+    first = dist.get_rank() == 0
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    writer = FileSystemWriter.write_data if first else full
     with engine(case, seed=2) as run:
-        with write_data(disk_full if dist.get_rank() == 1 else FileSystemWriter.write_data):
-            write = line_of(lambda: run.save(case["path"]))
-        read = line_of(lambda: run.load(here))
+        with mock.patch.object(FileSystemWriter, "write_data", writer):
+            write = line_of(lambda: save_to(run, case["path"]))
+        read = line_of(lambda: load_checkpoint(case["path"] if first else case["path"] + "-elsewhere", *run))
         lines: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(lines, [write, read])
-        return {"lines": lines, "progress": run.load(case["path"])}
+        return {"lines": lines, "progress": load_checkpoint(case["path"], *run)}
 
 
 def killed(case: dict[str, Any]) -> dict[str, Any]:
@@ -119,26 +109,14 @@ def killed(case: dict[str, Any]) -> dict[str, Any]:
     write = FileSystemWriter.write_data
 
     def write_and_die(*arguments: Any) -> Any:
-        write(*arguments).wait()
-        os.kill(os.getpid(), signal.SIGKILL)
+        written = write(*arguments)
+        if dist.get_rank() == 1:
+            written.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
 
-    with engine(case, seed=2) as run, write_data(write_and_die if dist.get_rank() == 1 else write):
-        return {"line": line_of(lambda: run.save(case["path"]))}
-
-
-@contextmanager
-def write_data(replacement: Callable[..., Any]) -> Iterator[None]:
-    """What writes a rank's tensors, replaced."""
-    original = FileSystemWriter.write_data
-    FileSystemWriter.write_data = replacement  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FileSystemWriter.write_data = original  # type: ignore[method-assign]
-
-
-def disk_full(*arguments: Any) -> None:
-    raise OSError(28, "No space left on device")
+    with engine(case, seed=2) as run, mock.patch.object(FileSystemWriter, "write_data", write_and_die):
+        return {"line": line_of(lambda: save_to(run, case["path"]))}
 
 
 def line_of(action: Callable[[], Any]) -> str:
@@ -156,7 +134,3 @@ def after() -> range:
 def run(case: dict[str, Any]) -> Any:
     actions = {"save": save, "load": load, "refused": refused, "failed": failed, "killed": killed}
     return actions[case["do"]](case)
-
-
-if __name__ == "__main__":
-    run_cases(run)

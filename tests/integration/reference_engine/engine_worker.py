@@ -1,7 +1,4 @@
-"""One rank: trains the cases that a JSON file names, one after the other, and writes what it saw.
-
-python engine_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank that trains with the training program, and notes what it keeps and moves after every step."""
 
 import json
 import os
@@ -13,47 +10,54 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from optional_model import Optional, inputs
-from rank_program import run_cases
 from torch.profiler import ProfilerActivity, profile
 
-from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
+from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer
 from zprof.reference_engine import train as training
 from zprof.reference_engine.activation_checkpointing import ActivationConfig
 from zprof.reference_engine.comm.modelled import LinkModel
-from zprof.reference_engine.config import Keep, LossScale
+from zprof.reference_engine.config import LossScale
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.train_config import TrainConfig
 
 
 @dataclass
 class Watcher:
-    """Notes what a rank keeps and moves after every step; dies in ``die_in`` if told to."""
+    """``fault`` kills or fails a rank after a step; ``plant`` puts a value into a gradient of a step."""
 
-    die_in: int | None = None
-    die_by: str = "kill"
-    moved: list[dict[str, int]] = field(default_factory=list)
-    states: list[list[int]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    case: dict[str, Any]
+    notes: list[dict[str, Any]] = field(default_factory=list)
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
         self.model, self.optimizer = model, optimizer
-        self.facts = asdict(model.facts)
         self._note()
+        self._prepare(0)
 
     def step_done(self, step: int, loss: float) -> None:
         self._note()
-        if step == self.die_in:
-            if self.die_by == "kill":
+        fault = self.case.get("fault", {})
+        if (step, dist.get_rank()) == (fault.get("step"), fault.get("rank")):
+            if fault["by"] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise KeyError("planted")
+        self._prepare(step + 1)
 
     def finished(self) -> None:
         pass
 
+    def _prepare(self, step: int) -> None:
+        plant = self.case.get("plant", {})
+        if (step, dist.get_rank()) == (plant.get("step"), plant.get("rank")):
+            weight, value = self.model.module.blocks[1].expand.weight, float(plant["value"])
+            handle = weight.register_hook(
+                lambda gradient: handle.remove() or torch.full_like(gradient, value)
+            )
+
     def _note(self) -> None:
-        self.states.append(kept_bytes(self.model, self.optimizer))
-        self.moved.append(dict(self.model._units[0]._comm.moved))
+        note = {"bytes": kept_bytes(self.model, self.optimizer), "moved": dict(self.model.comm.moved)}
+        if self.case.get("numbers"):
+            note |= numbers_of(self.model, self.optimizer)
+        self.notes.append(note)
 
 
 def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
@@ -78,6 +82,17 @@ def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
     ]
 
 
+def numbers_of(model: ZeroModel, optimizer: ZeroOptimizer) -> dict[str, Any]:
+    moments = [entry["exp_avg"].double().sum() for entry in optimizer.state.values()]
+    return {
+        "norm": None if optimizer.gradient_norm is None else float(optimizer.gradient_norm),
+        "scale": None if optimizer.loss_scale is None else float(optimizer.loss_scale),
+        "counts": sorted({float(entry["step"]) for entry in optimizer.state.values()}),
+        "moments": float(sum(moments)),
+        "weights": [float(value.double().sum()) for value in model.state_dict().values()],
+    }
+
+
 def config_of(case: dict[str, Any]) -> TrainConfig:
     engine = dict(case["zero"])
     engine["dtype"] = getattr(torch, engine.get("dtype", "float32"))
@@ -85,9 +100,6 @@ def config_of(case: dict[str, Any]) -> TrainConfig:
         engine["reduce_dtype"] = getattr(torch, engine["reduce_dtype"])
     if "loss_scale" in engine:
         engine["loss_scale"] = LossScale(**engine["loss_scale"])
-    if "keep_after_forward" in engine:
-        engine["keep_after_forward"] = Keep(engine["keep_after_forward"])
-    link = LinkModel(**case["link"]) if case.get("link") else None
     return TrainConfig(
         zero=ZeroConfig(**engine),
         gpt=GPTConfig(**case["gpt"]),
@@ -95,13 +107,16 @@ def config_of(case: dict[str, Any]) -> TrainConfig:
         activations=ActivationConfig(**case.get("activations", {})),
         steps=case["steps"],
         batch=case["batch"],
-        link=link,
+        link=LinkModel(**case["link"]) if case.get("link") else None,
     )
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    kind: str = case.get("kind", "training")
-    return {"training": run_training, "traced": run_traced, "optional": run_optional}[kind](case)
+    if case.get("traced"):
+        return run_traced(case)
+    watcher = Watcher(case)
+    losses = training.train(config_of(case), watcher)
+    return {"losses": losses, "notes": watcher.notes, "facts": asdict(watcher.model.facts)}
 
 
 def run_traced(case: dict[str, Any]) -> dict[str, Any]:
@@ -114,29 +129,3 @@ def run_traced(case: dict[str, Any]) -> dict[str, Any]:
         events = json.loads(Path(file.name).read_text())["traceEvents"]
     ranges = [event for event in events if event.get("ph") == "X" and event["name"].startswith("zero::")]
     return {"ranges": [[e["name"], e["ts"], e["ts"] + e["dur"], e["tid"]] for e in ranges]}
-
-
-def run_optional(case: dict[str, Any]) -> dict[str, Any]:
-    """Every rank leaves another parameter out.  ``square`` is of the last gradient that this rank owns."""
-    rank = dist.get_rank()
-    config = ZeroConfig(**case["zero"], learning_rate=1e-2)
-    model, optimizer = zero(Optional(), config)
-    for step in range(case["steps"]):
-        optimizer.zero_grad()
-        model(inputs(rank, step), rank).backward()
-        optimizer.step()
-    owned = [p.grad for group in optimizer.param_groups for p in group["params"]]
-    square = sum(float(gradient.double().square().sum()) for gradient in owned)
-    weights = {name: value.tolist() for name, value in model.state_dict().items()}
-    return {"weights": weights, "square": square}
-
-
-def run_training(case: dict[str, Any]) -> dict[str, Any]:
-    rank = dist.get_rank()
-    watcher = Watcher(**case.get("fault", {})) if rank == case.get("faulty_rank") else Watcher()
-    losses = training.train(config_of(case), watcher)
-    return {"losses": losses, "states": watcher.states, "moved": watcher.moved, "facts": watcher.facts}
-
-
-if __name__ == "__main__":
-    run_cases(run)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 WIDTH, LAYERS, SLICES = 5, 3, 4
-
 #: The layer whose scale is left out, by step and slice of the batch; ``LAYERS`` leaves out none.  By all
 #: slices in steps 1 and 4, by one rank of two (and by two or three of four) in steps 2 and 3.
 LEFT_OUT = ((0, 1, 2, 3), (1, 1, 1, 1), (2, 2, 3, 3), (0, 0, 0, 1), (0, 0, 0, 0), (3, 3, 1, 2))
@@ -55,9 +54,11 @@ def schedules() -> list[Callable[[int], float]]:
     return [lambda step: 1.0 / (1 + step), lambda step: 1.0, lambda step: 0.9**step]
 
 
-def loss_of_slice(model: nn.Module, step: int, index: int) -> torch.Tensor:
+def loss_of_slice(
+    model: nn.Module, step: int, index: int, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     x = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(10 * step + index))
-    loss: torch.Tensor = model(x, LEFT_OUT[step][index])
+    loss: torch.Tensor = model(x.to(dtype), LEFT_OUT[step][index])
     return loss
 
 

@@ -1,7 +1,4 @@
-"""One rank: trains with parameter groups and schedules, from a checkpoint or to one, as a JSON file says.
-
-python groups_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank that trains with parameter groups and schedules, from a checkpoint or to one."""
 
 from itertools import pairwise
 from typing import Any
@@ -9,7 +6,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from grouped_model import SLICES, Grouped, groups_of, loss_of_slice, schedules
-from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
@@ -21,7 +17,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     each = SLICES // ranks
     first, last = case["steps"]
     module = Grouped()
-    config = ZeroConfig(**case["zero"], micro_batches=each, learning_rate=1e-2, weight_decay=0.1)
+    dtypes = {
+        name: getattr(torch, case["zero"][name]) for name in ("dtype", "reduce_dtype") if name in case["zero"]
+    }
+    settings = {**case["zero"], **dtypes, "micro_batches": each}
+    config = ZeroConfig(**settings, learning_rate=1e-2, weight_decay=0.1)
     model, optimizer = zero(module, config, groups=groups_of(module))
     moved = [sum(model.comm.moved.values())]
     if case.get("load"):
@@ -31,7 +31,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     for step in range(first, last):
         optimizer.zero_grad()
         for index in range(rank * each, (rank + 1) * each):
-            loss_of_slice(model, step, index).backward()
+            loss_of_slice(model, step, index, config.dtype).backward()
         optimizer.step()
         model.synchronize()
         scheduler.step()
@@ -45,7 +45,3 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "moved": [after - before for before, after in pairwise(moved)],
         "psi": model.facts.parameters + model.facts.padding_elements,
     }
-
-
-if __name__ == "__main__":
-    run_cases(run)

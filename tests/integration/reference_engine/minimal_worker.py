@@ -1,14 +1,9 @@
-"""One rank: trains a small GPT with the full engine in stage 3, and again with zero3_minimal.
+"""One rank that trains a small GPT with the full engine in stage 3, and again with zero3_minimal."""
 
-python minimal_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
-
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.program.data import Batches, iter_micro_batches
@@ -40,48 +35,36 @@ def train_full(steps: int) -> dict[str, Any]:
 def train_minimal(steps: int) -> dict[str, Any]:
     model = make_model()
     trainer = Zero3(model, model.blocks, LEARNING_RATE)
-    in_memory = watch_units(model, trainer)
+    noted: list[list[int]] = []
+    for block in model.blocks:
+        block.attention.register_forward_pre_hook(lambda *_: noted.append(list_units(trainer)))
+        block.attention.register_forward_hook(
+            lambda module, given, output: (
+                output.register_hook(lambda _: noted.append(list_units(trainer))) and None
+            )
+        )
     losses = []
     for tokens in iter_tokens(steps):
         loss = model(tokens[:, :-1], tokens[:, 1:])
-        in_memory.append(("after forward", list_units(trainer)))
+        noted.append(list_units(trainer))
         loss.backward()
-        in_memory.append(("after backward", list_units(trainer)))
+        noted.append(list_units(trainer))
         trainer.step()
         losses.append(loss.item())
-    at_rest = list_units(trainer)
     for unit in trainer.units:
         unit.gather()
         unit.wait()
     return {
         "losses": losses,
         "weights": to_lists(model.state_dict()),
-        "in_memory": in_memory,
-        "at_rest": at_rest,
+        "in_memory": noted,
         "unit_elements": [unit.full.numel() for unit in trainer.units],
         "shard_elements": [unit.shard.numel() for unit in trainer.units],
     }
 
 
-def watch_units(model: GPT, trainer: Zero3) -> list[tuple[str, list[int]]]:
-    """Note which units are in memory while single layers compute: the root is 0, blocks count from 1."""
-    noted: list[tuple[str, list[int]]] = []
-
-    def note(where: str) -> None:
-        noted.append((where, list_units(trainer)))
-
-    def note_backward(name: str, layer: object, inputs: object, output: torch.Tensor) -> None:
-        output.register_hook(lambda gradient: note(f"backward of {name}"))
-
-    layers = [("embedding", model.token_embedding), ("head", model.head)]
-    layers += [(f"block {number}", block.attention) for number, block in enumerate(model.blocks, start=1)]
-    for name, layer in layers:
-        layer.register_forward_pre_hook(lambda *_, name=name: note(f"forward of {name}"))
-        layer.register_forward_hook(partial(note_backward, name))
-    return noted
-
-
 def list_units(trainer: Zero3) -> list[int]:
+    """Units in memory: the root is 0, blocks count from 1."""
     return [number for number, unit in enumerate(trainer.units) if unit.full.untyped_storage().nbytes()]
 
 
@@ -104,7 +87,3 @@ def iter_tokens(steps: int) -> Any:
 
 def to_lists(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {name: value.tolist() for name, value in weights.items()}
-
-
-if __name__ == "__main__":
-    run_cases(run)

@@ -1,8 +1,6 @@
-"""One rank of programs whose ranks call their units in different orders: CASE.json in, RESULT.json out.
+"""One rank of programs whose ranks call their units in different orders.
 
-python order_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-
-A disagreement ends every collective of the process, so that there is one case to a process group.
+A disagreement ends every collective of the process, so that such a case needs a process group of its own.
 """
 
 import random
@@ -11,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
@@ -40,8 +37,8 @@ class Experts(nn.Module):
         return x.square().mean()
 
 
-def train(case: dict[str, Any]) -> dict[str, Any]:
-    """Train ``steps`` steps; from ``deviates_in`` on rank ``deviating`` calls its experts backwards."""
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    """From ``deviates_in`` on rank ``deviating`` calls its experts backwards."""
     rank = dist.get_rank()
     hidden = case["hidden"]
     comm: Comm = ModelledComm(LinkModel(**case["link"])) if case.get("link") else NativeComm()
@@ -61,16 +58,11 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
                 model(x, order).backward()
             optimizer.step()
         except RuntimeError as error:
-            again = ""
             try:
                 model(torch.randn(2, WIDTH), order)
-            except RuntimeError as second:
-                again = str(second)
-            return {"step": step, "error": str(error), "again": again}
+            except RuntimeError as again:
+                return {"step": step, "error": str(error), "again": str(again)}
+            return {"step": step, "error": str(error), "again": ""}
         watched = comm.order  # type: ignore[union-attr]
         counted.append([watched.comparisons, watched.announcements])
     return {"counted": counted, "weights": float(sum(p.double().sum() for p in model.state_dict().values()))}
-
-
-if __name__ == "__main__":
-    run_cases(train)

@@ -1,7 +1,4 @@
-"""One rank of a mesh: trains the cases that a JSON file names, and writes losses, bytes and digests.
-
-python tensor_parallel_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
-"""
+"""One rank of a mesh: trains, and writes losses, bytes and digests."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_program import run_cases
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -43,17 +39,17 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 def trained(case: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
     gpt = GPTConfig(**case["gpt"])
-    config = ZeroConfig(**case["zero"] | {"dtype": getattr(torch, case["zero"].get("dtype", "float32"))})
+    config = ZeroConfig(**case["zero"])
     torch.manual_seed(0)
     runner = make_block_runner(ActivationConfig(**case["activations"]), blocks=gpt.layers, mp=mesh.mp)
     model, optimizer = zero(GPT(gpt, mesh.mp, runner), config, mesh.dp, mp=mesh.mp)
     losses, moved, forward_bytes = [], [], []
     for step in range(case["steps"]):
-        before = dict(mesh.mp.moved) if mesh.mp else {}
+        before = dict(mesh.mp.moved)
         optimizer.zero_grad()
         loss = 0.0
         for tokens in micro_batches(case, gpt, mesh, step, config.micro_batches):
-            if step in case["measured_steps"]:
+            if case["measured"]:
                 one, left_bytes = measured(lambda tokens=tokens: model(tokens[:, :-1], tokens[:, 1:]))
                 forward_bytes.append(left_bytes)
             else:
@@ -62,13 +58,12 @@ def trained(case: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
             loss += float(one.detach()) / config.micro_batches
         optimizer.step()
         losses.append(loss)
-        after = dict(mesh.mp.moved) if mesh.mp else {}
-        moved.append({kind: count - before.get(kind, 0) for kind, count in after.items()})
+        moved.append({kind: count - before.get(kind, 0) for kind, count in mesh.mp.moved.items()})
     return {
         "losses": losses,
         "moved": moved,
         "forward_bytes": forward_bytes,
-        "place": [mesh.dp_index, mesh.mp_index, mesh.dp.rank, mesh.mp.rank if mesh.mp else 0],
+        "place": [mesh.dp_index, mesh.mp_index, mesh.dp.rank, mesh.mp.rank],
         "digests": digests(model),
     }
 
@@ -123,7 +118,3 @@ def digests(model: ZeroModel) -> dict[str, dict[str, str]]:
             digest = hashlib.sha256(parameter.detach().clone().view(torch.uint8).numpy().tobytes())
             table["split" if hasattr(parameter, SPLIT_MARK) else "whole"][name] = digest.hexdigest()
     return table
-
-
-if __name__ == "__main__":
-    run_cases(run)

@@ -7,14 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_ranks import run_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 
 RANKS = 3
 LATENCY_S, BANDWIDTH = 2e-3, 20e6
 CASE = {
-    "kind": "traced",
+    "traced": True,
     "zero": {"stage": 3},
     "gpt": {"layers": 2, "hidden": 16, "heads": 2, "vocabulary": 31, "context": 8},
     "steps": 3,
@@ -40,12 +39,9 @@ Ranges = dict[str, dict[int, Range]]
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Ranges]:
+def traces(run_on) -> list[Ranges]:
     """For each rank, by what (launch, wait, comm) and sequence number."""
-    folder = tmp_path_factory.mktemp("modelled")
-    ended = run_ranks({"case": CASE}, RANKS, folder, timeout_s=120)
-    assert [rank.code for rank in ended] == [0] * RANKS, [rank.error for rank in ended]
-    return [parsed(rank.results["case"]["ranges"]) for rank in ended]
+    return [parsed(rank["case"]["ranges"]) for rank in run_on(RANKS, "engine_worker", {"case": CASE})]
 
 
 def parsed(ranges: list[list[Any]]) -> Ranges:
@@ -82,23 +78,10 @@ def test_one_thread_carries_them_one_after_the_other_and_is_not_the_caller(trace
         assert carried[0].thread not in callers
 
 
-def test_no_rank_leaves_before_all_have_entered(traces: list[Ranges]):
-    for sequence in traces[0]["comm"]:
-        together = [trace["comm"][sequence] for trace in traces]
-        assert max(one.start_us for one in together) <= min(one.end_us for one in together)
-
-
-def test_a_collective_takes_no_less_than_the_link_says_after_the_last_rank_came(traces: list[Ranges]):
+def test_a_collective_waits_for_all_ranks_and_takes_as_long_as_the_link_says(traces: list[Ranges]):
     for sequence, launched in traces[0]["launch"].items():
         factor = 1 if launched.identity[0] == "broadcast" else (RANKS - 1) / RANKS
         least_us = (LATENCY_S + launched.bytes * factor / BANDWIDTH) * 1e6
         last_us = max(trace["comm"][sequence].start_us for trace in traces)
         for trace in traces:
             assert trace["comm"][sequence].end_us - last_us >= 0.99 * least_us
-
-
-def test_the_caller_waits_until_the_link_is_done(traces: list[Ranges]):
-    for trace in traces:
-        for sequence, waited in trace["wait"].items():
-            assert waited.end_us >= trace["comm"][sequence].end_us - 200  # the range closes after the signal
-            assert trace["launch"][sequence].end_us <= waited.start_us

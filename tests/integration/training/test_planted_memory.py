@@ -1,11 +1,10 @@
 """Memory that was planted in real ranks is the first finding, and what it frees is what the change frees."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from zprof.cli import main
 from zprof.model.findings import Cause, Confidence
 from zprof.model.report import Report, VerdictStatus
 from zprof.rules.diagnose import diagnose
@@ -13,15 +12,13 @@ from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks
 
-_SHORT = ("--skip-steps", "1", "--memory-steps", "2", "--time-steps", "0")
+SHORT = ("--skip-steps", "1", "--memory-steps", "2", "--time-steps", "0")
 #: The program of ``buffers_dominate`` without its plant.
-_HEALTHY = ("--stage", "3", "--layers", "4", "--hidden", "128", "--batch", "4")
+HEALTHY = ("--stage", "3", "--layers", "4", "--hidden", "128", "--batch", "4")
 
 
 def report(path: Path, *options: str) -> Report:
-    command = [sys.executable, "-m", "zprof", "train", "-o", str(path), *_SHORT, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert main(["train", "-o", str(path), *SHORT, *options]) == 0
     return diagnose(load(path))
 
 
@@ -51,7 +48,12 @@ def test_a_plant_is_the_first_finding(
     low, high = first.saving_bytes
     assert least_ratio * peak_bytes(found) <= low <= high < peak_bytes(found)
     assert found.verdict.status is status
-    if cause is Cause.BUFFERS_DOMINATE:
-        healthy = report(tmp_path / "healthy.zprof", *_HEALTHY)
-        assert {entry.confidence for entry in healthy.findings} <= {Confidence.LOW}
-        assert low <= peak_bytes(found) - peak_bytes(healthy) <= high
+
+
+@pytest.mark.slow
+def test_the_saving_of_a_finding_is_what_its_change_frees(tmp_path: Path) -> None:
+    found = report(tmp_path / "planted.zprof", "--plant", Cause.BUFFERS_DOMINATE.value)
+    healthy = report(tmp_path / "healthy.zprof", *HEALTHY)
+    assert {entry.confidence for entry in healthy.findings} <= {Confidence.LOW}
+    low, high = found.findings[0].saving_bytes
+    assert low <= peak_bytes(found) - peak_bytes(healthy) <= high

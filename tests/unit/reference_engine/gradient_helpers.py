@@ -14,6 +14,8 @@ from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 MODEL_LOCK = threading.Lock()
 WIDTH = 5
 LAYERS = 3
+#: A step with these changes no weight, and leaves the gradient in the first moment.
+ONLY_GRADIENTS = {"learning_rate": 0.0, "weight_decay": 0.0, "betas": (0.0, 0.999)}
 
 
 class RaggedLayer(nn.Module):
@@ -79,15 +81,16 @@ class Rank:
     optimizer: ZeroOptimizer
     comm: ThreadComm
 
-    def gradients_of_units(self) -> list[tuple[object, torch.Tensor]]:
-        return [(unit, gradients.owned) for unit, gradients in self.model._reducer._gradients.items()]
+    def moments(self) -> list[tuple[object, torch.Tensor]]:
+        """Of every unit, the first moments of what this rank owns."""
+        return [(unit, self.optimizer.state[unit.weights]["exp_avg"]) for unit in self.model.units]
 
     def backward(self, micro_batch: int) -> None:
         loss_of_micro_batch(self.model, self.comm.rank, micro_batch, self.dtype).backward()
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model._units[0].full.dtype
+        return self.model.units[0].full.dtype
 
     def launches(self) -> list[Launched]:
         return [one for one in self.comm.launched if one.kind != "broadcast"]
@@ -114,11 +117,11 @@ def run_steps(
 
 
 def gathered_gradients(ranks: list[Rank], stage: int) -> dict[str, torch.Tensor]:
-    """By parameter, in float64, put together from what the ranks' optimizers would read."""
+    """By parameter, in float64: what the optimizers read in their last step, with ``ONLY_GRADIENTS``."""
     found = {}
-    for pairs in zip(*(rank.gradients_of_units() for rank in ranks), strict=True):
+    for pairs in zip(*(rank.moments() for rank in ranks), strict=True):
         unit = pairs[0][0]
-        owned = [gradient for _, gradient in pairs]
+        owned = [moment for _, moment in pairs]
         flat = owned[0] if stage == 0 else torch.cat(owned)
         if stage == 0:
             assert all(torch.equal(other, flat) for other in owned)

@@ -1,7 +1,9 @@
 """Fails where the host reads a tensor: on a GPU it would wait there for all that was launched."""
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,32 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "tolist"}
 
 
-class NoHostSync(TorchDispatchMode):
-    """``with NoHostSync():`` around code that must not wait.
-
-    Operators are seen here; ``Tensor.tolist`` and ``numpy`` read memory past them, and are closed meanwhile.
-    """
-
+class NoReads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func.overloadpacket.__name__ not in READS, f"the host reads a tensor: {func}"
         return func(*args, **(kwargs or {}))
 
-    def __enter__(self) -> Any:
-        self._open = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy", "cpu")}
-        for name in self._open:
-            setattr(torch.Tensor, name, _refuse)
-        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for name, method in self._open.items():
-            setattr(torch.Tensor, name, method)
-        super().__exit__(kind, error, traceback)
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise AssertionError("the host reads a tensor")
+@contextmanager
+def no_host_sync() -> Iterator[None]:
+    """``Tensor.tolist`` and ``numpy`` read memory past operators, and are closed meanwhile."""
+    refuse = mock.Mock(side_effect=AssertionError("the host reads a tensor"))
+    with mock.patch.multiple(torch.Tensor, tolist=refuse, numpy=refuse, cpu=refuse), NoReads():
+        yield

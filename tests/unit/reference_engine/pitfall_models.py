@@ -1,6 +1,6 @@
-"""Small models that do what models do off the beaten track; their training with and without the engine."""
+"""Small models, and their training with and without the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,22 +13,9 @@ from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 
 STAGES = range(4)
 WIDTH = 4
-
-
-class Layers(nn.Module):
-    """Layers in a row: ``make`` builds one, ``forward`` adds up the last one's result."""
-
-    def __init__(self, make: Callable[[int], nn.Module], count: int = 3) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(make(index) for index in range(count))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for layer in self.layers:
-            x = layer(x)
-        return x.square().sum()
+UNITS = ["root", "layers.0", "layers.1", "layers.2"]
+#: The order of reductions: that of the backward.
+REDUCED = ["layers.2", "layers.1", "layers.0", "root"]
 
 
 class Layer(nn.Module):
@@ -41,6 +28,41 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.tanh(self.linear(x * self.scale))
+
+
+def call_once(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return layer(x)
+
+
+class Layers(nn.Module):
+    """Layers in a row: ``make`` builds one, ``call`` calls it, ``forward`` adds up the last one's result."""
+
+    def __init__(
+        self,
+        make: Callable[[int], nn.Module] = Layer,
+        count: int = 3,
+        call: Callable[[Any, torch.Tensor], torch.Tensor] = call_once,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(make(index) for index in range(count))
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = self.call(layer, x)
+        return x.square().sum()
+
+
+def on_stages(names: Iterable[str]) -> list[Any]:
+    """Every name with every stage; stage 3 and one other are fast."""
+    return [
+        pytest.param(name, stage, marks=() if stage in (3, number % 3) else pytest.mark.slow)
+        for number, name in enumerate(names)
+        for stage in STAGES
+    ]
 
 
 def inputs(step: int) -> torch.Tensor:

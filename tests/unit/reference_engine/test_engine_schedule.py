@@ -1,54 +1,55 @@
 """Which collectives are launched, in which order, and how many units are in memory at once."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from engine_helpers import BLOCKS, engine, loss_of, train_step
 from fake_comm import FakeComm
+from pitfall_models import Layers, in_engine, train
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
 
 from zprof.reference_engine import ZeroConfig, zero
 
 FORWARD = ["root", *BLOCKS]
 BACKWARD = ["root", *reversed(BLOCKS)]
 REDUCED = [*reversed(BLOCKS), "root"]
+KINDS = {0: "all_reduce", 1: "reduce_scatter", 2: "reduce_scatter", 3: "reduce_scatter"}
+GATHERS = {0: [], 1: FORWARD, 2: FORWARD, 3: FORWARD + BACKWARD}
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_stage_3_gathers_every_unit_twice_and_reduces_it_once(prefetch):
-    model, optimizer, comm = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
+@pytest.mark.parametrize("stage", range(4))
+def test_a_step_makes_the_collectives_of_its_stage_and_waits_for_each(stage):
+    model, optimizer, comm = engine(4, stage=stage)
+    events = []
     for step in range(3):
         train_step(model, optimizer, step)
-        assert comm.launches("all_gather") == FORWARD + BACKWARD
-        assert comm.launches("reduce_scatter") == REDUCED
-        comm.take_events()
-
-
-@pytest.mark.parametrize(("stage", "gathers", "scatters"), [(1, FORWARD, REDUCED), (2, FORWARD, REDUCED)])
-def test_stages_1_and_2_reduce_every_unit_and_gather_it_after_the_step(stage, gathers, scatters):
-    model, optimizer, comm = engine(4, stage=stage)
-    train_step(model, optimizer)
-    assert comm.launches("reduce_scatter") == scatters
-    assert comm.launches("all_gather") == gathers
-    assert comm.launches("all_reduce") == []
-
-
-def test_stage_0_all_reduces_every_unit():
-    model, optimizer, comm = engine(4, stage=0)
-    train_step(model, optimizer)
-    launches = [event for event in comm.take_events() if event.startswith("launch")]
-    assert launches == [f"launch all_reduce {unit}" for unit in REDUCED]
+        assert comm.launches("all_gather") == GATHERS[stage]
+        for kind in ("all_reduce", "reduce_scatter"):
+            assert comm.launches(kind) == (REDUCED if kind == KINDS[stage] else [])
+        events += comm.take_events()
+    model.synchronize()
+    events += comm.take_events()
+    launched = [event.removeprefix("launch") for event in events if event.startswith("launch")]
+    assert sorted(launched) == sorted(
+        event.removeprefix("wait") for event in events if event.startswith("wait")
+    )
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_prefetch_launches_that_many_units_ahead_of_the_wait(prefetch):
+def test_prefetch_launches_that_many_units_ahead_and_holds_no_more(prefetch):
     model, optimizer, comm = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
+    counts: list[int] = []
+
+    def count(*_: object) -> None:
+        counts.append(sum(unit.full.untyped_storage().nbytes() > 0 for unit in model.units))
+
+    for block in model.module.blocks:
+        block.register_forward_pre_hook(count)
+        block.expand.weight.register_hook(count)
     train_step(model, optimizer)
     comm.take_events()
     train_step(model, optimizer)
+    assert max(counts) == 2 + prefetch  # the root, the one in use and the prefetched
     events = [event for event in comm.take_events() if "all_gather" in event]
     for order, events_of_pass in ((FORWARD, events[:8]), (BACKWARD, events[8:])):
         for position, unit in enumerate(order):
@@ -57,141 +58,67 @@ def test_prefetch_launches_that_many_units_ahead_of_the_wait(prefetch):
             assert launched == min(position + 1 + prefetch, len(order))
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_no_more_units_are_in_memory_than_the_root_the_one_in_use_and_the_prefetched(prefetch):
-    model, optimizer, _ = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
-    most = 0
-
-    def count(*_: object) -> None:
-        nonlocal most
-        most = max(most, sum(unit.full.untyped_storage().nbytes() > 0 for unit in model._units))
-
-    for block in model.module.blocks:
-        block.register_forward_pre_hook(count)
-        block.expand.weight.register_hook(count)
-    for step in range(2):
-        train_step(model, optimizer, step)
-    assert most == 2 + prefetch
-
-
 @pytest.mark.parametrize("stage", range(4))
-def test_reductions_are_launched_beside_the_backward_and_waited_for_at_its_end(stage):
-    model, optimizer, comm = engine(4, stage=stage, reduce_buckets=9, forward_prefetch=0, backward_prefetch=0)
-    kind = "reduce_scatter" if stage else "all_reduce"
-    during: list[str] = []
-    model.module.blocks[0].expand.weight.register_hook(lambda _: during.extend(comm.events))
-    train_step(model, optimizer)
-    assert [event for event in during if kind in event] == [
-        f"launch {kind} blocks.2",
-        f"launch {kind} blocks.1",
-    ]
-
-
-@pytest.mark.parametrize("stage", range(4))
-def test_without_overlap_every_reduction_is_waited_for_at_once(stage):
-    model, optimizer, comm = engine(4, stage=stage, overlap_reduce=False)
-    kind = "reduce_scatter" if stage else "all_reduce"
-    train_step(model, optimizer)
-    reductions = [event for event in comm.take_events() if kind in event]
-    assert reductions == [f"{what} {kind} {unit}" for unit in REDUCED for what in ("launch", "wait")]
+def test_reductions_are_launched_beside_the_backward_or_waited_for_at_once(stage):
+    for overlap in (True, False):
+        model, optimizer, comm = engine(4, stage=stage, reduce_buckets=9, overlap_reduce=overlap)
+        during: list[str] = []
+        model.module.blocks[0].expand.weight.register_hook(lambda _, c=comm, d=during: d.extend(c.events))
+        train_step(model, optimizer)
+        at_once = [f"{what} {KINDS[stage]} {unit}" for unit in REDUCED for what in ("launch", "wait")]
+        launched = [event for event in at_once[:4] if event.startswith("launch")]
+        assert [event for event in during if KINDS[stage] in event] == (launched if overlap else at_once[:4])
 
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_no_more_reductions_are_in_flight_than_allowed(stage):
     model, optimizer, comm = engine(4, stage=stage, reduce_buckets=1)
     train_step(model, optimizer)
-    in_flight = most = 0
+    in_flight = [0]
     for event in comm.take_events():
         if "reduce_scatter" in event:
-            in_flight += 1 if event.startswith("launch") else -1
-            most = max(most, in_flight)
+            in_flight.append(in_flight[-1] + (1 if event.startswith("launch") else -1))
     # One waits for its last gradient (the root), so its own launch may stand beside the one in flight.
-    assert most <= 2
+    assert max(in_flight) <= 2
 
 
+@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("stage", [1, 2])
-def test_the_gather_after_a_step_is_waited_for_by_the_next_forward(stage):
-    model, optimizer, comm = engine(4, stage=stage)
+def test_the_gather_after_a_step_is_waited_for_by_the_next_forward_or_by_the_step(stage, overlap):
+    model, optimizer, comm = engine(4, stage=stage, overlap_gather=overlap)
     train_step(model, optimizer)
-    assert not [event for event in comm.take_events() if event.startswith("wait all_gather")]
+    waits = [f"wait all_gather {unit}" for unit in FORWARD]
+    step = [event for event in comm.take_events() if event.startswith("wait all_gather")]
     loss_of(model)
-    assert comm.take_events() == [f"wait all_gather {unit}" for unit in FORWARD]
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_without_overlap_the_step_waits_for_its_gathers(stage):
-    model, optimizer, comm = engine(4, stage=stage, overlap_gather=False)
-    train_step(model, optimizer)
-    assert comm.take_events()[-4:] == [f"wait all_gather {unit}" for unit in FORWARD]
-
-
-@pytest.mark.parametrize("stage", range(4))
-def test_every_launch_is_waited_for(stage):
-    model, optimizer, comm = engine(4, stage=stage)
-    for step in range(3):
-        train_step(model, optimizer, step)
-    model.synchronize()
-    launched = sorted(e.removeprefix("launch ") for e in comm.events if e.startswith("launch"))
-    waited = sorted(e.removeprefix("wait ") for e in comm.events if e.startswith("wait"))
-    assert launched == waited
-
-
-class Optional(nn.Module):
-    """A chain in which single layers can leave a parameter out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3)
-        self.layers = nn.ModuleList(OptionalLayer() for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for layer in self.layers:
-            x = layer(x)
-        return x.sum()
+    assert (step, comm.take_events()) == (([], waits) if overlap else (waits, []))
 
 
 class OptionalLayer(nn.Module):
-    def __init__(self) -> None:
+    """May leave a parameter out."""
+
+    def __init__(self, _: int = 0) -> None:
         super().__init__()
-        self.before = nn.Parameter(torch.ones(3))
-        self.linear = nn.Linear(3, 3)
+        self.before = nn.Parameter(torch.ones(4))
+        self.linear = nn.Linear(4, 4)
         self.used = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.tanh(self.linear(x * self.before if self.used else x))
 
 
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize(("stage", "prefetch"), [(0, 0), (1, 1), (2, 0), (3, 0), (3, 1)])
 def test_a_rank_that_leaves_a_parameter_out_launches_what_the_others_launch(stage, prefetch):
     launches = []
     for left_out in ((), (1,), (0, 2, 3)):
-        module = Optional()
+        module = Layers(OptionalLayer, count=4)
         for index in left_out:
             module.layers[index].used = False
-        settings = {"stage": stage, "forward_prefetch": prefetch, "backward_prefetch": prefetch}
-        comm = FakeComm(2)
-        model, optimizer = zero(module, ZeroConfig(**settings), comm)
+        settings = {"forward_prefetch": prefetch, "backward_prefetch": prefetch}
+        model, optimizer, comm = in_engine(module, stage, 2, **settings)
         for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(1, 3)).backward()
-            optimizer.step()
+            train(model, optimizer)
         launches.append([event for event in comm.take_events() if event.startswith("launch")])
     assert launches[0] == launches[1] == launches[2]
-
-
-def test_frozen_units_are_given_back_when_their_backward_is_over():
-    module = Optional()
-    module.layers[2].requires_grad_(False)
-    model, _ = zero(module, ZeroConfig(stage=3), FakeComm(2))
-    present: list[bool] = []
-    frozen = module.layers[2].linear.weight
-    module.layers[0].linear.weight.register_hook(
-        lambda _: present.append(frozen.untyped_storage().nbytes() > 0)
-    )
-    model(torch.ones(1, 3)).backward()
-    assert present == [False]
 
 
 class Switching(nn.Module):
@@ -226,45 +153,3 @@ def test_a_changed_order_is_gathered_on_demand_marked_once_and_learnt():
         "zero::prefetch_miss unit=layers.1 expected=layers.2",
     ]
     assert misses() == []
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool = False) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = checkpoint(layer, torch.tanh(x), use_reentrant=False)
-        return x.sum()
-
-
-def test_recomputation_adds_no_gather_and_misses_nothing():
-    torch.manual_seed(0)
-    plain = Checkpointed()
-    comm = FakeComm()
-    plain(torch.ones(1, 3)).backward()
-    expected = [parameter.grad.clone() for parameter in plain.parameters()]
-    plain.zero_grad()
-    model, optimizer = zero(plain, ZeroConfig(stage=3), comm)
-    for _ in range(2):
-        comm.take_events()
-        optimizer.zero_grad()
-        model(torch.ones(1, 3)).backward()
-        units = [f"layers.{index}" for index in range(3)]
-        assert comm.launches("all_gather") == units + units[::-1]
-    for index, layer in enumerate(plain.layers):
-        gradient = torch.cat([expected[2 * index].flatten(), expected[2 * index + 1]])
-        assert torch.equal(model.shards[index].grad[: gradient.numel()], gradient)
-        assert layer.weight.untyped_storage().nbytes() == 0
-
-
-def test_units_in_use_never_overlap_by_more_than_neighbours_without_prefetch():
-    model, optimizer, comm = engine(4, stage=3, forward_prefetch=0, backward_prefetch=0)
-    train_step(model, optimizer)
-    gathers = [event for event in comm.take_events() if "all_gather" in event]
-    assert all(
-        second == first.replace("launch", "wait")
-        for first, second in pairwise(gathers)
-        if first.startswith("launch")
-    )

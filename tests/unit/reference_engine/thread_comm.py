@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -42,23 +41,21 @@ class Meeting:
 
     def all_of(self, number: int) -> list[torch.Tensor]:
         with self._changed:
-            done = self._changed.wait_for(lambda: self._failed or self._complete(number), TIMEOUT_S)
+            here = self._brought[number]
+            done = self._changed.wait_for(lambda: self._failed or len(here) == self.ranks, TIMEOUT_S)
             if self._failed or not done:
                 raise RuntimeError("a peer did not come")
-            return [self._brought[number][rank] for rank in range(self.ranks)]
+            return [here[rank] for rank in range(self.ranks)]
 
     def fail(self) -> None:
         with self._changed:
             self._failed = True
             self._changed.notify_all()
 
-    def _complete(self, number: int) -> bool:
-        return len(self._brought.get(number, {})) == self.ranks
-
 
 class ThreadHandle:
-    def __init__(self, deliver: Callable[[], None]) -> None:
-        self._deliver: Callable[[], None] | None = deliver
+    def __init__(self, deliver: Callable[[], object]) -> None:
+        self._deliver: Callable[[], object] | None = deliver
 
     def wait(self) -> None:
         if self._deliver is not None:
@@ -78,21 +75,19 @@ class ThreadComm:
         self._number = 0
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.ALL_GATHER, shard, out, unit, lambda all_of: out.copy_(torch.cat(all_of)))
+        return self._start(Kind.ALL_GATHER, shard, out, unit, torch.cat)
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
         mine = slice(self.rank * out.numel(), (self.rank + 1) * out.numel())
         if out.untyped_storage().data_ptr() == full.untyped_storage().data_ptr():
             assert out.data_ptr() == full[mine].data_ptr(), "NCCL works in place at the rank's own part only"
-        return self._start(
-            Kind.REDUCE_SCATTER, full, out, unit, lambda all_of: out.copy_(_sum(all_of)[mine]), spoil=full
-        )
+        return self._start(Kind.REDUCE_SCATTER, full, out, unit, lambda all_of: _sum(all_of)[mine])
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.ALL_REDUCE, tensor, tensor, unit, lambda all_of: tensor.copy_(_sum(all_of)))
+        return self._start(Kind.ALL_REDUCE, tensor, tensor, unit, _sum)
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.BROADCAST, tensor, tensor, unit, lambda all_of: tensor.copy_(all_of[0]))
+        return self._start(Kind.BROADCAST, tensor, tensor, unit, lambda all_of: all_of[0])
 
     def close(self) -> None:
         pass
@@ -103,21 +98,17 @@ class ThreadComm:
         brought: torch.Tensor,
         out: torch.Tensor,
         unit: str,
-        deliver: Callable[[list[torch.Tensor]], object],
-        spoil: torch.Tensor | None = None,
+        combine: Callable[[list[torch.Tensor]], torch.Tensor],
     ) -> Handle:
         full = brought if brought.numel() > out.numel() else out
         self.launched.append(Launched(kind, unit, full.numel(), full.dtype))
         self.moved[kind] += round(full.numel() * full.element_size() * get_ring_factor(kind, self.world_size))
         number, self._number = self._number, self._number + 1
         self._meeting.bring(number, self.rank, brought)
-        for tensor in (out, spoil):
-            if tensor is not None and tensor.is_floating_point():
+        for tensor in (out, full):
+            if tensor.is_floating_point():
                 tensor.fill_(torch.nan)
-        return ThreadHandle(partial(self._deliver, number, deliver))
-
-    def _deliver(self, number: int, deliver: Callable[[list[torch.Tensor]], object]) -> None:
-        deliver(self._meeting.all_of(number))
+        return ThreadHandle(lambda: out.copy_(combine(self._meeting.all_of(number))))
 
 
 def on_ranks(ranks: int, run: Callable[[ThreadComm], T]) -> list[T]:

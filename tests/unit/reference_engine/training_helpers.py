@@ -16,13 +16,7 @@ from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
 from zprof.reference_engine.train import BuiltProgram, build_program, make_batches, train_step
 
-SMALL = {
-    "gpt.hidden": 8,
-    "gpt.heads": 2,
-    "gpt.vocabulary": 16,
-    "gpt.context": 8,
-    "gpt.layers": 3,
-}
+SMALL = {"gpt.hidden": 8, "gpt.heads": 2, "gpt.vocabulary": 16, "gpt.context": 8, "gpt.layers": 3}
 
 
 class CountingComm(FakeComm):
@@ -65,7 +59,7 @@ class Run:
         self.comm.carried.clear()
         self.comm.take_events()
         steps = range(self.done, self.done + count)
-        batches = iter_micro_batches(make_batches(self.config, self._mesh()), steps)
+        batches = iter_micro_batches(make_batches(self.config, mesh_of(self.comm)), steps)
         self.done += count
         k = self.config.zero.micro_batches
         return [train_step(self.built, batches, step, micro_batches=k) for step in steps]
@@ -81,9 +75,6 @@ class Run:
             self.sleeps.append(seconds)
             self.in_flight.append(self.comm.in_flight())
             self.comm.events.append(f"sleep {1e3 * seconds:g}")
-
-    def _mesh(self) -> Mesh:
-        return mesh_of(self.comm)
 
 
 def mesh_of(comm: CountingComm) -> Mesh:
