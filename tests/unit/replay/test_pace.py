@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph
-from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
+from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn
 from zprof.replay.slowdown import fit_slowdown
 from zprof.replay.tasks import NONE
 
@@ -112,12 +112,6 @@ def test_a_slow_host_stands_out_but_for_its_loader_and_for_the_start_of_the_prof
         assert not find_excess(there, loading).any()
         excess_ms = find_excess(there, no_loading(graph))[1] / MS
         assert excess_ms.tolist() == [first_ms, 5.0, 5.0, 5.0]
-
-
-def test_hiccups_of_other_lengths_are_no_turns() -> None:
-    excess = np.array([[0.0, 0.0, 6.0, 0.0], [0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.0, 5.6]]) * MS
-    assert mark_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
-    assert mark_recurring(excess).tolist() == (excess > 0).tolist()
 
 
 def test_turns_leave_out_what_a_rank_is_slower_in_all_of_its_steps() -> None:

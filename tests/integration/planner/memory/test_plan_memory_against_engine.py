@@ -9,7 +9,6 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
 

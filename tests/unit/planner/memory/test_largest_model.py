@@ -13,7 +13,6 @@ from zprof.planner.hardware import V100
 from zprof.planner.memory.closed_forms import sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import (
-    MAX_WALKED_LAYERS,
     largest_near,
     largest_parameters,
     largest_that_fits,
@@ -118,41 +117,6 @@ def test_no_model_of_its_layers_or_of_its_width_is_larger(
     of_layers = [replace(shape, hidden=h) for h in range(160, 9_600, 160) if fits(8, h)]
     best = max(count_parameters(each) for each in (*of_width, *of_layers))
     assert largest_parameters(with_units(job), scheme) == best
-
-
-@pytest.mark.parametrize(
-    ("memory", "hidden", "stages"), [(4 * 10**6, 16, 1), (3 * 10**6, 16, 4), (10**8, 8, 1)]
-)
-def test_layers_grow_until_one_more_for_each_stage_does_not_fit(
-    memory: int, hidden: int, stages: int
-) -> None:
-    """Also beyond the layers that are walked one by one, where the search starts from an estimate."""
-    scheme = Scheme.ZERO_3 if stages == 1 else Scheme.GPIPE
-    block = with_units(
-        Job(
-            parameters=1,
-            shape=Shape(layers=1, hidden=hidden, heads=2),
-            batch=Batch(samples=1, sequence=1),
-        )
-    ).units[-1]
-    blocks = tuple(replace(block, name=f"block{n}") for n in range(stages))
-    job = Job(
-        parameters=block.elements * stages,
-        units=blocks,
-        degrees=Degrees(pp=stages),
-        batch=Batch(samples=1, sequence=1),
-        hardware=machine(memory),
-    )
-    found = largest_parameters(job, scheme)
-    assert found
-    layers, rest = divmod(found, block.elements)
-    assert (rest, layers % stages) == (0, 0)
-    assert (
-        peak_bytes(with_layers(job, layers), scheme)
-        <= memory
-        < peak_bytes(with_layers(job, layers + stages), scheme)
-    )
-    assert (layers > MAX_WALKED_LAYERS) == (memory == 10**8)
 
 
 def test_units_without_a_shape_repeat_in_order() -> None:

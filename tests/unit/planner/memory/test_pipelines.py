@@ -8,7 +8,7 @@ from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, 
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import pick_highest_moment, sum_known_bytes
-from zprof.planner.memory.pipelines import pipeline_terms, stage_bytes
+from zprof.planner.memory.pipelines import pipeline_terms
 
 
 def block(name: str, *, saved: int = 10_000) -> Unit:
@@ -76,14 +76,6 @@ def test_pipedreams_worst_stage_is_the_last_where_the_loss_is_large() -> None:
     found = sizes(with_root(10**6), Scheme.PIPEDREAM)
     assert found["in_flight"] == 20_000 + 10**6
     assert "stashed_versions" not in found
-
-
-def test_stages_are_cut_at_units() -> None:
-    uneven = (ROOT, block("a"), block("b"), block("c", saved=90_000), block("d"))
-    stage = stage_bytes(replace(JOB, units=uneven), with_head=False)
-    assert stage is not None
-    found = (stage.saved, stage.largest_saved, stage.checkpoints, stage.input)
-    assert found == (100_000, 90_000, 2_000, 1_000)
 
 
 def test_a_shape_whose_units_are_unknown_goes_by_the_papers_closed_form() -> None:

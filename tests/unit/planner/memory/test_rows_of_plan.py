@@ -29,30 +29,6 @@ def by_sub(job: Job, scheme: Scheme) -> dict[str, int]:
     return {term.sub: term.bytes for term in plan_memory(job, scheme).terms if term.bytes is not None}
 
 
-@pytest.mark.parametrize(("scheme", "gigabytes"), zip(STAGED, (120, 31.4, 16.6, 1.9), strict=True))
-def test_parameters_alone_give_the_states_and_gaps(scheme: Scheme, gigabytes: float) -> None:
-    found = plan_memory(BARE, scheme)
-    assert round(sum_known_bytes(found.terms) / 1e9, 1) == gigabytes
-    unknown = {term.tenant for term in found.terms if term.bytes is None}
-    buffers = {Tenant.COMMUNICATION_BUFFERS} if scheme in STAGED[2:] else set()
-    assert unknown == {Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS} | buffers
-    assert len(found.gaps) == len(unknown)
-    assert all("--layers" in gap.remedy and "--preset" in gap.remedy for gap in found.gaps)
-
-
-@pytest.mark.parametrize(
-    ("changes", "remedy"),
-    [
-        ({"batch": Batch()}, "--micro-batch"),
-        ({"shape": None, "units": (Unit(name="a", elements=100),)}, "--layers"),
-    ],
-)
-def test_what_is_missing_is_asked_for(changes: dict[str, object], remedy: str) -> None:
-    found = plan_memory(replace(GPT_2, **changes), Scheme.ZERO_3)  # type: ignore[arg-type]
-    assert found.gaps
-    assert all(remedy in gap.remedy for gap in found.gaps)
-
-
 def test_gpt_2_by_the_paper() -> None:
     """Section 3.2: 24 GB of states, 60.4 GB of activations and 6 GB of a fused buffer."""
     known = by_sub(GPT_2, Scheme.DATA_PARALLEL)

@@ -73,21 +73,5 @@ def test_the_backward_makes_the_gradient_of_each_parameter_once(job: Job) -> Non
         assert (last.saved_bytes, last.fresh_elements) == (0, 0)
 
 
-def test_gradients_of_tied_weights_wait_for_the_embedding() -> None:
-    """The head's is a temporary buffer, and the embedding's too when a third, their sum, is the gradient."""
-    job = with_units(TIED)
-    moments = moments_by_unit(job)(job.units[0])
-    assert moments is not None
-    words = 12 * 8
-    assert (moments.backward[-1].held_bytes, moments.backward[-1].gradient_elements) == (words * 4, 2 * 8)
-    added = moments.backward_end[-2]
-    assert (added.operator, added.held_bytes, added.work_bytes) == ("add", words * 4, words * 4)
-    assert added.fresh_elements == words
-    assert (moments.backward_end[-1].held_bytes, moments.backward_end[-1].fresh_elements) == (0, 0)
 
 
-def test_units_of_ones_own_stay_and_have_no_moments() -> None:
-    own = Unit(name="own", elements=5)
-    job = replace(JOB, units=(own,))
-    assert with_units(job) is job
-    assert moments_by_unit(job)(own) is None

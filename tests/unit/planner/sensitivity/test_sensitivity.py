@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
-from zprof.model.plan import Scheme
 from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import KEPT_RATIO, find_min_tokens, kept_speed_ratio
-from zprof.planner.sensitivity.conditions import split_units, with_bandwidth, with_tokens
+from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
 from zprof.planner.sensitivity.series import analyze_sensitivity
-from zprof.planner.step.ledger import plan_step, plan_step_of_stack
 from zprof.planner.step.unit_times import Stack, stack_units
 
 SHAPE = Shape(layers=128, hidden=25600)
@@ -61,11 +59,6 @@ def test_the_backward_gathers_and_reduces_each_in_its_own_type() -> None:
         assert whole.backward_tokens == pytest.approx(whole.forward_tokens * ratio)
 
 
-def test_stages_of_a_pipeline_are_data_parallel_ranks_of_zero() -> None:
-    stated = replace(open_question(H100, 512), degrees=Degrees(dp=8, pp=4))
-    assert analyze_sensitivity(stated) == analyze_sensitivity(replace(stated, degrees=Degrees(dp=32)))
-
-
 @settings(max_examples=20)
 @given(st.sampled_from(list(PRESETS.values())), st.floats(0.1, 1.0), st.sampled_from((8, 32, 1024)))
 def test_the_speed_holds_from_the_fewest_tokens_on_and_not_before(
@@ -79,15 +72,6 @@ def test_the_speed_holds_from_the_fewest_tokens_on_and_not_before(
         for count in (tokens - 1, tokens, 3 * tokens)
     )
     assert before < KEPT_RATIO <= at <= later
-
-
-def test_what_model_parallelism_moves_does_not_count_for_the_fewest_tokens() -> None:
-    job = replace(open_question(V100), degrees=Degrees(dp=64, mp=16))
-    tokens = find_min_tokens(job, stack(job))
-    assert tokens is not None
-    found = plan_step(with_tokens(job, tokens), Scheme.ZERO_3)
-    assert found is not None
-    assert found.efficiency_ratio < KEPT_RATIO
 
 
 def test_series_hold_the_table_of_1t() -> None:
@@ -144,20 +128,3 @@ def test_a_network_at_a_share_is_a_share_of_what_the_group_got() -> None:
         job = with_bandwidth(replace(open_question(hardware), degrees=degrees), 0.5)
         assert job.hardware is not None
         assert job.hardware.node_bytes_per_s == gb * 1e9
-
-
-def test_units_in_parts_are_the_same_model() -> None:
-    job = open_question(V100, 512)
-    whole, parts = stack(job), split_units(stack(job), 4)
-    assert (parts.blocks, parts.elements) == (4 * whole.blocks, whole.elements)
-    steps = [plan_step_of_stack(job, Scheme.ZERO_3, units) for units in (whole, parts)]
-    assert steps[0] is not None
-    assert steps[1] is not None
-    assert steps[1].compute_ns == pytest.approx(steps[0].compute_ns)
-
-
-def test_a_hundred_thousand_equal_layers_are_one_run_of_units() -> None:
-    job = open_question(V100, 512)
-    many = replace(job, units=job.units[:1] * 100_000, parameters=100_000 * job.units[0].elements)
-    assert [run.count for run in stack(many).runs] == [100_000]
-    assert analyze_sensitivity(many).world

@@ -8,17 +8,13 @@ from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.hardware import H100, V100
-from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.model_shapes import find_preset
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.sensitivity.speed_up import (
-    MaxSamples,
     compute_speed_up,
     find_max_samples,
-    micro_batch_activation_bytes,
 )
-from zprof.planner.step.ledger import plan_step_of_stack
 from zprof.planner.step.unit_times import Stack, stack_units
 
 BLOCK = 12 * 8192**2
@@ -55,17 +51,6 @@ def stack() -> Stack:
     return found
 
 
-@pytest.mark.parametrize(
-    ("dp", "samples", "states", "checkpoints"),
-    [(4, 16, "20.76", "1.26"), (8, 48, "14.16", "3.77"), (16, 48, "10.85", "3.77"), (25, 64, "9.66", "5.03")],
-)
-def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, checkpoints: str) -> None:
-    job = sixty_billion(dp)
-    assert f"{total_state_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
-    assert f"{(micro_batch_activation_bytes(job, samples) or 0) / 1e9:.2f}" == checkpoints
-    assert samples <= find_max_samples(job, Scheme.ZERO_2).count
-
-
 def test_the_speed_up_is_the_larger_batch() -> None:
     found = compute_speed_up(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
     assert [row.devices for row in found] == [64, 128, 256, 400]
@@ -75,20 +60,6 @@ def test_the_speed_up_is_the_larger_batch() -> None:
         assert row.equal_batch_ratio <= 1.0  # sharding over more ranks moves no less
     for series in ([row.samples for row in found], [row.whole_ratio for row in found]):
         assert series == sorted(set(series))
-
-
-def test_each_factor_is_a_quotient_of_throughputs() -> None:
-    first, *_, last = compute_speed_up(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
-
-    def throughput(dp: int, samples: int) -> float:
-        job = replace(sixty_billion(dp), batch=Batch(samples=samples, sequence=1024))
-        step = plan_step_of_stack(job, Scheme.ZERO_2, stack())
-        assert step is not None
-        return samples / step.wall_ns
-
-    start = throughput(4, first.samples)
-    assert last.whole_ratio == pytest.approx(throughput(25, last.samples) / start)
-    assert last.equal_batch_ratio == pytest.approx(throughput(25, first.samples) / start)
 
 
 def test_where_the_network_decides_the_larger_batch_is_super_linear() -> None:
@@ -102,13 +73,6 @@ def test_a_world_in_which_nothing_fits_is_left_out() -> None:
     found = compute_speed_up(small, stack(), DEGREES, Scheme.ZERO_2)
     assert [row.devices for row in found] == [128, 256, 400]
     assert compute_speed_up(replace(small, shape=None), stack(), DEGREES) == ()
-
-
-def test_gathered_units_take_their_place_in_stage_3() -> None:
-    job = sixty_billion(25)
-    sample = (micro_batch_activation_bytes(job, 1) or 0) + 2 * (8192 * 1024 + 11 * 8192 * 1024 // 16)
-    left = V100.memory_bytes - total_state_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
-    assert find_max_samples(job, Scheme.ZERO_3) == MaxSamples(count=left // sample, at_most=True)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +103,3 @@ def test_the_samples_of_counted_units_are_an_upper_bound_and_those_of_a_named_mo
     away = find_max_samples(sixty_billion(checkpointing=True, partition=True, offload=True), Scheme.ZERO_3)
     assert away.at_most
     assert away.count < 1000
-
-
-@pytest.mark.parametrize(
-    ("residual", "elements"),
-    [
-        ({"checkpointing": True}, 75 * 8192 * 1024),
-        ({"checkpointing": True, "partition": True}, 75 * 8192 * 1024 // 16),
-        ({"checkpointing": True, "partition": True, "offload": True}, 0),
-        ({"checkpointing": False}, 75 * (8192 * 1024 + 11 * 8192 * 1024 // 16)),
-    ],
-)
-def test_what_a_sample_keeps(residual: dict[str, bool], elements: int) -> None:
-    assert micro_batch_activation_bytes(sixty_billion(**residual), 1) == 2 * elements

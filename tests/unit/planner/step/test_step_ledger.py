@@ -103,12 +103,6 @@ def test_recomputation_is_a_forward_more_of_all_but_the_root() -> None:
     assert step(root).compute_ns == step(replace(root, residual=Residual())).compute_ns
 
 
-def test_a_unit_that_states_its_flop_is_believed_for_the_batch_it_is_of() -> None:
-    job = replace(trillion(H100, 512), degrees=Degrees(), residual=Residual())
-    stated = replace(job, units=tuple(replace(unit, forward_flop=1e12) for unit in job.units))
-    seconds = 3 * 128 * 1e12 / (H100.flops_per_s * H100.efficiency_ratio)
-    assert step(stated).compute_ns / 1e9 == pytest.approx(seconds)
-    assert step(with_tokens(stated, 1024)).compute_ns / 1e9 == pytest.approx(seconds)
 
 
 def test_frozen_parameters_have_no_gradient_to_compute_or_to_reduce() -> None:

@@ -155,8 +155,3 @@ def test_pipedream_has_no_bubble_and_reduces_more_often() -> None:
     assert (slow.idle_ns, slow.exposed_ns, slow.moved_ns) == (0, 100, 250)
 
 
-def test_reductions_of_pipedream_run_beside_its_transfers() -> None:
-    """Where two transfers are longer than a micro-batch with its reductions, they alone set the pace."""
-    units = tuple(Unit(name=f"b{i}", elements=1000) for i in range(16))
-    made = job(pp=4, dp=4, units=units, parameters=16_000, batch=EIGHT)
-    assert step(made, Scheme.PIPEDREAM).wall_ns == 2 * 8 * transfer_ns(made, V100, TENSOR)

@@ -8,7 +8,6 @@ from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak, unit
 from zprof.model.job import Backend, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.walk.layout import model_state_bytes
-from zprof.planner.memory.walk.live import StoredCheckpoint, chunk_bytes, stored_checkpoint
 from zprof.planner.memory.walk.peak import peak_of
 
 #: Two units of 10 and 6 elements, on two ranks: as stored, and a rank's part of them.
@@ -54,7 +53,7 @@ def test_the_highest_moment(job: Job, stage: int, peak: int, moment: str) -> Non
 
 
 def test_reductions_in_flight_hold_a_buffer_each_and_gloo_copies_them() -> None:
-    """Stage 1 waits at the end: three are there when the first unit's gradients come.  Stage 0 is in place."""
+    """Stage 1 waits at the end: three are there when the first gradients come.  Stage 0 is in place."""
     one, two = (by_hand(*EIGHTS, overlap=Overlap(prefetch=0, reductions_in_flight=count)) for count in (1, 2))
     assert peak_bytes(two, 2) - peak_bytes(one, 2) == 8 * 4
     gloo = by_hand(*EIGHTS, backend=Backend.GLOO)
@@ -97,30 +96,6 @@ def test_buffers_that_are_made_once_stay() -> None:
 def with_checkpoints(count: int, residual: Residual) -> Job:
     units = [unit(f"{index}", 8, saved=9000, kept=1000) for index in range(count)]
     return by_hand(*units, mp=4, residual=residual)
-
-
-@pytest.mark.parametrize(
-    ("residual", "stays", "copied", "input_is_new", "chunk"),
-    [
-        (Residual(checkpointing=True), 1000, 0, False, 0),
-        (Residual(checkpointing=True, partition=True), 250, 0, True, 0),
-        (Residual(checkpointing=True, partition=True, offload=True), 0, 250, True, 0),
-        (Residual(checkpointing=True, offload=True), 0, 0, True, 0),
-        (Residual(checkpointing=True, defragment=True), 0, 0, False, 2 * 1024),
-        (Residual(checkpointing=True, partition=True, defragment=True), 0, 0, True, 2 * 256),
-    ],
-)
-def test_what_stays_of_a_checkpoint(
-    residual: Residual, stays: int, copied: int, input_is_new: bool, chunk: int
-) -> None:
-    job = with_checkpoints(2, residual)
-    assert chunk_bytes(job) == chunk
-    assert stored_checkpoint(job.units[0], job) == StoredCheckpoint(
-        stays_bytes=stays,
-        copied_bytes=copied,
-        input_is_new=input_is_new,
-        is_gathered=residual.partition,
-    )
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,6 @@ def test_states_of_a_unit_half_and_a_unit_wholly_frozen(stage: int, states: tupl
     assert tuple(model_state_bytes(job, stage).values()) == states
 
 
-def test_each_flat_tensor_of_a_unit_is_padded_by_itself() -> None:
-    job = by_hand(unit("a", 10, frozen=3), dp=4)
-    assert flat_tensors(job.units[0], job) == (8, 4)
 
 
 def test_units_that_do_not_say_have_their_share() -> None:
@@ -37,13 +34,6 @@ def test_units_that_do_not_say_have_their_share() -> None:
     assert [trained_elements(each, stated) for each in stated.units] == [5, 7]
 
 
-def test_frozen_units_are_gathered_and_not_reduced() -> None:
-    job = by_hand(unit("a", 10), unit("b", 10, saved=1, frozen=10))
-    held = terms_at_peak(job, 2)
-    assert (held["reduce_scatter_base"], held["unreduced"]) == (40, 40)
-    assert "grad" not in held
-    ahead = replace(job, overlap=Overlap(prefetch=1, reductions_in_flight=1))
-    assert max(terms_at_peak(each, 3).get("gathered_param", 0) for each in (job, ahead)) == 80
 
 
 def test_a_frozen_unit_that_keeps_nothing_has_no_backward() -> None:

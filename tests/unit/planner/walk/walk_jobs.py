@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Shape, Unit
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.walk.peak import peak_of
 

@@ -67,7 +67,7 @@ def test_steps_by_hand(
         (Change(), 17.0),
         (Change(bandwidth_ratio=0.5), 27.0),
         (Change(latency_ratio=3.0), 31.0),
-        (Change(shard_ranks=4), 22.0),  # three quarters move in place of a half
+        (Change(shard_ranks=4), 22.0),
     ],
 )
 def test_a_link_of_another_speed_or_group(change: Change, took_ns: float) -> None:

@@ -42,7 +42,7 @@ def highest(policy: EnginePolicy, *, scratch: bool = False) -> BytesByTenant:
 @pytest.mark.parametrize(
     ("stage", "scratch", "buffers", "gradients", "activations"),
     [
-        # The root, a unit, the one ahead and two reductions: in the backward of the second block from the end.
+        # The root, a unit, the one ahead and two reductions.
         (3, False, ROOT + 2 * UNIT + 2 * UNIT, 2 * UNIT / RANKS + UNIT, KEPT / BLOCKS),
         (2, False, 2 * UNIT, 3 * UNIT / RANKS + UNIT, 0.0),
         (2, True, 3 * UNIT, 3 * UNIT / RANKS + UNIT, 0.0),

@@ -67,13 +67,6 @@ def test_a_gather_that_is_stated_to_be_waited_for_comes_after_the_whole_update(d
     assert predicted(both) == pytest.approx(sum(found) / 2, abs=2)
 
 
-def test_cpu_ranks_and_the_reference_engine_are_taken_to_hide_it(
-    cpu: RunAnalysis, device: RunAnalysis
-) -> None:
-    known = replace(device, training=replace(device.training, engine="reference"))
-    assert count_gaps(cpu, Change(stage=2)) == count_gaps(known, Change(stage=2)) == 0
-
-
 @pytest.mark.parametrize(
     ("change", "least_ratio"),
     [
@@ -111,21 +104,6 @@ def test_a_change_to_what_the_run_is_already_has_its_noise_only_and_a_gap(
     assert (count_gaps(cpu, change), count_gaps(cpu, Change())) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "stage"),
-    [
-        (Change(overlap_gather=False), "stage 3"),
-        (Change(stage=0, overlap_gather=True), "stage 0"),
-        (Change(stage=2, prefetch=2), "stage 2"),
-        (Change(stage=1, keep_after_forward="all"), "stage 1"),
-    ],
-)
-def test_a_change_that_means_nothing_in_a_stage_is_a_gap(
-    cpu: RunAnalysis, change: Change, stage: str
-) -> None:
-    assert any(stage in gap.reason for gap in predict_changes(cpu, [change]).gaps)
-
-
 def test_a_latency_far_off_may_not_scale_at_all(cpu: RunAnalysis) -> None:
     far, near = (predict_wall(cpu, Change(latency_ratio=ratio)) for ratio in (100.0, 4.0))
     low, high = span(far)
@@ -137,10 +115,3 @@ def test_a_latency_far_off_may_not_scale_at_all(cpu: RunAnalysis) -> None:
     assert count_gaps(cpu, Change(latency_ratio=4.0)) == 0
 
 
-def test_more_units_than_there_are_become_one_and_are_refused_where_they_are_typed(cpu: RunAnalysis) -> None:
-    more, all_of_them = (predict_wall(cpu, Change(units_merged=count)) for count in (100, 4))
-    assert more.predicted == all_of_them.predicted
-    assert count_gaps(cpu, Change(units_merged=100)) == 1
-    with pytest.raises(BadInput, match="100"):
-        refuse_merging(Change(units_merged=100), 4)
-    refuse_merging(Change(units_merged=4), 4)
