@@ -47,16 +47,6 @@ def test_devices_are_spread_as_the_scheme_wants(stated: Job, scheme: Scheme, deg
     assert spread_devices(stated, scheme).degrees == degrees
 
 
-def test_model_parallel_ranks_pad_the_vocabulary_and_have_parts_of_units() -> None:
-    made = spread_devices(job(HEADLESS, dp=64), MEGATRON)
-    assert made.shape is not None
-    assert made.shape.vocabulary == 50_264
-    unit = Unit(name="a", elements=17, saved_bytes=5, forward_flop=3.0)
-    whole = Job(parameters=17, units=(unit,), degrees=Degrees(dp=8))
-    assert spread_devices(whole, MEGATRON).units == (Unit(name="a", elements=3),)
-    assert spread_devices(whole, Scheme.ZERO_3).units == (unit,)
-
-
 @settings(max_examples=60)
 @given(
     st.integers(1, 200),

@@ -100,15 +100,6 @@ def test_the_straggler_is_the_rank_that_the_seed_names(seed: int, tmp_path: Path
     assert {row.late_rank for row in rows if row.lead_ns > 500_000} == {choose_victim(plan)}
 
 
-def test_recordings_of_an_artifact_open_at_different_times(tmp_path: Path) -> None:
-    truth = simulate(plant(BASE, Cause.MEASUREMENT_ARTIFACT), tmp_path)
-    assert len({rank.opens_ns for rank in truth.per_rank}) == truth.ranks
-    first, later = (
-        [row.wait_ns for row in truth.collectives if (row.step > 0) is late] for late in (False, True)
-    )
-    assert max(first) > 5 * max(later)
-
-
 @pytest.mark.parametrize("strength", [0.0, -1.0, 1e6, float("nan")])
 def test_a_strength_that_makes_no_sense_is_refused(strength: float) -> None:
     with pytest.raises(BadInput, match="strength"):

@@ -126,36 +126,3 @@ def test_gloo_runs_a_reduce_scatter_as_an_all_reduce_on_a_worker(tmp_path: Path)
     assert main not in {e["tid"] for e in found if e["name"].startswith("gloo:")}
     simulate(replace(TINY, vendor=Vendor.GLOO, recording=Recording(wait_ranges=False)), tmp_path)
     assert "zprof::wait" not in {e["name"] for e in document(tmp_path)["traceEvents"]}
-
-
-def first_step(folder: Path, rank: int) -> int:
-    made = document(folder, rank)
-    steps = [e for e in made["traceEvents"] if e["name"] == "ProfilerStep#3"]
-    event = next(e for e in steps if e["cat"] == "user_annotation")
-    return int(made["baseTimeNanoseconds"]) + round(event["ts"] * 1000)
-
-
-def test_clocks_differ_by_offset_and_drift(tmp_path: Path) -> None:
-    plan = replace(TINY, steps=3)
-    moved = replace(plan, offsets_ns={1: 5_000_000}, drift_ppb={1: 2_000_000})
-    truths = {name: simulate(each, tmp_path / name) for name, each in (("same", plan), ("moved", moved))}
-    shifts = [first_step(tmp_path / "moved", rank) - first_step(tmp_path / "same", rank) for rank in (0, 1)]
-    assert shifts == [0, 5_000_000]
-    ends = []
-    for name in truths:
-        made = document(tmp_path / name, 1)["traceEvents"]
-        ends.append(max(e["ts"] for e in made if e.get("cat") == "kernel"))
-    elapsed = max(step.end_ns for step in truths["moved"].per_step) - truths["moved"].origin_ns
-    assert ends[1] - ends[0] == pytest.approx((5_000_000 + elapsed * 0.002) / 1000, rel=0.01)
-
-
-def test_drops_take_the_device_event_and_leave_the_call_and_missing_ranks_have_no_file(
-    tmp_path: Path,
-) -> None:
-    simulate(replace(TINY, ranks=12, missing=(3,), drops=((0, 2),)), tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"rank{rank:02d}.json.gz" for rank in range(12) if rank != 3} | {"truth.json"}
-    found = json.loads(gzip.decompress((tmp_path / "rank00.json.gz").read_bytes()))["traceEvents"]
-    seen = [e["args"]["Seq"] for e in found if e.get("cat") == "kernel" and "Seq" in e["args"]]
-    called = [e["args"]["Seq"] for e in found if e["name"] == "record_param_comms"]
-    assert set(called) - set(seen) == {2}

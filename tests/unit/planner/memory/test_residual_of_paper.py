@@ -77,8 +77,6 @@ def test_figure_6_has_one_budget_but_for_the_second_configuration() -> None:
     assert outlier < 0.8 * mean
 
 
-
-
 def test_the_rows_of_table_9_are_not_in_the_order_of_the_configurations() -> None:
     """60B, 128 devices, MP 16: batch 32 cannot be C3's, and each batch fits with the one inferred."""
     budget = 26.0
@@ -95,8 +93,6 @@ def test_the_rows_of_table_9_are_not_in_the_order_of_the_configurations() -> Non
         ours = states(75, 8192, 8, scheme) + checkpoints(75, 8192, batch, residual)
         assert ours == pytest.approx(gigabytes, abs=0.011)
         assert ours < budget
-
-
 
 
 SIZES = (10, 30, 20)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Shape
 from zprof.planner.gpt_units import moments_by_unit, with_units
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
@@ -71,7 +71,3 @@ def test_the_backward_makes_the_gradient_of_each_parameter_once(job: Job) -> Non
         last = (moments.backward_end or moments.backward)[-1]
         assert last.gradient_elements == unit.elements
         assert (last.saved_bytes, last.fresh_elements) == (0, 0)
-
-
-
-

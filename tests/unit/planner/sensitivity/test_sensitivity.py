@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
-from zprof.planner.hardware import A100, H100, PRESETS, V100
+from zprof.planner.hardware import H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import KEPT_RATIO, find_min_tokens, kept_speed_ratio
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
 from zprof.planner.sensitivity.series import analyze_sensitivity
@@ -99,13 +99,6 @@ def test_the_world_grows_from_one_node_to_1024_devices_or_the_jobs_own() -> None
     assert sizes == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4800]
 
 
-@pytest.mark.parametrize(("hardware", "tokens"), [(V100, 256), (A100, 512), (H100, 1024)])
-def test_without_a_batch_series_stand_at_a_power_of_two_below_the_break_even(
-    hardware: Hardware, tokens: int
-) -> None:
-    assert {point.tokens for point in analyze_sensitivity(open_question(hardware)).bandwidth} == {tokens}
-
-
 def test_what_is_left_out_where_it_is_unknown_or_nothing_is_moved() -> None:
     no_units = analyze_sensitivity(Job(parameters=10**12, degrees=Degrees(dp=1024), hardware=V100))
     assert [round(row.forward_tokens) for row in no_units.break_even] == [375, 500, 750]
@@ -115,16 +108,3 @@ def test_what_is_left_out_where_it_is_unknown_or_nothing_is_moved() -> None:
     assert one_rank.break_even == ()
     one_node = analyze_sensitivity(replace(open_question(V100, 512), degrees=Degrees(dp=16)))
     assert len({point.wall_ns for point in (*one_node.bandwidth, *one_node.latency)}) == 1
-
-
-def test_a_network_at_a_share_is_a_share_of_what_the_group_got() -> None:
-    """The H100's bus is slower than its cards: half is half of the bus."""
-    flat = Degrees(dp=1024)
-    for hardware, degrees, gb in (
-        (H100, flat, 180),
-        (V100, Degrees(dp=64, mp=16), 50),
-        (H100, Degrees(dp=8), 400),
-    ):
-        job = with_bandwidth(replace(open_question(hardware), degrees=degrees), 0.5)
-        assert job.hardware is not None
-        assert job.hardware.node_bytes_per_s == gb * 1e9

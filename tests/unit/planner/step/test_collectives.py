@@ -1,6 +1,5 @@
 """The model of a group: what a gather takes, the faster of two all-reduces, and the links between ranks."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -103,8 +103,6 @@ def test_recomputation_is_a_forward_more_of_all_but_the_root() -> None:
     assert step(root).compute_ns == step(replace(root, residual=Residual())).compute_ns
 
 
-
-
 def test_frozen_parameters_have_no_gradient_to_compute_or_to_reduce() -> None:
     job = replace(trillion(H100, 512), residual=Residual())
     frozen = replace(job, frozen_parameters=job.parameters)

@@ -153,5 +153,3 @@ def test_pipedream_has_no_bubble_and_reduces_more_often() -> None:
     assert data == [2 * made.parameters // 4, 16 * made.parameters // 4]
     slow = pipedream_flow(micro_batches=5, forward_ns=10, backward_ns=20, transfer=25)
     assert (slow.idle_ns, slow.exposed_ns, slow.moved_ns) == (0, 100, 250)
-
-

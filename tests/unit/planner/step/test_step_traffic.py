@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.planned_jobs import trillion
 from zprof.analysis.zero_formulas import compute_expected_volume
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Unit
-from zprof.model.plan import Axis, Scheme
+from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
 from zprof.planner.hardware import H100
 from zprof.planner.step.ledger import plan_step
@@ -67,20 +67,3 @@ def test_time_on_the_link_is_what_the_ledger_has(scheme: Scheme, keep_last: bool
         found = plan_step(replace(job, units=units), scheme)
         assert found is not None
         assert link.time_ns == found.collective_ns
-
-
-def test_a_kept_unit_is_not_gathered_again() -> None:
-    job = trillion(H100, 512)
-    again, kept = (
-        plan_traffic(replace(job, overlap=Overlap(keep_last=keep)), Scheme.ZERO_3)[0].elements
-        for keep in (False, True)
-    )
-    assert again == 3 * job.parameters
-    assert again - kept == job.units[-1].elements
-
-
-def test_without_hardware_there_is_traffic_and_no_time() -> None:
-    job = replace(trillion(H100, 512), hardware=None)
-    for degrees, name in ((Degrees(dp=1024), "inter"), (Degrees(dp=8), "intra")):
-        [link] = plan_traffic(replace(job, degrees=degrees), Scheme.ZERO_3)
-        assert (link.time_ns, link.link, link.axis) == (None, name, Axis.DATA)

@@ -38,27 +38,29 @@ def work(passes: list[list[float]], steps: int = 1) -> PassWork:
 
 
 @pytest.mark.parametrize(
-    ("ops", "costs", "computes", "walls", "transfer"),
+    ("ops", "computes", "walls", "transfer"),
     [
         # Waiting ends and transfer starts when the last rank has come.
-        ([Compute(what=0), GATHER, Await(key="a")], FREE, [5.0, 30.0], [40.0, 40.0], 10.0),
-        # A message that compute hides costs nothing.
-        ([GATHER, Compute(what=0), Await(key="a")], FREE, [10.0, 10.0], [10.0, 10.0], 0.0),
-        # Messages of one link stand in line, and those of two do not.
-        ([GATHER, REDUCE, Await(key="b")], FREE, [0.0, 0.0], [20.0, 20.0], 20.0),
-        ([GATHER, REDUCE, Await(key="b")], replace(FREE, lanes=True), [0.0, 0.0], [10.0, 10.0], 10.0),
-        ([GATHER, Await(key="a")], COSTS, [0.0, 0.0], [17.0, 17.0], 10.0),
-        ([Await(key="x")], FREE, [0.0, 0.0], [0.0, 0.0], 0.0),
+        ([Compute(what=0), GATHER, Await(key="a")], [5.0, 30.0], 40.0, 10.0),
+        # A message that compute hides costs nothing; messages of one link stand in line.
+        ([GATHER, Compute(what=0), Await(key="a")], [10.0, 10.0], 10.0, 0.0),
+        ([GATHER, REDUCE, Await(key="b")], [0.0, 0.0], 20.0, 20.0),
+        ([Await(key="x")], [0.0, 0.0], 0.0, 0.0),
     ],
 )
-def test_steps_by_hand(
-    ops: list[Op], costs: MessageCosts, computes: list[float], walls: list[float], transfer: float
-) -> None:
-    played = replay_steps(ops, work([computes]), link(1.0), costs)
-    assert played.wall_ns.tolist() == [walls]
-    if costs is not COSTS:
-        assert played.transfer_ns.tolist() == [[transfer, transfer]]
-        assert (played.wait_ns + played.transfer_ns + played.work_ns == played.wall_ns).all()
+def test_steps_by_hand(ops: list[Op], computes: list[float], walls: float, transfer: float) -> None:
+    played = replay_steps(ops, work([computes]), link(1.0), FREE)
+    assert played.wall_ns.tolist() == [[walls, walls]]
+    assert played.transfer_ns.tolist() == [[transfer, transfer]]
+    assert (played.wait_ns + played.transfer_ns + played.work_ns == played.wall_ns).all()
+
+
+def test_messages_have_costs_of_their_own_and_those_of_two_links_run_at_once() -> None:
+    def wall_ns(ops: list[Op], costs: MessageCosts) -> float:
+        return float(replay_steps(ops, work([[0.0, 0.0]]), link(1.0), costs).wall_ns[0, 0])
+
+    assert wall_ns([GATHER, Await(key="a")], COSTS) == 17.0
+    assert wall_ns([GATHER, REDUCE, Await(key="b")], replace(FREE, lanes=True)) == 10.0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,10 @@ def test_steps_by_hand(
         (Change(), 17.0),
         (Change(bandwidth_ratio=0.5), 27.0),
         (Change(latency_ratio=3.0), 31.0),
-        (Change(shard_ranks=4), 22.0),
+        (
+            Change(shard_ranks=4),
+            3 * 7.0 + 15.0,
+        ),  # three hops in place of one, three quarters in place of a half
     ],
 )
 def test_a_link_of_another_speed_or_group(change: Change, took_ns: float) -> None:

@@ -142,16 +142,6 @@ def test_the_terms_of_every_prediction_sum_to_its_wall() -> None:
         assert {row.assumption for row in prediction.step} <= set(made.assumptions)
 
 
-def test_no_change_predicts_what_was_measured_and_a_saving_is_that_of_the_outlook() -> None:
-    run = recorded(Vendor.GLOO, "slow")
-    same, faster = predict_changes(run, [Change(), Change(bandwidth_ratio=2.0)]).predictions
-    assert all(row.predicted == row.measured for row in same.step)
-    assert faster.saving_ns is not None
-    assert faster.saving_ns[1] > 0
-    expected = (max(0, faster.saving_ns[0]), faster.saving_ns[1])
-    assert predict_saving_ns(run, Change(bandwidth_ratio=2.0)) == expected
-
-
 def test_a_model_that_misses_the_step_is_a_gap_and_gives_no_saving() -> None:
     run = recorded(Vendor.GLOO, "slow")
     odd = replace(run, steps=run.steps.assign(wall_ns=run.steps["wall_ns"] * 3))

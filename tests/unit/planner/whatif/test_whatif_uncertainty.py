@@ -6,9 +6,7 @@ import pytest
 
 from tests.support.whatif_pairs import analysed, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.errors import BadInput
 from zprof.model.whatif import Change, PredictedFigure
-from zprof.planner.whatif.changes import refuse_merging
 from zprof.planner.whatif.outlook import predict_changes
 from zprof.planner.whatif.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
 from zprof.simulator.plan import Plan, Vendor
@@ -113,5 +111,3 @@ def test_a_latency_far_off_may_not_scale_at_all(cpu: RunAnalysis) -> None:
     for ratio in (100.0, 0.1):
         assert count_gaps(cpu, Change(latency_ratio=ratio)) == 1
     assert count_gaps(cpu, Change(latency_ratio=4.0)) == 0
-
-
