@@ -94,16 +94,6 @@ def test_less_than_a_tenth_of_a_device_left_is_tight() -> None:
         assert (found.fits, found.tight, found.left_bytes) == (fits, tight, memory - peak)
 
 
-@pytest.mark.parametrize(("pp", "micro_batches"), [(1, 1), (4, 6)])
-def test_the_answers_of_the_sensitivity_have_the_peak_of_the_table(pp: int, micro_batches: int) -> None:
-    """Spread without a pipeline a replica has fewer micro-batches, and its units keep other bytes."""
-    job = of_preset("7.5b", 80 * GB, dp=8, pp=pp, micro_batches=micro_batches)
-    made = plan(job, schemes=[Scheme.ZERO_3], with_sensitivity=True)
-    assert made.sensitivity is not None
-    peak = f"{(made.rows[0].peak_bytes or 0) / 1e9:,.1f} GB"
-    assert any(peak in answer for answer in made.sensitivity.answers)
-
-
 jobs = st.builds(
     lambda layers, hidden, dp, samples, memory, checkpointing: Job(
         parameters=count_parameters(Shape(layers=layers, hidden=hidden * 64, vocabulary=512)),

@@ -114,12 +114,6 @@ def test_a_slow_host_stands_out_but_for_its_loader_and_for_the_start_of_the_prof
         assert excess_ms.tolist() == [first_ms, 5.0, 5.0, 5.0]
 
 
-def test_turns_leave_out_what_a_rank_is_slower_in_all_of_its_steps() -> None:
-    graph = ranks_of([12.0, 12.1, 12.0, 12.1], [10.0, 13.0, 10.0, 10.1], [10.0] * 4, [10.1] * 4)
-    turns = find_excess(graph, no_loading(graph), in_turn=True)
-    assert np.argwhere(turns > 0).tolist() == [[1, 1]]
-
-
 def test_the_first_step_shows_which_device_is_slow_but_no_host() -> None:
     devices = ranks_of([12.0, 10.0], [10.0, 12.0], [10.0, 10.0], [10.0, 10.1])
     assert find_slowest(find_excess(devices, no_loading(devices), in_turn=True)).tolist() == [0, 1]

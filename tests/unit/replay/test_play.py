@@ -8,13 +8,11 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.added_messages import shard_within_hosts
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
     even_out_ranks,
     even_out_steps,
-    launch_earlier,
     scale_transfers,
     scale_work,
     shorten_collectives,
@@ -148,14 +146,6 @@ def test_a_blocking_call_keeps_the_host_from_launching_ahead() -> None:
     assert ends_ms(unblock_calls(graph, lambda each: each.blocks_on != NONE)) == [7.0]
 
 
-def test_a_gather_launched_ahead_hides_under_the_compute_before_it() -> None:
-    tasks = [("g0", COMM, 2.0), ("gemm", COMPUTE, 4.0), ("g1", COMM, 2.0), ("gemm", COMPUTE, 4.0)]
-    rank = rank_of(0, tasks, waits={1: (0,), 2: (1,), 3: (2,)}, rows={0: 0, 2: 1})
-    graph = graph_of(rank, transfer_ms=(2.0, 2.0))
-    assert ends_ms(graph) == [12.0]
-    assert ends_ms(launch_earlier(graph, frozenset({0, 10}))) == [10.0]
-
-
 def test_ranks_that_wait_for_each_other_in_a_circle_are_stuck() -> None:
     first = rank_of(0, [("a", COMM, 1.0), ("b", COMM, 1.0)], rows={0: 0, 1: 1})
     second = rank_of(1, [("b", COMM, 1.0), ("a", COMM, 1.0)], rows={0: 1, 1: 0})
@@ -215,14 +205,6 @@ def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
     compute = sum(ms for _, _, ms in tasks) - 16
     assert ends_ms(graph) == [compute + 16]
     assert ends_ms(split) == [compute + 1 + 1]
-
-
-def test_shards_within_a_host_are_reduced_between_hosts_as_well() -> None:
-    tasks = [("gemm", COMPUTE, 1.0), ("reduce", COMM, 4.0), ("update", COMPUTE, 1.0)]
-    ranks = [rank_of(number, tasks, waits={1: (0,), 2: (1,)}, rows={1: 0}) for number in range(2)]
-    graph = graph_of(*ranks, transfer_ms=(4.0,))
-    within = shard_within_hosts(graph, {0: 0.25, 1: 0.25}, {0: 2.0 * MS, 1: 2.0 * MS}, {0: 0, 1: 0})
-    assert (ends_ms(graph), ends_ms(within)) == ([6.0, 6.0], [5.0, 5.0])
 
 
 def test_a_dropped_gather_takes_its_copies_and_hands_on_the_wait_that_it_hid() -> None:

@@ -61,13 +61,6 @@ def test_streams_and_communicators_run_in_order(seed: int, fault: str | None, sh
         assert min(t.end for t in operation.tasks.values()) > max(t.start for t in operation.tasks.values())
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_job(find_job(None), tmp_path / name)
-    one, two = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("one", "two"))
-    assert one == two
-
-
 #: One of a rank, one of the engine's settings and one of the network; the others are as slow as these.
 QUICK_CAUSES = ("data_loader", "no_prefetch", "low_bus_bandwidth")
 

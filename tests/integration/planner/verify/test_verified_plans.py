@@ -39,7 +39,7 @@ PARTITIONED = replace(
     JOB,
     degrees=Degrees(dp=4, mp=2),
     batch=Batch(samples=16, sequence=CONTEXT),
-    residual=Residual(checkpointing=True, partition=True),
+    residual=Residual(checkpointing=True, partition=True, defragment=True),
 )
 #: The peak is in the backward of the tied embedding: there are three tensors of words x hidden.
 TIED = replace(
@@ -48,25 +48,14 @@ TIED = replace(
     shape=replace(SHAPE, vocabulary=4096, tied=True),
     batch=Batch(samples=1, sequence=8),
 )
-ACCUMULATING = replace(JOB, batch=Batch(samples=2, sequence=CONTEXT, micro_batches=3))
-LARGE = Job(
-    parameters=(12 * 1600**2 + 13 * 1600) * 48 + (50257 + 1024 + 2) * 1600,
-    shape=Shape(layers=48, hidden=1600, heads=25, vocabulary=50257, context=1024),
-    degrees=Degrees(dp=64),
-    batch=Batch(samples=2, sequence=1024),
-)
 CASES = {
     "checkpointing": CHECKPOINTED,
     "fp32": replace(JOB, element_bytes=FP32),
-    "accumulation": ACCUMULATING,
-    "defragment": replace(JOB, residual=Residual(checkpointing=True, defragment=True)),
+    "accumulation": replace(JOB, batch=Batch(samples=2, sequence=CONTEXT, micro_batches=3)),
     "constant buffers": replace(JOB, residual=Residual(constant_buffer_elements=1 << 14)),
     "mp": replace(JOB, degrees=Degrees(dp=4, mp=2)),
     "tied": TIED,
-    "partition": PARTITIONED,
-    "partition, defragment": replace(PARTITIONED, residual=replace(PARTITIONED.residual, defragment=True)),
-    "no copy": replace(JOB, element_bytes=replace(JOB.element_bytes, gradient_copy=0)),
-    "large": LARGE,
+    "partition and defragment": PARTITIONED,
 }
 
 

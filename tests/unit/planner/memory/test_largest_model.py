@@ -49,13 +49,6 @@ def test_the_theory_of_table_2_of_the_paper(mp: int) -> None:
         assert (largest_parameters(job, scheme) or 0) / 1e9 == pytest.approx(printed, rel=within)
 
 
-def test_model_parallel_ranks_and_pipelines_divide_the_states() -> None:
-    assert largest_parameters(bare(1_600_000, mp=4), Scheme.MODEL_PARALLEL) == 400_000
-    assert largest_parameters(bare(1_600_000, pp=4), Scheme.GPIPE) == 400_000
-    assert largest_parameters(bare(2_200_000, pp=4), Scheme.PIPEDREAM) == 400_000
-    assert largest_parameters(Job(parameters=1), Scheme.ZERO_3) is None
-
-
 @settings(max_examples=40)
 @given(
     st.integers(16, 10**12),

@@ -33,21 +33,12 @@ def test_elements_of_the_root_and_of_a_block(job: Job, root: int, block: int) ->
     assert {unit.elements for unit in units[1:]} == {block}
 
 
-def test_bytes_that_units_keep_and_their_flop() -> None:
+def test_flop_of_units_and_bytes_that_model_parallel_ranks_divide() -> None:
+    """What stands between the matrices is divided; statistics of norms are not."""
     root, block, _ = with_units(JOB).units
-    assert root.saved_bytes == (
-        8 * (2 * 6 + 5)  # tokens of the step, and positions
-        + 2 * STREAM  # inputs of the norm and of the head
-        + 2 * 10 * 4  # mean and 1/std
-        + 4 * 10 * 12  # log-softmax
-        + 8 * 10  # targets
-        + 4  # and their number
-    )
-    statistics, log_sums = 2 * 2 * 10 * 4, 4 * 10 * 2
-    assert block.saved_bytes == 16 * STREAM + statistics + log_sums
-    assert block.checkpoint_bytes == STREAM
     assert block.forward_flop == 24 * 10 * 64 + 4 * 10 * 5 * 8
     assert root.forward_flop == 2 * 10 * 8 * 12
+    statistics, log_sums = 2 * 2 * 10 * 4, 4 * 10 * 2
     part = with_units(TWO_RANKS).units[1]
     assert part.saved_bytes == 4 * STREAM + 12 * STREAM // 2 + statistics + log_sums // 2
 

@@ -20,10 +20,9 @@ FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, redu
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    layers, hidden = draw(st.integers(1, 6)), draw(st.sampled_from((256, 1024, 8192)))
-    blocks = [Unit(name=f"b{i}", elements=draw(st.integers(10**4, 10**9))) for i in range(layers)]
-    root = [Unit(name="root", elements=draw(st.integers(10**4, 10**9)), encloses=True)]
-    units = (root if draw(st.booleans()) else []) + blocks
+    sizes = draw(st.lists(st.integers(10**4, 10**9), min_size=2, max_size=6))
+    has_root = draw(st.booleans())
+    units = [Unit(name=f"b{i}", elements=size, encloses=has_root and not i) for i, size in enumerate(sizes)]
     degrees = Degrees(
         dp=draw(st.sampled_from((1, 2, 8, 48, 1024))),
         mp=draw(st.sampled_from((1, 4, 16))),
@@ -31,7 +30,7 @@ def jobs(draw: st.DrawFn) -> Job:
     )
     return Job(
         parameters=sum(unit.elements for unit in units) * degrees.mp,
-        shape=Shape(layers=layers, hidden=hidden),
+        shape=Shape(layers=len(units) - has_root, hidden=draw(st.sampled_from((256, 8192)))),
         units=tuple(units),
         degrees=degrees,
         batch=Batch(

@@ -60,14 +60,6 @@ def test_no_term_is_negative_and_states_are_below_the_peak(job: Job, stage: int)
 
 
 @settings(max_examples=25)
-@given(jobs(), STAGES)
-def test_checkpointing_adds_no_more_than_the_gradient_that_waits(job: Job, stage: int) -> None:
-    kept, without = (replace(job, residual=Residual(checkpointing=each)) for each in (True, False))
-    stream = max(unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses)
-    assert peak_bytes(kept, stage) <= peak_bytes(without, stage) + stream
-
-
-@settings(max_examples=25)
 @given(jobs(), st.integers(1, 4))
 def test_more_ranks_never_raise_the_peak_of_stage_3(job: Job, times: int) -> None:
     """Padding apart: shards are rounded up, and a constant buffer has whole parts of all ranks."""

@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change
 from zprof.planner.whatif.engine_policy import EnginePolicy
 from zprof.planner.whatif.links import Link, LinkLine, MessageCosts
 from zprof.planner.whatif.passes import PassWork, StepPasses, UnitSize, list_passes
-from zprof.planner.whatif.replay import Await, Compute, Launch, Op, ReplayedSteps, build_program, replay_steps
+from zprof.planner.whatif.replay import Await, Compute, Launch, Op, build_program, replay_steps
 
 FREE = MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False)
 COSTS = MessageCosts(launch_ns={"all_gather": 1.0}, pick_up_ns=2.0, queue_ns=0.0, wake_ns=4.0, lanes=False)
@@ -96,52 +94,3 @@ def test_the_first_step_waits_for_what_the_one_before_has_gathered() -> None:
     )
     walls = replay_steps(build_program(made, policy), made.work, link(1.0), FREE).wall_ns
     assert walls[:, 0].tolist() == [102.0] * 3
-
-
-@st.composite
-def jobs(draw: st.DrawFn) -> tuple[StepPasses, EnginePolicy, Link]:
-    """A schedule with a root or without, in any stage, on two to four ranks."""
-    inside, root = draw(st.integers(1, 4)), draw(st.booleans())
-    sizes = draw(st.lists(st.integers(1, 200), min_size=inside + root, max_size=inside + root))
-    units = tuple(
-        UnitSize(name=str(index), gather_bytes=size, reduce_bytes=size, encloses=root and index == 0)
-        for index, size in enumerate(sizes)
-    )
-    micro_batches, ranks = draw(st.integers(1, 2)), draw(st.integers(2, 4))
-    passes = list_passes(units, tuple(reversed(range(int(root), len(units)))), micro_batches, True)
-    count = len(passes) * ranks
-    values = draw(st.lists(st.integers(0, 300), min_size=count, max_size=count))
-    skeleton = StepPasses(
-        units=units,
-        passes=passes,
-        work=work(np.array(values, dtype=float).reshape(len(passes), ranks).tolist(), steps=3),
-        ranks=tuple(range(ranks)),
-        steps=(0, 1, 2),
-        micro_batches=micro_batches,
-    )
-    policy = EnginePolicy(
-        stage=draw(st.integers(0, 3)),
-        prefetch=draw(st.integers(0, 3)),
-        keep=draw(st.sampled_from(["none", "last", "all"])),
-        overlap_reduce=draw(st.booleans()),
-        overlap_gather=draw(st.booleans()),
-        in_flight=draw(st.integers(1, 3)),
-    )
-    return skeleton, policy, link(draw(st.integers(1, 5)), draw(st.integers(0, 20)), ranks)
-
-
-@settings(max_examples=25)
-@given(jobs())
-def test_a_step_is_the_sum_of_its_parts_and_no_shorter_on_a_slower_link(
-    job: tuple[StepPasses, EnginePolicy, Link],
-) -> None:
-    skeleton, policy, over = job
-
-    def play(link_of_job: Link) -> ReplayedSteps:
-        return replay_steps(build_program(skeleton, policy), skeleton.work, link_of_job, FREE)
-
-    played = play(over)
-    assert (played.wall_ns >= played.work_ns - 1e-6).all()
-    assert np.allclose(played.work_ns + played.wait_ns + played.transfer_ns, played.wall_ns)
-    assert play(replace(over, bandwidth_ratio=0.5)).wall_ns.sum() >= played.wall_ns.sum() - 1e-6
-    assert not play(link(0.0, ranks=len(skeleton.ranks))).transfer_ns.any()
