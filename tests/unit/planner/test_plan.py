@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from tests.support.planned_jobs import known_unit, of_preset
 from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
@@ -23,18 +24,6 @@ GB = 10**9
 
 def machine(memory_bytes: int) -> Hardware:
     return replace(V100, memory_bytes=memory_bytes)
-
-
-def of_preset(name: str, memory_bytes: int, dp: int, pp: int = 1, micro_batches: int = 1) -> Job:
-    named = find_preset(name)
-    return Job(
-        parameters=named.parameters,
-        shape=named.shape,
-        degrees=Degrees(dp=dp, pp=pp),
-        batch=Batch(samples=1, sequence=1024, micro_batches=micro_batches),
-        hardware=machine(memory_bytes),
-        residual=Residual(checkpointing=True),
-    )
 
 
 def row(made: Plan, scheme: Scheme) -> PlanRow:
@@ -66,7 +55,7 @@ def test_it_does_not_fit_as_soon_as_what_is_known_does_not() -> None:
 
 
 def test_a_stated_batch_leaves_nothing_unknown_and_every_figure_has_an_assumption() -> None:
-    made = plan(of_preset("gpt2-1.5b", 80 * GB, dp=16, micro_batches=4))
+    made = plan(of_preset("gpt2-1.5b", H100, Degrees(dp=16), micro_batches=4))
     assert made.gaps == ()
     for each in made.rows:
         assert each.peak_bytes == each.least_bytes
@@ -80,7 +69,7 @@ def test_a_stated_batch_leaves_nothing_unknown_and_every_figure_has_an_assumptio
 
 
 def test_less_than_a_tenth_of_a_device_left_is_tight() -> None:
-    job = of_preset("1.5b", 80 * GB, dp=4)
+    job = of_preset("1.5b", H100, Degrees(dp=4))
     peak = plan(job, schemes=[Scheme.ZERO_2]).rows[0].peak_bytes
     assert peak is not None
     edge = round(peak / (1 - TIGHT_RATIO))
@@ -133,17 +122,8 @@ def test_rows_are_consistent(job: Job) -> None:
 
 
 def counted_unit(name: str, *, encloses: bool = False) -> Unit:
-    return Unit(
-        name=name,
-        elements=1000,
-        encloses=encloses,
-        saved_bytes=640,
-        checkpoint_bytes=64,
-        forward_work_bytes=64,
-        backward_work_bytes=128,
-        forward_flop=2e6,
-        largest_gradient_elements=1000,
-    )
+    unit = known_unit(name, 1000, encloses=encloses, saved=640, kept=64, forward=64, backward=128)
+    return replace(unit, forward_flop=2e6, largest_gradient_elements=1000)
 
 
 ROOT = counted_unit("root", encloses=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
+from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.replay.edits import launch_earlier
 from zprof.replay.graph import Graph
 from zprof.replay.messages import late_gathers_ratio
@@ -44,12 +44,8 @@ def units(*, ahead: int, messages: int = 1, gather_ms: float = GATHER_MS) -> Gra
         waits=waits,
         collectives=np.where(is_gather, np.cumsum(is_gather) - 1, NONE),
     )
-    count = int(is_gather.sum())
-    return Graph(
-        ranks=(rank,), transfer_ns=(times[:, 1] - times[:, 0])[is_gather],
-        members=np.ones(count, dtype=np.int64), lane=np.zeros(count, dtype=np.int64),
-        measured_ns=np.array([[times[-1, 1]]]), steps=1, origin_ns=0,
-    )  # fmt: skip
+    transfers = (times[:, 1] - times[:, 0])[is_gather]
+    return graph_of(rank, transfer_ns=transfers, lane=0, measured_ns=[[times[-1, 1]]])
 
 
 def all_rows(graph: Graph) -> frozenset[int]:

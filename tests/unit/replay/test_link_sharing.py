@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
+from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.replay.graph import Graph
 from zprof.replay.link_sharing import infer_link_sharing, stretch_transfers_ns
 from zprof.replay.play import play_graph
@@ -27,15 +27,8 @@ def two_groups(overlap_ms: list[float], lost: float) -> Graph:
     at = np.arange(len(work))
     streams = (20 + at % 2).tolist()
     rank = replay_rank(("ncclDevKernel",) * len(at), streams, np.array(work) * MS, collectives=at)
-    return Graph(
-        ranks=(rank,),
-        transfer_ns=np.array([(end - begin) * MS for begin, end in work]),
-        members=np.ones(len(at), dtype=np.int64),
-        lane=at % 2,
-        measured_ns=np.array([[work[-1][1] * MS]]),
-        steps=1,
-        origin_ns=0,
-    )
+    transfers = [(end - begin) * MS for begin, end in work]
+    return graph_of(rank, transfer_ns=transfers, lane=at % 2, measured_ns=[[work[-1][1] * MS]])
 
 
 def shared(graph: Graph) -> Graph:

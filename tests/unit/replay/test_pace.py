@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
+from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.replay.graph import Graph
 from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn
 from zprof.replay.slowdown import fit_slowdown
@@ -35,19 +35,7 @@ def blocks_beside_collectives(sizes: list[float], slowdown: float, beside: float
     collectives = np.where(is_collective, np.cumsum(is_collective) - 1, NONE)
     work = np.stack([begins, ends], axis=1) * MS
     rank = replay_rank(kernels, streams, work, collectives=collectives, steps=np.array(steps))
-    return graph_of((rank,), [[now * MS] * 4], int(is_collective.sum()))
-
-
-def graph_of(ranks: tuple, measured: object, collectives: int = 0) -> Graph:
-    return Graph(
-        ranks=ranks,
-        transfer_ns=np.zeros(collectives),
-        members=np.ones(collectives, dtype=np.int64),
-        lane=np.full(collectives, NONE),
-        measured_ns=np.array(measured),
-        steps=np.array(measured).shape[1],
-        origin_ns=0,
-    )
+    return graph_of(rank, transfer_ns=np.zeros(int(is_collective.sum())), measured_ns=[[now * MS] * 4])
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.2, 1.8])
@@ -78,7 +66,7 @@ def ranks_of(*compute_ms: list[float], second_gap_ms: float = 0.0) -> Graph:
             )
         )
     longest = np.max(compute_ms, axis=0).cumsum() * MS
-    return graph_of(tuple(ranks), np.tile(longest, (len(compute_ms), 1)))
+    return graph_of(*ranks, measured_ns=np.tile(longest, (len(compute_ms), 1)))
 
 
 def no_loading(graph: Graph) -> dict[int, np.ndarray]:

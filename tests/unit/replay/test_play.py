@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
+from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
@@ -58,19 +58,6 @@ def rank_of(
     return replace(rank, tasks=replace(rank.tasks, name=names))
 
 
-def graph_of(*ranks: RankGraph, transfer_ms: tuple[float, ...] = (), lane: int = NONE) -> Graph:
-    members = [sum(number in rank.collective for rank in ranks) for number in range(len(transfer_ms))]
-    return Graph(
-        ranks=ranks,
-        transfer_ns=np.array(transfer_ms) * MS,
-        members=np.array(members, dtype=np.int64),
-        lane=np.full(len(transfer_ms), lane),
-        measured_ns=np.zeros((len(ranks), 1)),
-        steps=1,
-        origin_ns=0,
-    )
-
-
 def ends_ms(graph: Graph) -> list[float]:
     return [float(end) / MS for end in play_graph(graph)[:, -1]]
 
@@ -86,7 +73,7 @@ def gather_then_compute(*before_ms: float) -> Graph:
         )
         for number, each in enumerate(before_ms)
     ]
-    return graph_of(*ranks, transfer_ms=(3.0,))
+    return graph_of(*ranks, transfer_ns=[3.0 * MS])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +123,7 @@ def test_ranks_are_made_even_by_the_median_of_each_kernel_else_by_their_sums() -
 def test_a_communicator_runs_one_operation_at_a_time(lane: int, end: float) -> None:
     tasks = [("gather", COMM, 4.0), ("reduce", COMM + 1, 5.0), ("gemm", COMPUTE, 1.0)]
     ranks = [rank_of(number, tasks, waits={2: (0,)}, rows={0: 0, 1: 1}) for number in range(2)]
-    assert ends_ms(graph_of(*ranks, transfer_ms=(4.0, 5.0), lane=lane)) == [end, end]
+    assert ends_ms(graph_of(*ranks, transfer_ns=[4.0 * MS, 5.0 * MS], lane=lane)) == [end, end]
 
 
 def test_a_blocking_call_keeps_the_host_from_launching_ahead() -> None:
@@ -150,7 +137,7 @@ def test_ranks_that_wait_for_each_other_in_a_circle_are_stuck() -> None:
     first = rank_of(0, [("a", COMM, 1.0), ("b", COMM, 1.0)], rows={0: 0, 1: 1})
     second = rank_of(1, [("b", COMM, 1.0), ("a", COMM, 1.0)], rows={0: 1, 1: 0})
     with pytest.raises(ReplayDeadlock):
-        play_graph(graph_of(first, second, transfer_ms=(1.0, 1.0)))
+        play_graph(graph_of(first, second, transfer_ns=[1.0 * MS, 1.0 * MS]))
 
 
 KERNELS = ("norm", "gemm", "flash", "gelu")
@@ -174,7 +161,7 @@ def test_merged_units_of_a_block_save_their_latency_but_no_bytes() -> None:
     assert [block for block in blocks if block != NONE] == [0] * 4 + [1] * 4 + [2] * 4
     kinds = {row * 10 + number: GATHER for row in range(12) for number in range(2)}
     groups = dict.fromkeys(kinds, "0,1")
-    graph = graph_of(*ranks, transfer_ms=(1.0,) * 12)
+    graph = graph_of(*ranks, transfer_ns=[1.0 * MS] * 12)
     merged = merge_units(
         graph, lambda rank: read_messages(rank, kinds, groups, ()), lambda row: 0.25 * MS, ()
     )
@@ -196,7 +183,7 @@ def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
     tasks = [(name, COMM if name in ("gather", "reduce") else COMPUTE, took.get(name, 1.0)) for name in names]
     at = names.index("reduce")
     waits = {1: (0,), at: (at - 1,), at + 1: (at,)}
-    graph = graph_of(rank_of(0, tasks, waits=waits, rows={0: 0, at: 1}), transfer_ms=(8.0, 8.0))
+    graph = graph_of(rank_of(0, tasks, waits=waits, rows={0: 0, at: 1}), transfer_ns=[8.0 * MS, 8.0 * MS])
     kinds, groups = {0: GATHER, 10: REDUCE}, {0: "0,1", 10: "0,1"}
     split = split_units(
         graph, lambda each: read_messages(each, kinds, groups, ()), lambda row: 0.0, (), again=False
@@ -211,7 +198,7 @@ def test_a_dropped_gather_takes_its_copies_and_hands_on_the_wait_that_it_hid() -
     """The copy out of the gather also waits for the reduction, and the compute for the copy."""
     tasks = [("reduce", 2, 5.0), ("gather", 2, 4.0), ("copy", 1, 1.0), ("compute", 1, 2.0)]
     rank = rank_of(0, tasks, waits={2: (0, 1)}, rows={0: 0, 1: 1})
-    graph = graph_of(replace(rank, copy_out=np.array([NONE, 2, NONE, NONE])), transfer_ms=(0.0, 0.0))
+    graph = graph_of(replace(rank, copy_out=np.array([NONE, 2, NONE, NONE])), transfer_ns=[0.0, 0.0])
     assert ends_ms(graph) == [12.0]
     assert ends_ms(drop_collectives(graph, frozenset([10]))) == [7.0]
 
@@ -219,7 +206,7 @@ def test_a_dropped_gather_takes_its_copies_and_hands_on_the_wait_that_it_hid() -
 def test_a_dropped_reduction_leaves_the_cost_of_its_copies_if_gradients_are_added_up() -> None:
     tasks = [("compute", 1, 3.0), ("copy", 3, 1.0), ("reduce", 2, 5.0), ("after", 1, 1.0)]
     rank = rank_of(0, tasks, waits={1: (0,), 2: (1,), 3: (2,)}, rows={2: 0})
-    graph = graph_of(replace(rank, copy_in=np.array([NONE, NONE, 1, NONE])), transfer_ms=(0.0,))
+    graph = graph_of(replace(rank, copy_in=np.array([NONE, NONE, 1, NONE])), transfer_ns=[0.0])
     assert ends_ms(graph) == [10.0]
     assert ends_ms(drop_collectives(graph, frozenset([0]))) == [4.0]
     assert ends_ms(drop_collectives(graph, frozenset([0]), keeps_copies=True)) == [5.0]

@@ -7,7 +7,6 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.simulator.causes import Cause, choose_victim, plant
-from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Plan
 from zprof.simulator.simulate import simulate
 
@@ -81,16 +80,6 @@ def test_a_cause_moves_more_bytes(cause: Cause, tmp_path: Path) -> None:
 def test_more_strength_is_worse(cause: Cause, tmp_path: Path) -> None:
     walls = [ledger(plant(BASE, cause, strength), tmp_path)["wall"] for strength in (0.5, 1, 2)]
     assert walls[0] < walls[1] < walls[2]
-
-
-def test_small_units_are_named_as_parts_of_their_blocks_and_their_fix_as_blocks() -> None:
-    two = replace(BASE, units=2)
-    small = plant(two, Cause.UNITS_TOO_SMALL, 0.625)
-    names = [small.unit_name(unit) for unit in range(small.units)]
-    assert len(set(names)) == 2 * 10
-    assert [name.split(".")[:2] for name in names] == [["layers", "0"]] * 10 + [["layers", "1"]] * 10
-    fixed = plant_and_fix(two, Cause.UNITS_TOO_SMALL, 0.625)
-    assert [fixed.unit_name(unit) for unit in range(fixed.units)] == ["layers.0", "layers.1"]
 
 
 @pytest.mark.parametrize("seed", [0, 2])

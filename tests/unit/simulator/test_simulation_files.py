@@ -92,28 +92,6 @@ def test_arguments_are_those_of_real_traces(vendor: Vendor, tmp_path: Path) -> N
             ]
 
 
-NCCL = {
-    "ncclDevKernel_AllGather_RING_LL",
-    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-}
-
-
-@pytest.mark.parametrize(
-    ("vendor", "names"), [(Vendor.NVIDIA, NCCL), (Vendor.AMD, {"ncclDevKernel_Generic"})]
-)
-def test_collectives_carry_their_metadata(vendor: Vendor, names: set[str], tmp_path: Path) -> None:
-    """NCCL's kernels also say what they are in their names, RCCL's do not."""
-    simulate(replace(TINY, vendor=vendor), tmp_path)
-    kernels = [e for e in document(tmp_path)["traceEvents"] if e.get("cat") == "kernel"]
-    running = [e for e in kernels if "Collective name" in e["args"]]
-    assert {e["name"].split("(")[0] for e in running} == names
-    first = next(e for e in running if e["args"]["Collective name"] == "_allgather_base")["args"]
-    assert first["Out msg nelems"] == 2 * first["In msg nelems"] == 16 * 1024 * 1024
-    assert (first["Process Group Ranks"], first["dtype"]) == ("[0, 1]", "BFloat16")
-    assert [e["args"]["Seq"] for e in running] == list(range(len(running)))
-
-
 def test_gloo_runs_a_reduce_scatter_as_an_all_reduce_on_a_worker(tmp_path: Path) -> None:
     simulate(replace(TINY, vendor=Vendor.GLOO), tmp_path)
     found = document(tmp_path)["traceEvents"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.hardware import V100
@@ -16,7 +16,6 @@ from zprof.planner.memory.largest_model import (
     largest_near,
     largest_parameters,
     largest_that_fits,
-    with_layers,
 )
 from zprof.planner.memory.states import stashed_term, state_bytes
 from zprof.planner.model_shapes import count_parameters
@@ -110,24 +109,6 @@ def test_no_model_of_its_layers_or_of_its_width_is_larger(
     of_layers = [replace(shape, hidden=h) for h in range(160, 9_600, 160) if fits(8, h)]
     best = max(count_parameters(each) for each in (*of_width, *of_layers))
     assert largest_parameters(with_units(job), scheme) == best
-
-
-def test_units_without_a_shape_repeat_in_order() -> None:
-    """16 bytes of states a parameter, 10 kept of each block and 7 of the root: 1205 parameters fit."""
-    known = {"checkpoint_bytes": 0, "forward_work_bytes": 0, "backward_work_bytes": 0}
-    root = Unit(name="root", elements=5, encloses=True, saved_bytes=7, **known)
-    blocks = [
-        Unit(name=name, elements=size, saved_bytes=10, **known) for name, size in (("a", 100), ("b", 200))
-    ]
-    job = Job(parameters=305, units=(root, *blocks), batch=Batch(samples=1, sequence=1))
-    grown = with_layers(job, 5)
-    assert [unit.elements for unit in grown.units] == [5, 100, 200, 100, 200, 100]
-    assert len({unit.name for unit in grown.units}) == 6
-    assert grown.parameters == 705
-    enough = peak_bytes(with_layers(job, 8), Scheme.DATA_PARALLEL)
-    for memory, parameters in ((enough, 1205), (enough - 1, 1005)):
-        there = replace(job, hardware=machine(memory))
-        assert largest_parameters(there, Scheme.DATA_PARALLEL) == parameters
 
 
 @settings(max_examples=60)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.planned_jobs import known_unit
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
@@ -12,25 +13,10 @@ from zprof.planner.memory.pipelines import pipeline_terms
 
 
 def block(name: str, *, saved: int = 10_000) -> Unit:
-    return Unit(
-        name=name,
-        elements=100,
-        saved_bytes=saved,
-        checkpoint_bytes=1_000,
-        forward_work_bytes=50,
-        backward_work_bytes=70,
-    )
+    return known_unit(name, 100, saved=saved, kept=1_000, forward=50, backward=70)
 
 
-ROOT = Unit(
-    name="root",
-    elements=30,
-    encloses=True,
-    saved_bytes=4_000,
-    checkpoint_bytes=4_000,
-    forward_work_bytes=90,
-    backward_work_bytes=60,
-)
+ROOT = known_unit("root", 30, encloses=True, saved=4_000, kept=4_000, forward=90, backward=60)
 JOB = Job(
     parameters=430,
     units=(ROOT, *(block(f"block{n}") for n in range(4))),
@@ -100,15 +86,6 @@ def test_without_a_batch_activations_are_unknown(scheme: Scheme, versions: int) 
     assert sum_known_bytes(terms) == 2_000 * (14 + 2 * versions)
     unknown = [term.tenant for term in terms if term.bytes is None]
     assert unknown == [Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS]
-
-
-def test_the_optimizer_may_be_the_highest_moment() -> None:
-    no_bytes = {"saved_bytes": 1, "forward_work_bytes": 0, "backward_work_bytes": 0}
-    small = replace(JOB, units=tuple(replace(unit, **no_bytes) for unit in JOB.units))  # type: ignore[arg-type]
-    assert pipeline_terms(small, Scheme.GPIPE)[1] == "optimizer"
-    found = sizes(small, Scheme.GPIPE)
-    assert found["optimizer"] == 4 * 100
-    assert "in_flight" not in found
 
 
 def test_an_unknown_term_of_a_lower_moment_stays() -> None:

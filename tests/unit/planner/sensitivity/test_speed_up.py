@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.planned_jobs import of_preset
 from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.hardware import H100, V100
-from zprof.planner.model_shapes import find_preset
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.sensitivity.speed_up import (
@@ -34,15 +34,8 @@ def sixty_billion(dp: int = 4, hardware: Hardware = V100, **residual: bool) -> J
 
 
 def named(dp: int = 64, mp: int = 1, residual: Residual | None = None) -> Job:
-    found = find_preset("7.5b")
-    return Job(
-        parameters=found.parameters,
-        shape=found.shape,
-        degrees=Degrees(dp=dp, mp=mp),
-        batch=Batch(samples=1, sequence=1024),
-        residual=residual or Residual(checkpointing=True),
-        hardware=H100,
-    )
+    job = of_preset("7.5b", H100, Degrees(dp=dp, mp=mp))
+    return replace(job, residual=residual or job.residual)
 
 
 def stack() -> Stack:
@@ -60,12 +53,6 @@ def test_the_speed_up_is_the_larger_batch() -> None:
         assert row.equal_batch_ratio <= 1.0  # sharding over more ranks moves no less
     for series in ([row.samples for row in found], [row.whole_ratio for row in found]):
         assert series == sorted(set(series))
-
-
-def test_where_the_network_decides_the_larger_batch_is_super_linear() -> None:
-    slow = replace(V100, node_bytes_per_s=10e9, memory_bytes=15_500_000_000)
-    last = compute_speed_up(sixty_billion(hardware=slow), stack(), DEGREES)[-1]
-    assert last.equal_batch_ratio < 1.0 < 1.5 < last.whole_ratio
 
 
 def test_a_world_in_which_nothing_fits_is_left_out() -> None:

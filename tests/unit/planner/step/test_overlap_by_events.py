@@ -1,6 +1,5 @@
 """The formulas of overlap against a schedule by events, on units drawn at random."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,12 +102,3 @@ def test_a_step_is_the_sum_of_its_terms_and_not_below_its_parts(
     assert found.wall_ns >= max(found.compute_ns, found.collective_ns)
     exposed = sum_phases(sharded_passes(times_of(runs, root), Overlap(prefetch=0, keep_last=keep_last)).all)
     assert exposed.exposed_transfer_ns == exposed.collective_ns
-
-
-@pytest.mark.parametrize(("stage", "gathers", "reductions"), [(0, 0, 1), (1, 1, 1), (2, 1, 4), (3, 8, 4)])
-def test_how_often_a_step_of_four_micro_batches_communicates(
-    stage: int, gathers: int, reductions: int
-) -> None:
-    times = times_of([(events.Unit(1, 2, 10_000, 100), 3)], None)
-    found = sum_phases(step_phases(times, stage=stage, micro_batches=4, overlap=Overlap()))
-    assert found.collective_ns == 3 * (gathers * 10_000 + reductions * 100)

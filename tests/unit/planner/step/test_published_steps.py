@@ -4,22 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import seven, trillion
 from zprof.model.job import Degrees, Hardware, Job
-from zprof.model.plan import PlannedStep, Scheme
+from zprof.model.plan import Scheme
 from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
 from zprof.planner.step.collectives import data_group
-from zprof.planner.step.ledger import plan_step
 from zprof.planner.step.traffic import plan_traffic
 
 RATIOS = (1.0, 0.75, 0.5)
-
-
-def step(job: Job) -> PlannedStep:
-    found = plan_step(job, Scheme.ZERO_3)
-    assert found is not None
-    return found
 
 
 def seconds(job: Job) -> float:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
-from zprof.model.plan import PlannedStep, Scheme
+from zprof.model.plan import Scheme
 from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_tokens
@@ -47,12 +48,6 @@ def jobs(draw: st.DrawFn) -> Job:
         overlap=Overlap(prefetch=draw(st.integers(0, 2)), keep_last=draw(st.booleans())),
         hardware=draw(st.sampled_from(list(PRESETS.values()))),
     )
-
-
-def step(job: Job, scheme: Scheme = Scheme.ZERO_3) -> PlannedStep:
-    found = plan_step(job, scheme)
-    assert found is not None
-    return found
 
 
 @settings(max_examples=60)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.planned_jobs import known_step as step
 from zprof.model.job import Batch, Degrees, Job, Residual, Shape, Unit
-from zprof.model.plan import Axis, LinkTraffic, PlannedStep, Scheme
+from zprof.model.plan import Axis, LinkTraffic, Scheme
 from zprof.planner.hardware import V100
-from zprof.planner.step.ledger import plan_step
 from zprof.planner.step.parallelism import block_traffic, gpipe_flow, pipedream_flow, transfer_ns
 from zprof.planner.step.traffic import plan_traffic
 
@@ -31,12 +31,6 @@ def job(mp: int = 1, pp: int = 1, dp: int = 1, **changes: object) -> Job:
         hardware=V100,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def step(made: Job, scheme: Scheme) -> PlannedStep:
-    found = plan_step(made, scheme)
-    assert found is not None
-    return found
 
 
 def along(made: Job, scheme: Scheme, axis: Axis) -> LinkTraffic:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak, unit
+from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak
 
+from tests.support.planned_jobs import known_unit as unit
 from zprof.model.job import Backend, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.walk.layout import model_state_bytes
@@ -137,3 +138,14 @@ def test_recomputed_units_beside_checkpoints(residual: Residual, first: dict[str
 def test_units_must_know_their_bytes() -> None:
     with pytest.raises(ValueError, match="unit a "):
         peak_of(by_hand(replace(PAIR[0], saved_bytes=None)), 0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "states"), [(0, (80, 24, 52)), (1, (80, 24, 28)), (2, (80, 12, 28)), (3, (40, 12, 28))]
+)
+def test_frozen_parameters_have_no_gradient_and_no_optimizer_state(
+    stage: int, states: tuple[int, ...]
+) -> None:
+    """A unit half and a unit wholly frozen; one step count of 4 bytes, that of the unit which is trained."""
+    job = by_hand(unit("a", 10, frozen=4), unit("b", 10, saved=1, frozen=10))
+    assert tuple(model_state_bytes(job, stage).values()) == states

@@ -11,21 +11,6 @@ FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, redu
 BF16 = ElementBytes(parameter=2, gradient=2, optimizer_state=12, gathered=2, reduced=2, gradient_copy=4)
 
 
-def unit(
-    name: str, elements: int, *, saved: int = 0, kept: int = 0, backward: int = 0, frozen: int = 0
-) -> Unit:
-    """A unit that is known by its sums only."""
-    return Unit(
-        name=name,
-        elements=elements,
-        frozen_elements=frozen,
-        saved_bytes=saved,
-        checkpoint_bytes=kept,
-        forward_work_bytes=0,
-        backward_work_bytes=backward,
-    )
-
-
 def by_hand(*units: Unit, dp: int = 2, mp: int = 1, micro_batches: int = 1, **changes: Any) -> Job:
     """A job of units without a shape, without prefetch; as much of it is frozen as the units say."""
     usual = {
