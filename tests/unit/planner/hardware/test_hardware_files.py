@@ -113,23 +113,14 @@ def test_a_bad_value_is_refused_in_one_line_that_names_its_key(tmp_path: Path, k
     )
 
 
+TOO_LARGE = b"#" * (MAX_FILE_BYTES + 1)
+
+
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"memory_gb = ",
-        b"\xff\xfe",
-        b"a = 1\na = 2",
-        b"x = " + b"[" * 30_000,
-        b"\x00",
-        b"#" * (MAX_FILE_BYTES + 1),
-    ],
+    "content", [b"memory_gb = ", b"\xff\xfe", b"a = 1\na = 2", b"x = " + b"[" * 30_000, b"\x00", TOO_LARGE]
 )
 def test_a_file_that_is_no_toml_or_too_large_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "machine.toml"
     path.write_bytes(content)
-    refusal(path)
-
-
-def test_a_path_that_is_no_readable_file_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.toml", tmp_path, Path(os.devnull)):  # a pipe would block
-        refusal(path)
+    for unreadable in (path, tmp_path / "absent.toml", tmp_path, Path(os.devnull)):  # a pipe would block
+        refusal(unreadable)

@@ -67,10 +67,8 @@ def test_messages_have_costs_of_their_own_and_those_of_two_links_run_at_once() -
         (Change(), 17.0),
         (Change(bandwidth_ratio=0.5), 27.0),
         (Change(latency_ratio=3.0), 31.0),
-        (
-            Change(shard_ranks=4),
-            3 * 7.0 + 15.0,
-        ),  # three hops in place of one, three quarters in place of a half
+        # Three hops in place of one, and three quarters of the bytes in place of a half.
+        (Change(shard_ranks=4), 3 * 7.0 + 15.0),
     ],
 )
 def test_a_link_of_another_speed_or_group(change: Change, took_ns: float) -> None:
