@@ -1,6 +1,9 @@
 """Jobs of published sizes."""
 
 from zprof.model.job import Batch, Degrees, Hardware, Job, Overlap, Residual, Unit
+from zprof.model.plan import PlannedStep, Scheme
+from zprof.planner.model_shapes import find_preset
+from zprof.planner.step.ledger import plan_step
 
 BLOCK_1T = 12 * 25600**2
 
@@ -28,3 +31,49 @@ def seven(hardware: Hardware, tokens: int) -> Job:
         overlap=Overlap(keep_last=True),
         hardware=hardware,
     )
+
+
+def of_preset(
+    name: str, hardware: Hardware, degrees: Degrees, *, checkpointing: bool = True, micro_batches: int = 1
+) -> Job:
+    """A named model with one sample of 1024 tokens in each micro-batch."""
+    named = find_preset(name)
+    return Job(
+        parameters=named.parameters,
+        shape=named.shape,
+        degrees=degrees,
+        batch=Batch(samples=1, sequence=1024, micro_batches=micro_batches),
+        hardware=hardware,
+        residual=Residual(checkpointing=checkpointing),
+    )
+
+
+def known_unit(
+    name: str,
+    elements: int,
+    *,
+    saved: int = 0,
+    kept: int = 0,
+    forward: int = 0,
+    backward: int = 0,
+    frozen: int = 0,
+    encloses: bool = False,
+) -> Unit:
+    """A unit that is known by the sums of its bytes."""
+    return Unit(
+        name=name,
+        elements=elements,
+        frozen_elements=frozen,
+        encloses=encloses,
+        saved_bytes=saved,
+        checkpoint_bytes=kept,
+        forward_work_bytes=forward,
+        backward_work_bytes=backward,
+    )
+
+
+def known_step(job: Job, scheme: Scheme = Scheme.ZERO_3) -> PlannedStep:
+    """The planned step, which must be known."""
+    found = plan_step(job, scheme)
+    assert found is not None
+    return found

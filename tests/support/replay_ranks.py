@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.replay.graph import RankGraph
+from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.tasks import NONE, RankTasks
 
 
@@ -61,4 +61,25 @@ def replay_rank(
         host_begin_ns=0.0,
         tail_ns=0.0,
         pick_up_ns=0.0,
+    )
+
+
+def graph_of(
+    *ranks: RankGraph,
+    transfer_ns: Sequence[float] | np.ndarray = (),
+    lane: int | np.ndarray = NONE,
+    measured_ns: object = None,
+) -> Graph:
+    """Return the graph of such ranks; a collective has as many members as there are ranks with its number."""
+    count = len(transfer_ns)
+    measured = np.zeros((len(ranks), 1)) if measured_ns is None else np.array(measured_ns)
+    members = [sum(number in rank.collective for rank in ranks) for number in range(count)]
+    return Graph(
+        ranks=ranks,
+        transfer_ns=np.array(transfer_ns, dtype=np.float64),
+        members=np.array(members, dtype=np.int64),
+        lane=np.zeros(count, dtype=np.int64) + lane,
+        measured_ns=measured,
+        steps=measured.shape[1],
+        origin_ns=0,
     )

@@ -1,103 +1,109 @@
-"""Which ranks are slow by themselves, step by step."""
+"""How long the kernels of a rank take: beside collectives, and against other ranks, step by step."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
+from tests.support.replay_ranks import graph_of, replay_rank
+from zprof.replay.graph import Graph
+from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn
+from zprof.replay.slowdown import fit_slowdown
 from zprof.replay.tasks import NONE
 
 MS = 1e6
+COMPUTE, LINK = 7, 20
+#: One name for matrices of several sizes, as GEMMs have.
+BLOCK = (("gemm", 1.0), ("gemm", 3.0), ("norm", 0.5), ("gemm", 2.0), ("gelu", 0.25))
 
 
-def steps_of(number: int, compute_ms: list[float]) -> RankGraph:
-    """A rank that computes once in each of its steps."""
-    work = np.array(compute_ms) * MS
-    ends = np.cumsum(work)
-    count = len(compute_ms)
-    return replay_rank(
-        ("gemm",) * count,
-        (7,) * count,
-        np.stack([ends - work, ends], axis=1),
-        number=number,
-        steps=np.arange(count),
-    )
+def blocks_beside_collectives(sizes: list[float], slowdown: float, beside: float) -> Graph:
+    """Blocks of such sizes in four steps; so many of their kernels run beside a collective."""
+    draw = np.random.default_rng(0)
+    rows: list[tuple[str, int, float, float, int]] = []
+    now = 0.0
+    for step in range(4):
+        passes = [("embedding", 1.0), *((name, ms * size) for size in sizes for name, ms in BLOCK)]
+        for name, ms in passes:
+            is_beside = bool(draw.random() < beside)
+            end = now + ms * draw.normal(1.0, 0.01) * (slowdown if is_beside else 1.0)
+            rows += [("ncclDevKernel", LINK, now, end, step)] * is_beside
+            rows.append((name, COMPUTE, now, end, step))
+            now = end
+    kernels, streams, begins, ends, steps = zip(*rows, strict=True)
+    is_collective = np.array(streams) == LINK
+    collectives = np.where(is_collective, np.cumsum(is_collective) - 1, NONE)
+    work = np.stack([begins, ends], axis=1) * MS
+    rank = replay_rank(kernels, streams, work, collectives=collectives, steps=np.array(steps))
+    return graph_of(rank, transfer_ns=np.zeros(int(is_collective.sum())), measured_ns=[[now * MS] * 4])
 
 
-def graph_of(*compute_ms: list[float]) -> Graph:
+@pytest.mark.parametrize("slowdown", [1.0, 1.2, 1.8])
+@pytest.mark.parametrize("sizes", [[1.0] * 6, [1.0, 1.0, 2.0, 2.0, 0.5, 1.5]])
+def test_the_slowdown_is_found_in_blocks_of_one_size_and_of_several(
+    sizes: list[float], slowdown: float
+) -> None:
+    graph = blocks_beside_collectives(sizes, slowdown, beside=0.4)
+    assert fit_slowdown(graph, ()) == pytest.approx(slowdown, rel=0.02)
+
+
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_without_kernels_beside_and_alone_the_slowdown_is_unknown(beside: float) -> None:
+    assert fit_slowdown(blocks_beside_collectives([1.0] * 6, 1.5, beside), ()) is None
+
+
+def ranks_of(*compute_ms: list[float], second_gap_ms: float = 0.0) -> Graph:
+    """Ranks that compute once in each of their steps."""
+    count = len(compute_ms[0])
+    ranks = []
+    for number, each in enumerate(compute_ms):
+        ends = np.cumsum(each) * MS
+        work = np.stack([ends - np.array(each) * MS, ends], axis=1)
+        gaps = np.full(count, second_gap_ms * MS if number == 1 else 0.0)
+        ranks.append(
+            replay_rank(
+                ("gemm",) * count, (7,) * count, work, number=number, steps=np.arange(count), gaps_ns=gaps
+            )
+        )
     longest = np.max(compute_ms, axis=0).cumsum() * MS
-    return Graph(
-        ranks=tuple(steps_of(number, each) for number, each in enumerate(compute_ms)),
-        transfer_ns=np.zeros(0),
-        members=np.zeros(0, dtype=np.int64),
-        lane=np.zeros(0, dtype=np.int64),
-        measured_ns=np.tile(longest, (len(compute_ms), 1)),
-        steps=len(compute_ms[0]),
-        origin_ns=0,
-    )
+    return graph_of(*ranks, measured_ns=np.tile(longest, (len(compute_ms), 1)))
 
 
 def no_loading(graph: Graph) -> dict[int, np.ndarray]:
     return {rank.tasks.rank: np.zeros(len(rank.tasks)) for rank in graph.ranks}
 
 
-def slow(graph: Graph) -> list[list[bool]]:
-    found: list[list[bool]] = mark_in_turn(find_excess(graph, no_loading(graph))).tolist()
-    return found
+EVEN = [10.0, 10.1, 10.0, 9.9]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_that_is_always_slower_stands_out_in_each_step(ranks: int) -> None:
-    others = [[10.0, 10.1, 10.0, 9.9]] * (ranks - 1)
-    assert slow(graph_of(*others, [12.0, 12.1, 12.0, 12.1])) == [[False] * 4] * (ranks - 1) + [[True] * 4]
+@pytest.mark.parametrize(
+    ("compute_ms", "slow"),
+    [
+        # A rank that is always slower, of two and of four.
+        ([EVEN, [12.0, 12.1, 12.0, 12.1]], [[0] * 4, [1] * 4]),
+        ([EVEN, EVEN, EVEN, [12.0, 12.1, 12.0, 12.1]], [[0] * 4] * 3 + [[1] * 4]),
+        ([[12.0, 10.0, 12.0, 10.0], [10.0, 12.0, 10.0, 12.0]], [[1, 0, 1, 0], [0, 1, 0, 1]]),
+        # Steps that are longer on all ranks accuse nobody.
+        ([[10.0, 15.0, 9.0, 20.0], [10.3, 15.4, 9.1, 20.2]], [[0] * 4] * 2),
+    ],
+)
+def test_ranks_that_stand_out_in_each_step(compute_ms: list[list[float]], slow: list[list[int]]) -> None:
+    graph = ranks_of(*compute_ms)
+    assert mark_in_turn(find_excess(graph, no_loading(graph))).astype(int).tolist() == slow
 
 
-def test_two_ranks_that_take_turns_stand_out_in_turn() -> None:
-    found = slow(graph_of([12.0, 10.0, 12.0, 10.0], [10.0, 12.0, 10.0, 12.0]))
-    assert found == [[True, False, True, False], [False, True, False, True]]
-
-
-def test_steps_that_are_longer_on_all_ranks_accuse_nobody() -> None:
-    assert not np.any(slow(graph_of([10.0, 15.0, 9.0, 20.0], [10.3, 15.4, 9.1, 20.2])))
-
-
-def test_what_the_loader_takes_says_nothing_of_the_host() -> None:
-    graph = graph_of([10.0] * 4, [10.0] * 4)
-    first, second = graph.ranks
-    graph = replace(graph, ranks=(first, replace(second, gap_ns=np.full(4, 5 * MS))))
+def test_a_slow_host_stands_out_but_for_its_loader_and_for_the_start_of_the_profiler() -> None:
+    graph = ranks_of([10.0] * 4, [10.0] * 4, second_gap_ms=5.0)
     loading = {0: np.zeros(4), 1: np.full(4, 5 * MS)}
-    assert not find_excess(graph, loading).any()
-    assert find_excess(graph, {0: np.zeros(4), 1: np.zeros(4)})[1, 1:].all()
-
-
-def test_hiccups_of_other_lengths_are_no_turns() -> None:
-    excess = np.array([[0.0, 0.0, 6.0, 0.0], [0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.0, 5.6]]) * MS
-    assert mark_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
-    assert mark_recurring(excess).tolist() == (excess > 0).tolist()
-
-
-@pytest.mark.parametrize("has_start", [False, True])
-def test_a_slow_host_stands_out_in_the_first_step_unless_the_profiler_started_there(
-    has_start: bool,
-) -> None:
-    graph = graph_of([10.0] * 2, [10.0] * 2)
-    first, second = graph.ranks
-    slower = replace(graph, ranks=(first, replace(second, gap_ns=np.full(2, 5 * MS))), has_start=has_start)
-    excess = find_excess(slower, {0: np.zeros(2), 1: np.zeros(2)})
-    assert excess[1].tolist() == ([0.0] * 2 if has_start else [5 * MS] * 2)
-
-
-def test_what_a_rank_is_slower_in_all_of_its_steps_is_no_turn() -> None:
-    graph = graph_of([12.0, 12.1, 12.0, 12.1], [10.0, 13.0, 10.0, 10.1], [10.0] * 4, [10.1] * 4)
-    turns = find_excess(graph, no_loading(graph), in_turn=True)
-    assert (turns > 0).tolist() == [[False] * 4, [False, True, False, False], [False] * 4, [False] * 4]
+    for has_start, first_ms in ((False, 5.0), (True, 0.0)):
+        there = replace(graph, has_start=has_start)
+        assert not find_excess(there, loading).any()
+        excess_ms = find_excess(there, no_loading(graph))[1] / MS
+        assert excess_ms.tolist() == [first_ms, 5.0, 5.0, 5.0]
 
 
 def test_the_first_step_shows_which_device_is_slow_but_no_host() -> None:
-    devices = graph_of([12.0, 10.0], [10.0, 12.0], [10.0, 10.0], [10.0, 10.1])
+    devices = ranks_of([12.0, 10.0], [10.0, 12.0], [10.0, 10.0], [10.0, 10.1])
     assert find_slowest(find_excess(devices, no_loading(devices), in_turn=True)).tolist() == [0, 1]
     hosts = np.array([[0.0, 5.0, 0.0], [0.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
     assert find_slowest(hosts).tolist() == [0, NONE]

@@ -1,19 +1,18 @@
 """Graphs made by hand: when each rank ends its step follows from the definition of a step."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.replay_ranks import replay_rank
+from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.added_messages import shard_within_hosts
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
     even_out_ranks,
     even_out_steps,
-    launch_earlier,
     scale_transfers,
     scale_work,
     shorten_collectives,
@@ -28,16 +27,18 @@ from zprof.replay.tasks import NONE
 
 COMPUTE, COMM = 7, 20
 MS = 1e6
+Tasks = list[tuple[str, int, float]]
+ByTask = dict[int, int]
 
 
 def rank_of(
     number: int,
-    tasks: list[tuple[str, int, float]],
+    tasks: Tasks,
     *,
     waits: dict[int, tuple[int, ...]] | None = None,
-    rows: dict[int, int] | None = None,
+    rows: ByTask | None = None,
     gaps: dict[int, float] | None = None,
-    blocks: dict[int, int] | None = None,
+    blocks: ByTask | None = None,
 ) -> RankGraph:
     """A rank whose tasks are (name, stream, milliseconds of work); ``rows`` are collectives by their row."""
     count = len(tasks)
@@ -57,203 +58,155 @@ def rank_of(
     return replace(rank, tasks=replace(rank.tasks, name=names))
 
 
-def graph_of(*ranks: RankGraph, transfer_ms: tuple[float, ...] = (), lane: int = NONE) -> Graph:
-    members = [sum(number in rank.collective for rank in ranks) for number in range(len(transfer_ms))]
-    return Graph(
-        ranks=ranks,
-        transfer_ns=np.array(transfer_ms) * MS,
-        members=np.array(members, dtype=np.int64),
-        lane=np.full(len(transfer_ms), lane),
-        measured_ns=np.zeros((len(ranks), 1)),
-        steps=1,
-        origin_ns=0,
-    )
-
-
 def ends_ms(graph: Graph) -> list[float]:
     return [float(end) / MS for end in play_graph(graph)[:, -1]]
 
 
-def gather_then_compute(number: int, before_ms: float) -> RankGraph:
-    """Compute, gather what follows, compute with it: nothing of it overlaps."""
-    tasks = [("gemm", COMPUTE, before_ms), ("gather", COMM, 3.0), ("gemm", COMPUTE, 5.0)]
-    return rank_of(number, tasks, waits={1: (0,), 2: (1,)}, rows={1: 0})
+def gather_then_compute(*before_ms: float) -> Graph:
+    """Ranks that compute, gather what follows, and compute with it: nothing of it overlaps."""
+    ranks = [
+        rank_of(
+            number,
+            [("gemm", COMPUTE, each), ("gather", COMM, 3.0), ("gemm", COMPUTE, 5.0)],
+            waits={1: (0,), 2: (1,)},
+            rows={1: 0},
+        )
+        for number, each in enumerate(before_ms)
+    ]
+    return graph_of(*ranks, transfer_ns=[3.0 * MS])
 
 
-def test_a_collective_ends_once_its_last_rank_is_there() -> None:
-    graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 4.0), transfer_ms=(3.0,))
-    assert ends_ms(graph) == [12.0, 12.0]
-    assert ends_ms(even_out_ranks(graph)) == [9.0, 9.0]
-    assert ends_ms(even_out_ranks(graph, [0])) == [12.0, 12.0]
+@pytest.mark.parametrize(
+    ("before_ms", "edit", "end_ms"),
+    [
+        # A collective ends once its last rank is there.
+        ((1.0, 4.0), lambda graph: graph, 12.0),
+        ((1.0, 4.0), even_out_ranks, 9.0),
+        ((1.0, 4.0), lambda graph: even_out_ranks(graph, [0]), 12.0),
+        # Changed transfers move all that waits for them.
+        ((1.0, 1.0), lambda graph: graph, 9.0),
+        ((1.0, 1.0), lambda graph: scale_transfers(graph, {0: 1 / 3, 1: 1 / 3}), 7.0),
+        ((1.0, 1.0), lambda graph: drop_collectives(graph, frozenset({0, 1})), 6.0),
+        ((1.0, 1.0), lambda graph: scale_work(graph, lambda rank: np.full(3, 2.0)), 15.0),
+        ((1.0, 1.0), lambda graph: shorten_collectives(graph, {0: 2.0 * MS, 1: 2.0 * MS}), 7.0),
+    ],
+)
+def test_edits_of_a_gather_and_its_compute(
+    before_ms: tuple[float, ...], edit: Callable[[Graph], Graph], end_ms: float
+) -> None:
+    assert ends_ms(edit(gather_then_compute(*before_ms))) == [end_ms, end_ms]
+
+
+FIRST = np.array([[True], [False]])
 
 
 def test_a_stall_goes_from_where_it_is() -> None:
     """The host of the first rank stalls for 8 ms before its second launch, and hides 2 ms of it."""
-    tasks = [("gemm", COMPUTE, 3.0), ("gemm", COMPUTE, 3.0), ("gemm", COMPUTE, 3.0)]
+    tasks = [("gemm", COMPUTE, 3.0)] * 3
     stalled = rank_of(0, tasks, gaps={0: 1.0, 1: 9.0, 2: 1.0})
     graph = graph_of(stalled, rank_of(1, tasks, gaps={0: 1.0, 1: 1.0, 2: 1.0}))
     assert ends_ms(graph) == [16.0, 10.0]
-    assert ends_ms(even_out_steps(graph, np.array([[True], [False]]))) == [10.0, 10.0]
+    assert ends_ms(even_out_steps(graph, FIRST)) == [10.0, 10.0]
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_rank_that_is_slower_nowhere_stays_as_it_is() -> None:
-    """Each of its kernels takes the median, if no other rank has both: nothing says where time is lost."""
-    first, second, both = (
-        rank_of(number, [("gemm", COMPUTE, one_ms), ("gemm", COMPUTE, other_ms)])
-        for number, (one_ms, other_ms) in enumerate(((3.0, 0.0), (0.0, 3.0), (3.0, 3.0)))
-    )
-    chosen = np.array([[False], [False], [True]])
-    assert ends_ms(even_out_steps(graph_of(first, second, both), chosen)) == [3.0, 3.0, 6.0]
-
-
-def test_ranks_with_other_tasks_are_as_quick_by_their_sums() -> None:
-    one = rank_of(0, [("gemm", COMPUTE, 8.0)])
-    two = rank_of(1, [("gemm", COMPUTE, 2.0), ("gemm", COMPUTE, 2.0)])
-    assert ends_ms(even_out_steps(graph_of(one, two), np.array([[True], [False]]))) == [4.0, 4.0]
-
-
-def test_changed_transfers_move_all_that_waits_for_them() -> None:
-    graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 1.0), transfer_ms=(3.0,))
-    assert ends_ms(graph) == [9.0, 9.0]
-    assert ends_ms(scale_transfers(graph, {0: 1 / 3, 1: 1 / 3})) == [7.0, 7.0]
-    assert ends_ms(drop_collectives(graph, frozenset({0, 1}))) == [6.0, 6.0]
-    assert ends_ms(scale_work(graph, lambda rank: np.full(3, 2.0))) == [15.0, 15.0]
+def test_ranks_are_made_even_by_the_median_of_each_kernel_else_by_their_sums() -> None:
+    """A rank that is slower nowhere, though it alone has both kernels, stays as it is."""
+    times_ms = ((3.0, 0.0), (0.0, 3.0), (3.0, 3.0))
+    ranks = [rank_of(n, [("gemm", COMPUTE, each) for each in both]) for n, both in enumerate(times_ms)]
+    assert ends_ms(even_out_steps(graph_of(*ranks), np.array([[False], [False], [True]]))) == [3.0, 3.0, 6.0]
+    other = graph_of(rank_of(0, [("gemm", COMPUTE, 8.0)]), rank_of(1, [("gemm", COMPUTE, 2.0)] * 2))
+    assert ends_ms(even_out_steps(other, FIRST)) == [4.0, 4.0]
 
 
 @pytest.mark.parametrize(("lane", "end"), [(0, 9.0), (NONE, 5.0)])
 def test_a_communicator_runs_one_operation_at_a_time(lane: int, end: float) -> None:
     tasks = [("gather", COMM, 4.0), ("reduce", COMM + 1, 5.0), ("gemm", COMPUTE, 1.0)]
-    rank = rank_of(0, tasks, waits={2: (0,)}, rows={0: 0, 1: 1})
-    graph = graph_of(
-        rank, replace(rank, tasks=replace(rank.tasks, rank=1)), transfer_ms=(4.0, 5.0), lane=lane
-    )
-    assert ends_ms(graph) == [end, end]
+    ranks = [rank_of(number, tasks, waits={2: (0,)}, rows={0: 0, 1: 1}) for number in range(2)]
+    assert ends_ms(graph_of(*ranks, transfer_ns=[4.0 * MS, 5.0 * MS], lane=lane)) == [end, end]
 
 
 def test_a_blocking_call_keeps_the_host_from_launching_ahead() -> None:
     tasks = [("gemm", COMPUTE, 5.0), ("sync", NONE, 0.0), ("gemm", COMPUTE, 2.0)]
-    rank = rank_of(0, tasks, gaps={2: 3.0}, blocks={1: 0})
-    assert ends_ms(graph_of(rank)) == [10.0]
-    free = unblock_calls(graph_of(rank), lambda each: each.blocks_on != NONE)
-    assert ends_ms(free) == [7.0]
-
-
-def test_a_gather_launched_ahead_hides_under_the_compute_before_it() -> None:
-    tasks = [("g0", COMM, 2.0), ("gemm", COMPUTE, 4.0), ("g1", COMM, 2.0), ("gemm", COMPUTE, 4.0)]
-    rank = rank_of(0, tasks, waits={1: (0,), 2: (1,), 3: (2,)}, rows={0: 0, 2: 1})
-    graph = graph_of(rank, transfer_ms=(2.0, 2.0))
-    assert ends_ms(graph) == [12.0]
-    assert ends_ms(launch_earlier(graph, frozenset({0, 10}))) == [10.0]
+    graph = graph_of(rank_of(0, tasks, gaps={2: 3.0}, blocks={1: 0}))
+    assert ends_ms(graph) == [10.0]
+    assert ends_ms(unblock_calls(graph, lambda each: each.blocks_on != NONE)) == [7.0]
 
 
 def test_ranks_that_wait_for_each_other_in_a_circle_are_stuck() -> None:
     first = rank_of(0, [("a", COMM, 1.0), ("b", COMM, 1.0)], rows={0: 0, 1: 1})
     second = rank_of(1, [("b", COMM, 1.0), ("a", COMM, 1.0)], rows={0: 1, 1: 0})
     with pytest.raises(ReplayDeadlock):
-        play_graph(graph_of(first, second, transfer_ms=(1.0, 1.0)))
+        play_graph(graph_of(first, second, transfer_ns=[1.0 * MS, 1.0 * MS]))
 
 
 KERNELS = ("norm", "gemm", "flash", "gelu")
 GATHER, REDUCE = CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value
 
 
-def blocks_of_units(number: int, blocks: int) -> tuple[RankGraph, dict[int, str]]:
+def gathered_kernels(number: int, blocks: int) -> RankGraph:
     """A forward over blocks, each kernel of which is a unit: 1 ms to gather it, 1 ms to compute it."""
-    tasks: list[tuple[str, int, float]] = [("embedding", COMPUTE, 1.0)]
-    waits, rows = {}, {}
+    tasks: Tasks = [("embedding", COMPUTE, 1.0)]
     for _ in range(blocks):
         for kernel in KERNELS:
-            rows[len(tasks)] = len(rows)
-            waits[len(tasks)] = (len(tasks) - 1,)  # nothing is gathered ahead
-            tasks.append(("gather", COMM, 1.0))
-            waits[len(tasks)] = (len(tasks) - 1,)
-            tasks.append((kernel, COMPUTE, 1.0))
-    rank = rank_of(number, tasks, waits=waits, rows=rows)
-    return rank, {row * 10 + number: GATHER for row in rows.values()}
-
-
-def test_a_block_is_what_repeats() -> None:
-    rank, _ = blocks_of_units(0, 3)
-    blocks = find_blocks(rank, ())
-    kernels = [(rank.tasks.kernel[at], int(blocks[at])) for at in np.flatnonzero(blocks != NONE)]
-    assert kernels == [(kernel, block) for block in range(3) for kernel in KERNELS]
+            tasks += [("gather", COMM, 1.0), (kernel, COMPUTE, 1.0)]
+    waits = {at: (at - 1,) for at in range(1, len(tasks))}  # nothing is gathered ahead
+    return rank_of(number, tasks, waits=waits, rows={at: at // 2 for at in range(1, len(tasks), 2)})
 
 
 def test_merged_units_of_a_block_save_their_latency_but_no_bytes() -> None:
-    (first, kinds), (second, more) = blocks_of_units(0, 3), blocks_of_units(1, 3)
-    graph = graph_of(first, second, transfer_ms=(1.0,) * 12)
-    kinds = {**kinds, **more}
+    """Three gathers of 3.25 ms, each before the 4 ms of its block; a block is what repeats."""
+    ranks = [gathered_kernels(number, 3) for number in range(2)]
+    blocks = find_blocks(ranks[0], ()).tolist()
+    assert [block for block in blocks if block != NONE] == [0] * 4 + [1] * 4 + [2] * 4
+    kinds = {row * 10 + number: GATHER for row in range(12) for number in range(2)}
     groups = dict.fromkeys(kinds, "0,1")
-
-    assert read_messages(first, kinds, groups, ()).units_per_block == 4
+    graph = graph_of(*ranks, transfer_ns=[1.0 * MS] * 12)
     merged = merge_units(
         graph, lambda rank: read_messages(rank, kinds, groups, ()), lambda row: 0.25 * MS, ()
     )
     assert merged is not None
     assert ends_ms(graph) == [25.0, 25.0]
-    # three gathers of 3.25 ms, each before the 4 ms of its block
-    assert ends_ms(merged) == [1 + 3 * (3.25 + 4), 1 + 3 * (3.25 + 4)]
+    assert ends_ms(merged) == [1 + 3 * (3.25 + 4)] * 2
 
 
 def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
-    kernels = [kernel for _ in range(4) for kernel in KERNELS]
+    """Head and embedding multiply nothing to tell their bytes by.
+
+    Of the first block's gather 2 ms show less the embedding's compute.  Reductions of 2 ms run under 3 ms of
+    the next block, the last under 1 ms.
+    """
+    forward = ["gather", "embedding", *KERNELS * 4, "head", "loss"]
     back = [f"{kernel} backward" for _ in range(4) for kernel in KERNELS[:3]]
-    names = ["gather", "embedding", *kernels, "head", "loss", *back, "embedding backward", "reduce", "update"]
-    streams = [COMM if name in {"gather", "reduce"} else COMPUTE for name in names]
-    work = [
-        0.0 if name in {"head", "loss"} else 8.0 if stream == COMM else 1.0
-        for name, stream in zip(names, streams, strict=True)
-    ]
-    tasks = list(zip(names, streams, work, strict=True))
-    reduce = names.index("reduce")
-    rank = rank_of(
-        0, tasks, waits={1: (0,), reduce: (reduce - 1,), reduce + 1: (reduce,)}, rows={0: 0, reduce: 1}
-    )
-    graph = graph_of(rank, transfer_ms=(8.0, 8.0))
+    names = [*forward, *back, "embedding backward", "reduce", "update"]
+    took = {"gather": 8.0, "reduce": 8.0, "head": 0.0, "loss": 0.0}
+    tasks = [(name, COMM if name in ("gather", "reduce") else COMPUTE, took.get(name, 1.0)) for name in names]
+    at = names.index("reduce")
+    waits = {1: (0,), at: (at - 1,), at + 1: (at,)}
+    graph = graph_of(rank_of(0, tasks, waits=waits, rows={0: 0, at: 1}), transfer_ns=[8.0 * MS, 8.0 * MS])
     kinds, groups = {0: GATHER, 10: REDUCE}, {0: "0,1", 10: "0,1"}
     split = split_units(
         graph, lambda each: read_messages(each, kinds, groups, ()), lambda row: 0.0, (), again=False
     )
     assert split is not None
-    compute = sum(work) - 16
+    compute = sum(ms for _, _, ms in tasks) - 16
     assert ends_ms(graph) == [compute + 16]
-    # head and embedding multiply nothing to tell their bytes by.  Of the first block's gather 2 ms show less
-    # the embedding's compute.  Reductions of 2 ms run under 3 ms of the next block, the last under 1 ms.
     assert ends_ms(split) == [compute + 1 + 1]
 
 
-def test_shards_within_a_host_are_reduced_between_hosts_as_well() -> None:
-    tasks = [("gemm", COMPUTE, 1.0), ("reduce", COMM, 4.0), ("update", COMPUTE, 1.0)]
-    ranks = [rank_of(number, tasks, waits={1: (0,), 2: (1,)}, rows={1: 0}) for number in range(2)]
-    graph = graph_of(*ranks, transfer_ms=(4.0,))
-    within = shard_within_hosts(graph, {0: 0.25, 1: 0.25}, {0: 2.0 * MS, 1: 2.0 * MS}, {0: 0, 1: 0})
-    assert ends_ms(graph) == [6.0, 6.0]
-    assert ends_ms(within) == [5.0, 5.0]
-
-
-def test_latency_comes_off_each_collective() -> None:
-    graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 1.0), transfer_ms=(3.0,))
-    assert ends_ms(shorten_collectives(graph, {0: 2.0 * MS, 1: 2.0 * MS})) == [7.0, 7.0]
-
-
 def test_a_dropped_gather_takes_its_copies_and_hands_on_the_wait_that_it_hid() -> None:
-    # reduction, gather with its copy out, compute behind the copy: the copy also waits for the reduction
+    """The copy out of the gather also waits for the reduction, and the compute for the copy."""
     tasks = [("reduce", 2, 5.0), ("gather", 2, 4.0), ("copy", 1, 1.0), ("compute", 1, 2.0)]
     rank = rank_of(0, tasks, waits={2: (0, 1)}, rows={0: 0, 1: 1})
-    rank = replace(rank, copy_out=np.array([NONE, 2, NONE, NONE]))
-    graph = graph_of(rank, transfer_ms=(0.0, 0.0))
+    graph = graph_of(replace(rank, copy_out=np.array([NONE, 2, NONE, NONE])), transfer_ns=[0.0, 0.0])
     assert ends_ms(graph) == [12.0]
-    row = int(rank.tasks.row[1])
-    assert ends_ms(drop_collectives(graph, frozenset([row]))) == [7.0]
+    assert ends_ms(drop_collectives(graph, frozenset([10]))) == [7.0]
 
 
 def test_a_dropped_reduction_leaves_the_cost_of_its_copies_if_gradients_are_added_up() -> None:
     tasks = [("compute", 1, 3.0), ("copy", 3, 1.0), ("reduce", 2, 5.0), ("after", 1, 1.0)]
     rank = rank_of(0, tasks, waits={1: (0,), 2: (1,), 3: (2,)}, rows={2: 0})
-    rank = replace(rank, copy_in=np.array([NONE, NONE, 1, NONE]))
-    graph = graph_of(rank, transfer_ms=(0.0,))
+    graph = graph_of(replace(rank, copy_in=np.array([NONE, NONE, 1, NONE])), transfer_ns=[0.0])
     assert ends_ms(graph) == [10.0]
-    row = frozenset([int(rank.tasks.row[2])])
-    assert ends_ms(drop_collectives(graph, row)) == [4.0]
-    assert ends_ms(drop_collectives(graph, row, keeps_copies=True)) == [5.0]
+    assert ends_ms(drop_collectives(graph, frozenset([0]))) == [4.0]
+    assert ends_ms(drop_collectives(graph, frozenset([0]), keeps_copies=True)) == [5.0]

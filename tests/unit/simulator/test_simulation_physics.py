@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.simulator.engine.network import Contention
-from zprof.simulator.engine.schedule import Line, Schedule
+from zprof.simulator.engine.schedule import Line
 from zprof.simulator.plan import (
     Compute,
     DType,
@@ -32,16 +32,6 @@ def plans(draw: st.DrawFn) -> Plan:
     """Small plans of every kind."""
     shard, tensor, replicas = (draw(st.sampled_from((1, 2, 3))) for _ in range(3))
     ranks = shard * tensor * replicas
-    network = Network(
-        alpha_ns=draw(st.integers(1_000, 200_000)),
-        beta_bytes_per_s=draw(st.sampled_from((5e9, 50e9, 500e9))),
-        per_kind_streams=draw(st.booleans()),
-    )
-    gathering = Gathering(
-        reshard_after_forward=draw(st.booleans()),
-        recompute=draw(st.booleans()),
-        limiter=draw(st.sampled_from(Limiter)),
-    )
     return Plan(
         ranks=ranks,
         shard=shard,
@@ -55,8 +45,16 @@ def plans(draw: st.DrawFn) -> Plan:
         micro_batches=draw(st.integers(1, 2)),
         reduce_each=draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),
-        network=network,
-        gathering=gathering,
+        network=Network(
+            alpha_ns=draw(st.integers(1_000, 200_000)),
+            beta_bytes_per_s=draw(st.sampled_from((5e9, 50e9, 500e9))),
+            per_kind_streams=draw(st.booleans()),
+        ),
+        gathering=Gathering(
+            reshard_after_forward=draw(st.booleans()),
+            recompute=draw(st.booleans()),
+            limiter=draw(st.sampled_from(Limiter)),
+        ),
         compute=replace(SMALL, slowdown=draw(st.sampled_from((1.0, 1.5)))),
         host=Host(run_ahead=draw(st.integers(1, 30)), sync_each_step=draw(st.booleans())),
         speed={0: draw(st.floats(0.3, 2.0))},
@@ -64,56 +62,41 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-def collectives(schedule: Schedule) -> list[Line]:
-    return [line for line in schedule.lines if isinstance(line.instruction, Collective)]
+def collectives(plan: Plan) -> list[Line]:
+    return [line for line in run_plan(plan).lines if isinstance(line.instruction, Collective)]
 
 
 @settings(max_examples=40)
 @given(plans())
-def test_nobody_leaves_a_collective_before_all_are_there(plan: Plan) -> None:
-    for line in collectives(run_plan(plan)):
-        assert line.groups is not None
-        assert line.arrival is not None
-        for members in line.groups.members:
-            last = line.begin[members].max()
-            assert (line.arrival[members] == last).all()
-            assert (line.end[members] > last).all()
-            spread = plan.network.spread_ns
-            assert line.end[members].max() - line.end[members].min() <= spread
-
-
-@settings(max_examples=40)
-@given(plans())
-def test_streams_run_in_order_and_nothing_begins_before_it_is_launched(plan: Plan) -> None:
-    schedule = run_plan(plan)
+def test_work_runs_in_order_after_its_launch_and_what_it_depends_on(plan: Plan) -> None:
+    """Of a host, of a stream, and of a collective, which starts when its last rank has come."""
     lanes: dict[str, np.ndarray] = {}
+    done: dict[str, np.ndarray] = {}
     host = np.zeros(plan.ranks, dtype=np.int64)
-    for line in schedule.lines:
+    for line in run_plan(plan).lines:
         assert (line.host_begin >= host).all()
         assert (line.host_end >= line.host_begin).all()
-        host = line.host_end
-        if isinstance(line.instruction, Kernel | Copy | Collective):
-            assert (line.begin >= line.launch).all()
-            assert (line.end > line.begin).all()
-            assert (line.begin >= lanes.get(line.lane, line.begin)).all()
-            lanes[line.lane] = line.end
-
-
-@settings(max_examples=25)
-@given(plans())
-def test_work_waits_for_what_it_depends_on(plan: Plan) -> None:
-    done: dict[str, np.ndarray] = {}
-    for line in run_plan(plan).lines:
-        instruction = line.instruction
-        if isinstance(instruction, Kernel | Copy | Collective):
-            for key in instruction.after:
-                assert key not in done or (line.begin >= done[key]).all(), key
-            done[instruction.key] = line.end
+        host, instruction = line.host_end, line.instruction
+        if not isinstance(instruction, Kernel | Copy | Collective):
+            continue
+        assert (line.begin >= line.launch).all()
+        assert (line.end > line.begin).all()
+        assert (line.begin >= lanes.get(line.lane, line.begin)).all()
+        assert all((line.begin >= done.get(key, line.begin)).all() for key in instruction.after)
+        lanes[line.lane] = done[instruction.key] = line.end
+        if isinstance(instruction, Collective):
+            assert line.groups is not None
+            assert line.arrival is not None
+            for members in line.groups.members:
+                last, ends = line.begin[members].max(), line.end[members]
+                assert (line.arrival[members] == last).all()
+                assert (ends > last).all()
+                assert ends.max() - ends.min() <= plan.network.spread_ns
 
 
 def step_bytes(plan: Plan) -> int:
     moved = 0
-    for line in collectives(run_plan(plan)):
+    for line in collectives(plan):
         collective = line.instruction
         assert isinstance(collective, Collective)
         if line.step == 0 and collective.elements > 1:
@@ -121,74 +104,65 @@ def step_bytes(plan: Plan) -> int:
     return moved
 
 
-@pytest.mark.parametrize(("stage", "law"), [(0, 2), (1, 2), (2, 2), (3, 3)])
-@pytest.mark.parametrize("bucket_bytes", [1 << 20, 3 << 20, 1 << 30])
-def test_a_step_moves_what_the_stage_says(stage: int, law: int, bucket_bytes: int) -> None:
-    plan = Plan(ranks=4, stage=stage, units=5, unit_elements=1 << 20, bucket_bytes=bucket_bytes)
-    assert step_bytes(plan) == law * 5 * (1 << 20) * 2
+PLAN = Plan(ranks=4, units=3, unit_elements=1 << 20)
+PSI = 3 * (1 << 20) * 2
 
 
-def test_micro_batches_types_and_recomputation_change_the_volume() -> None:
-    plan = Plan(ranks=4, units=3, unit_elements=1 << 20)
-    psi = 3 * (1 << 20) * 2
-    kept = replace(plan, gathering=Gathering(reshard_after_forward=False))
-    again = replace(plan, gathering=Gathering(recompute=True, recompute_gathers=True))
-    assert step_bytes(replace(plan, micro_batches=3)) == 7 * psi
-    assert step_bytes(replace(plan, micro_batches=3, reduce_each=True)) == 9 * psi
-    assert step_bytes(kept) == 2 * psi
-    assert step_bytes(again) == 4 * psi
-    assert step_bytes(replace(plan, precision=Precision(reduce=DType.FLOAT32))) == 4 * psi
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        *(({"stage": stage, "bucket_bytes": 3 << 20}, 2) for stage in (0, 1, 2)),
+        ({"stage": 2, "bucket_bytes": 1 << 30}, 2),
+        ({"stage": 3}, 3),
+        ({"micro_batches": 3}, 7),
+        ({"micro_batches": 3, "reduce_each": True}, 9),
+        ({"gathering": Gathering(reshard_after_forward=False)}, 2),
+        ({"gathering": Gathering(recompute=True, recompute_gathers=True)}, 4),
+        ({"precision": Precision(reduce=DType.FLOAT32)}, 4),
+    ],
+)
+def test_a_step_moves_as_many_times_its_parameters(changes: dict[str, object], times: int) -> None:
+    assert step_bytes(replace(PLAN, **changes)) == times * PSI  # type: ignore[arg-type]
 
 
-def test_replicas_reduce_their_shards_again_over_the_other_axis() -> None:
-    lines = collectives(run_plan(Plan(ranks=8, shard=4, units=2)))
-    reduced = [line for line in lines if line.groups is not None and line.groups.name == "2"]
-    assert {tuple(row) for line in reduced for row in line.groups.members.tolist()} == {
-        (0, 4),
-        (1, 5),
-        (2, 6),
-        (3, 7),
-    }
-    assert {line.instruction.elements for line in reduced} == {16 * 1024 * 1024 // 4}
+MEGA = Plan(ranks=2, units=1, unit_elements=1_000_000, compute=SMALL)
+INTER = Network(inter_beta_bytes_per_s=1e9, inter_alpha_ns=5_000, spread_ns=0)
 
 
-def test_a_transfer_takes_alpha_and_its_bytes_at_the_pace_of_the_slowest_link() -> None:
-    network = Network(alpha_ns=1_000, beta_bytes_per_s=1e9, links=((1, 0.5),), spread_ns=0)
-    plan = Plan(ranks=2, units=1, unit_elements=1_000_000, network=network, compute=SMALL)
-    gather = next(line for line in collectives(run_plan(plan)) if line.instruction.kind == "all_gather")
-    assert (gather.end - gather.arrival).tolist() == [1_000 + 2_000_000] * 2
-
-
-def test_a_group_over_hosts_goes_at_the_pace_between_hosts() -> None:
-    network = Network(inter_beta_bytes_per_s=1e9, inter_alpha_ns=5_000, spread_ns=0)
-    near = Plan(ranks=4, shard=2, ranks_per_host=2, units=1, unit_elements=1_000_000, network=network)
-    across = replace(near, ranks_per_host=1)
-    times = [
-        next(int(line.end[0] - line.arrival[0]) for line in collectives(run_plan(plan)))
-        for plan in (near, across)
-    ]
-    assert times == [20_000 + 10_000, 5_000 + 1_000_000]
+@pytest.mark.parametrize(
+    ("plan", "took_ns"),
+    [
+        # Alpha, and the bytes at the pace of the slowest link.
+        (
+            replace(
+                MEGA, network=Network(alpha_ns=1_000, beta_bytes_per_s=1e9, links=((1, 0.5),), spread_ns=0)
+            ),
+            1_000 + 2_000_000,
+        ),
+        (replace(MEGA, ranks=4, shard=2, ranks_per_host=2, network=INTER), 20_000 + 10_000),
+        (replace(MEGA, ranks=4, shard=2, ranks_per_host=1, network=INTER), 5_000 + 1_000_000),
+    ],
+)
+def test_a_transfer_takes_as_long_as_its_links(plan: Plan, took_ns: int) -> None:
+    gather = next(line for line in collectives(plan) if line.instruction.kind == "all_gather")
+    assert gather.arrival is not None
+    assert set((gather.end - gather.arrival).tolist()) == {took_ns}
 
 
 def test_work_beside_a_collective_is_slower_for_as_long_as_it_runs() -> None:
+    """Rank 0: 100 alone, 300 beside collectives do 150, 150 alone; rank 1 is done as the first starts."""
     contention = Contention(2.0)
     contention.add(np.array([100, 500]), np.array([300, 900]))
     contention.add(np.array([250, 2_000]), np.array([400, 3_000]))
-    ends = contention.end_of(np.array([0, 0]), np.array([400, 500]))
-    # rank 0: 100 alone, 300 ns beside collectives do 150, 150 alone; rank 1 is done as the first begins
-    assert ends.tolist() == [550, 500]
+    assert contention.end_of(np.array([0, 0]), np.array([400, 500])).tolist() == [550, 500]
 
 
-def test_a_host_that_syncs_waits_for_its_device() -> None:
-    schedule = run_plan(Plan(ranks=2))
-    for index, line in enumerate(schedule.lines):
-        if isinstance(line.instruction, Sync):
-            before = [done for done in schedule.lines[:index] if isinstance(done.instruction, Copy)]
-            assert (line.host_end > before[-1].end).all()
-
-
-def test_the_host_runs_no_further_ahead_than_it_may() -> None:
-    plan = Plan(ranks=2, host=Host(run_ahead=3))
-    kernels = [line for line in run_plan(plan).lines if isinstance(line.instruction, Kernel)]
+def test_a_host_waits_where_it_syncs_and_runs_no_further_ahead_than_it_may() -> None:
+    lines = run_plan(Plan(ranks=2, host=Host(run_ahead=3))).lines
+    kernels = [line for line in lines if isinstance(line.instruction, Kernel)]
     for before, line in zip(kernels, kernels[3:], strict=False):
         assert (line.host_begin >= before.end).all()
+    for index, line in enumerate(lines):
+        if isinstance(line.instruction, Sync):
+            copies = [done for done in lines[:index] if isinstance(done.instruction, Copy)]
+            assert (line.host_end > copies[-1].end).all()

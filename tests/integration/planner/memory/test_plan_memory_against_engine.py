@@ -5,130 +5,191 @@ rank.  What gloo copies while it runs comes and goes with its threads: where uni
 a recording varies by a unit of them, and the shapes here are chosen so that this stays below the limit.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from plan_memory_cases import Recorded, job_of, options_of, record
 
 from tests.support.expected_states import expected_state
+from tests.support.forked_ranks import run_forked
+from zprof.analysis.memory.analyse import analyse_memory
+from zprof.integrations.reference_job import ReferenceJob
+from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
+from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.walk.layout import model_state_bytes
 from zprof.planner.memory.walk.peak import peak_of
+from zprof.reference_engine.program.options import add_arguments, make_config
+from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks
 
 TOLERANCE = 0.03
-STAGES = range(4)
-
-
-def _cases(shape: str, ranks: int, *more: object) -> Iterator[tuple[str, list[str]]]:
-    words = "_".join(str(word).strip("-") for word in more)
-    for stage in STAGES:
-        for name, checkpoint in (("kept", ()), ("checkpointed", ("--checkpoint",))):
-            options = options_of(shape, ranks, "--stage", stage, *checkpoint, *more)
-            yield f"{shape}_{stage}_{name}_{words}", options
-
-
-#: Each stage on two ranks, kept and computed again; of four ranks the stage that does the most.
-BY_RANKS: Mapping[int, Mapping[str, list[str]]] = {
-    2: dict(_cases("activations", 2)),
-    4: {"activations_3_four_ranks": options_of("activations", 4, "--stage", 3)},
+FP32 = 4
+#: Sizes of the model, and sequences a step of each rank.
+SHAPES = {
+    "balanced": ("--layers 4 --hidden 64 --heads 4 --vocabulary 128 --context 32", 4),
+    "activations": ("--layers 3 --hidden 32 --heads 2 --vocabulary 256 --context 64", 16),
+    "states": ("--layers 5 --hidden 192 --heads 4 --vocabulary 64 --context 16", 2),
+    "logits": ("--layers 3 --hidden 64 --heads 2 --vocabulary 2048 --context 64", 4),
 }
-FEW = [name for cases in BY_RANKS.values() for name in cases]
-MANY: Mapping[int, Mapping[str, list[str]]] = {
-    2: {
-        name: options
-        for shape in ("balanced", "states", "logits")
-        for dtype in ("float32", "bfloat16")
-        for name, options in _cases(shape, 2, "--dtype", dtype)
-    }
-    | dict(_cases("activations", 2, "--dtype", "bfloat16"))
-    | {
-        name: options
-        for more in (
-            ("--accumulate", 2),
-            ("--prefetch", 0),
-            ("--prefetch", 2),
-            ("--keep-after-forward", "last"),
-            ("--constant-buffers", 16384),
-            ("--defragment",),
-            ("--reduce-buckets", 1),
-            ("--tied",),
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: str
+    ranks: int
+    options: str
+
+    @property
+    def namespace(self) -> argparse.Namespace:
+        sizes, each = SHAPES[self.shape]
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        return parser.parse_args(f"{sizes} --batch {each * self.ranks} --steps 4 {self.options}".split())
+
+
+def list_cases(shape: str, ranks: int, more: str = "") -> Iterator[Case]:
+    """Each stage with activations that are kept and that are computed again."""
+    for stage in range(4):
+        for checkpoint in ("", "--checkpoint"):
+            yield Case(shape, ranks, f"--stage {stage} {checkpoint} {more}")
+
+
+FEW = [*list_cases("activations", 2), Case("activations", 4, "--stage 3")]
+SCHEDULES = (
+    "--accumulate 2",
+    "--prefetch 0",
+    "--prefetch 2",
+    "--keep-after-forward last",
+    "--constant-buffers 16384",
+    "--defragment",
+    "--reduce-buckets 1",
+    "--tied",
+)
+MANY = [
+    *(case for shape in SHAPES for case in list_cases(shape, 2, "--dtype bfloat16")),
+    *(case for shape in ("balanced", "states", "logits") for case in list_cases(shape, 2)),
+    *(case for schedule in SCHEDULES for case in list_cases("activations", 2, schedule)),
+    *(case for shape in ("activations", "logits") for case in list_cases(shape, 4)),
+    *(case for shape in ("activations", "logits") for case in list_cases(shape, 4, "--dtype bfloat16")),
+]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    config: TrainConfig
+    ranks: int
+    memory: tuple[RankMemory, ...]
+    training: TrainingFacts
+
+    @property
+    def highest(self) -> RankMemory:
+        """The rank with the highest peak, as a plan is of the device with the most."""
+        return max(self.memory, key=lambda memory: memory.peak_bytes)
+
+
+Record = Callable[[Case], Recorded]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    @cache
+    def record_once(case: Case) -> Recorded:
+        folder = tmp_path_factory.mktemp("ranks")
+        job = ReferenceJob(
+            world_size=case.ranks, options=vars(case.namespace), run=folder / "run.zprof", time_steps=0
         )
-        for name, options in _cases("activations", 2, *more)
-    },
-    4: {
-        name: options
-        for shape in ("activations", "logits")
-        for dtype in ("float32", "bfloat16")
-        for name, options in _cases(shape, 4, "--dtype", dtype)
-    },
-}
+        arguments = ["-m", "zprof.integrations.reference_rank", job.to_json()]
+        for rank in run_forked(arguments, case.ranks, folder):
+            assert rank.code == 0, rank.lines
+        run = load(folder / "run.zprof")
+        assert len(run.ranks) == case.ranks
+        memory = analyse_memory(run).memory.per_rank
+        return Recorded(make_config(case.namespace), case.ranks, memory, run.manifest.training)
+
+    return record_once
 
 
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
-    """All of ``BY_RANKS``, recorded in one start."""
-    return record(tmp_path_factory.mktemp("few"), BY_RANKS)
+def job_of(recorded: Recorded) -> Job:
+    """What a person would say of the run before it: shape, degrees, batch, element sizes, schedule."""
+    config, ranks = recorded.config, recorded.ranks
+    zero, gpt, activations = config.zero, config.gpt, config.activations
+    element, reduced, dp = zero.dtype.itemsize, zero.wire_dtype.itemsize, ranks // config.mp
+    gradient = reduced if zero.stage >= 2 else element
+    copied = gradient < FP32 or zero.clip_norm is not None
+    job = Job(
+        parameters=1,
+        degrees=Degrees(dp=dp, mp=config.mp),
+        shape=Shape(
+            layers=gpt.layers,
+            hidden=gpt.hidden,
+            vocabulary=gpt.vocabulary,
+            context=gpt.context,
+            heads=gpt.heads,
+            tied=gpt.tied,
+        ),
+        element_bytes=ElementBytes(
+            parameter=element,
+            gradient=element,
+            optimizer_state=8 if element == FP32 else 12,
+            gathered=element,
+            reduced=reduced,
+            gradient_copy=FP32 if copied else 0,
+        ),
+        batch=Batch(
+            samples=config.batch // dp // zero.micro_batches,
+            sequence=gpt.context,
+            micro_batches=zero.micro_batches,
+        ),
+        residual=Residual(
+            checkpointing=activations.checkpoint,
+            constant_buffer_elements=zero.constant_buffers,
+            defragment=zero.defragment,
+        ),
+        overlap=Overlap(
+            prefetch=zero.forward_prefetch,
+            keep_last=zero.keep_after_forward == "last",
+            reductions_in_flight=zero.reduce_buckets,
+            alignment_elements=zero.alignment,
+        ),
+        backend=Backend.GLOO,
+    )
+    return with_units(job)
 
 
-Many = Callable[[int], dict[str, Recorded]]
+def check_states_and_peak(recorded: Recorded) -> None:
+    job, stage = job_of(recorded), recorded.config.zero.stage
+    states = model_state_bytes(job, stage)
+    assert states == expected_state(recorded.training)
+    assert {memory.rank: memory.state_bytes for memory in recorded.memory} == dict.fromkeys(
+        range(recorded.ranks), states
+    )
+    terms = peak_of(job, stage)[0]
+    error = sum(term.bytes or 0 for term in terms) / recorded.highest.peak_bytes - 1
+    assert abs(error) <= TOLERANCE, f"{error:+.2%}: {recorded.highest.parts} against {terms}"
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Many:
-    """All of ``MANY`` for a number of ranks, recorded when it is first asked for."""
-    return cache(lambda ranks: record(tmp_path_factory.mktemp(f"many{ranks}"), {ranks: MANY[ranks]}))
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_states_are_exact_and_the_peak_is_within_three_percent(few: dict[str, Recorded], name: str) -> None:
-    check_states(few[name])
-    check_peak(few[name])
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_the_moment_of_the_peak_is_the_recorded_phase(few: dict[str, Recorded], name: str) -> None:
-    recorded = few[name]
-    _, at = peak_of(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
-    assert at.startswith(recorded.highest.peak_phase)
-
-
-@pytest.mark.parametrize("name", [name for name in FEW if "kept" in name])
-def test_activations_at_the_peak_are_those_that_were_recorded(few: dict[str, Recorded], name: str) -> None:
-    """Both are highest in the loss, when the whole forward is kept; the loader's whole batch is apart."""
-    recorded = few[name]
-    terms, _ = peak_of(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
-    predicted = sum(term.bytes or 0 for term in terms if term.tenant is Tenant.ACTIVATIONS)
-    others = recorded.config.batch - recorded.config.batch // recorded.ranks
-    others_tokens = 8 * others * (recorded.config.gpt.context + 1)
-    assert recorded.highest.tenants[Tenant.ACTIVATIONS] - predicted == pytest.approx(others_tokens, abs=16)
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_states_are_exact_and_the_peak_is_within_three_percent(record: Record, case: Case) -> None:
+    recorded = record(case)
+    check_states_and_peak(recorded)
+    terms, moment = peak_of(job_of(recorded), recorded.config.zero.stage)
+    assert moment.startswith(recorded.highest.peak_phase)
+    if not recorded.config.activations.checkpoint:
+        # Highest in the loss, when the whole forward is kept; the loader's whole batch is apart.
+        kept = sum(term.bytes or 0 for term in terms if term.tenant is Tenant.ACTIVATIONS)
+        others = recorded.config.batch - recorded.config.batch // recorded.ranks
+        tokens_bytes = 8 * others * (recorded.config.gpt.context + 1)
+        assert recorded.highest.tenants[Tenant.ACTIVATIONS] - kept == pytest.approx(tokens_bytes, abs=16)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "name"), [(ranks, name) for ranks, cases in MANY.items() for name in cases]
-)
-def test_every_schedule_dtype_and_number_of_ranks(many: Many, ranks: int, name: str) -> None:
-    check_states(many(ranks)[name])
-    check_peak(many(ranks)[name])
-
-
-def check_states(recorded: Recorded) -> None:
-    predicted = model_state_bytes(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
-    assert predicted == expected_state(recorded.training)
-    for memory in recorded.memory:
-        assert memory.state_bytes == predicted, f"rank {memory.rank}"
-
-
-def check_peak(recorded: Recorded) -> None:
-    terms, at = peak_of(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
-    predicted = sum(term.bytes or 0 for term in terms)
-    measured = recorded.highest
-    error = predicted / measured.peak_bytes - 1
-    print(
-        f"ranks {recorded.ranks} {measured.peak_bytes} {predicted} {error:+.2%} "
-        f"in {measured.peak_phase}, predicted at {at}"
-    )
-    assert abs(error) <= TOLERANCE, f"{error:+.2%}: {measured.parts} against {terms}"
+@pytest.mark.parametrize("case", MANY, ids=str)
+def test_every_schedule_dtype_and_number_of_ranks(record: Record, case: Case) -> None:
+    check_states_and_peak(record(case))

@@ -1,5 +1,6 @@
-"""``zprof plan --verify``: plans held against a rank of the reference engine on tensors without memory."""
+"""``zprof plan --verify``: plans against a rank of the reference engine on tensors without memory."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,45 +14,52 @@ import torch.distributed as dist
 
 from zprof.integrations.planning import tasks, verify_task
 from zprof.integrations.planning.child_process import Answers, Limits
+from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import verify_plan
 from zprof.model.errors import BadInput
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
 from zprof.model.plan import Plan, Scheme, VerifiedStage
 from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
 
 STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 LAYERS, HIDDEN, WORDS, CONTEXT, RANKS, ALIGNMENT = 3, 128, 256, 32, 8, 48
+SHAPE = Shape(layers=LAYERS, hidden=HIDDEN, heads=2, vocabulary=WORDS, context=CONTEXT, tied=False)
 JOB = Job(
     parameters=(12 * HIDDEN**2 + 13 * HIDDEN) * LAYERS + (2 * WORDS + CONTEXT + 2) * HIDDEN,
-    shape=Shape(layers=LAYERS, hidden=HIDDEN, heads=2, vocabulary=WORDS, context=CONTEXT, tied=False),
+    shape=SHAPE,
     degrees=Degrees(dp=RANKS),
     batch=Batch(samples=2, sequence=CONTEXT),
     overlap=Overlap(alignment_elements=ALIGNMENT),
 )
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
+CHECKPOINTED = replace(JOB, residual=Residual(checkpointing=True))
+#: Checkpoints are a large part of it.
+PARTITIONED = replace(
+    JOB,
+    degrees=Degrees(dp=4, mp=2),
+    batch=Batch(samples=16, sequence=CONTEXT),
+    residual=Residual(checkpointing=True, partition=True, defragment=True),
+)
 #: The peak is in the backward of the tied embedding: there are three tensors of words x hidden.
-TIED_WORDS = 4096
 TIED = replace(
     JOB,
-    parameters=(12 * HIDDEN**2 + 13 * HIDDEN) * LAYERS + (TIED_WORDS + CONTEXT + 2) * HIDDEN,
-    shape=Shape(layers=LAYERS, hidden=HIDDEN, heads=2, vocabulary=TIED_WORDS, context=CONTEXT, tied=True),
+    parameters=JOB.parameters + (4096 - 2 * WORDS) * HIDDEN,
+    shape=replace(SHAPE, vocabulary=4096, tied=True),
     batch=Batch(samples=1, sequence=8),
 )
+CASES = {
+    "checkpointing": CHECKPOINTED,
+    "fp32": replace(JOB, element_bytes=FP32),
+    "accumulation": replace(JOB, batch=Batch(samples=2, sequence=CONTEXT, micro_batches=3)),
+    "constant buffers": replace(JOB, residual=Residual(constant_buffer_elements=1 << 14)),
+    "mp": replace(JOB, degrees=Degrees(dp=4, mp=2)),
+    "tied": TIED,
+    "partition and defragment": PARTITIONED,
+}
 
 
-def partitioned(*, defragment: bool = False) -> Job:
-    """Checkpoints are a large part of it."""
-    residual = Residual(checkpointing=True, partition=True, defragment=defragment)
-    batch = Batch(samples=16, sequence=CONTEXT)
-    return replace(JOB, degrees=Degrees(dp=4, mp=2), batch=batch, residual=residual)
-
-
-def planned(job: Job, schemes: tuple[Scheme, ...] = STAGES) -> Plan:
-    return plan(job, schemes=schemes)
-
-
-def in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
+def verify_in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
     """What the child would answer: to start it takes longer than the task."""
     lines: list[Mapping[str, Any]] = []
     verify_task.verify_stages(
@@ -62,11 +70,26 @@ def in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
 
 @lru_cache
 def verified(job: Job) -> Mapping[int, VerifiedStage]:
-    with mock.patch.object(tasks, "ask", in_this_process):
-        found = verify_plan(planned(job))
+    with mock.patch.object(tasks, "ask", verify_in_this_process):
+        found = verify_plan(plan(job, schemes=STAGES))
     assert not dist.is_initialized()
-    assert not [gap for gap in found.gaps if "was not verified" in gap.what]
     return {stage.stage: stage for stage in found.stages}
+
+
+def bytes_by_tenant(stage: VerifiedStage) -> Mapping[Tenant, int]:
+    return {entry.tenant: entry.verified_bytes for entry in stage.tenants}
+
+
+def check_stages(job: Job) -> None:
+    """Two moments of a step can be highest by a kilobyte, with other tensors live."""
+    stages = verified(job)
+    assert sorted(stages) == [0, 1, 2, 3]
+    for stage in stages.values():
+        assert sum(bytes_by_tenant(stage).values()) == stage.verified_peak_bytes
+        assert (stage.planned_peak_bytes or 0) / stage.verified_peak_bytes == pytest.approx(1, abs=0.01)
+        for entry in stage.tenants:
+            off_bytes = abs((entry.planned_bytes or 0) - entry.verified_bytes)
+            assert off_bytes <= 0.015 * stage.verified_peak_bytes, entry
 
 
 def padded_elements() -> int:
@@ -75,96 +98,81 @@ def padded_elements() -> int:
     return sum(-(-unit // whole) * whole for unit in units)
 
 
-def counted(stage: VerifiedStage) -> Mapping[Tenant, int]:
-    return {entry.tenant: entry.verified_bytes for entry in stage.tenants}
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        pytest.param(JOB, id="bf16"),
-        pytest.param(replace(JOB, residual=Residual(checkpointing=True)), id="checkpointing"),
-        pytest.param(replace(JOB, element_bytes=FP32), id="fp32", marks=pytest.mark.slow),
-        pytest.param(
-            replace(JOB, batch=Batch(samples=2, sequence=CONTEXT, micro_batches=3)),
-            id="accumulation",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            replace(JOB, residual=Residual(checkpointing=True, defragment=True)),
-            id="defragment",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            replace(JOB, residual=Residual(constant_buffer_elements=1 << 14)),
-            id="constant_buffers",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(replace(JOB, degrees=Degrees(dp=4, mp=2)), id="mp", marks=pytest.mark.slow),
-        pytest.param(TIED, id="tied", marks=pytest.mark.slow),
-        pytest.param(partitioned(), id="partition", marks=pytest.mark.slow),
-        pytest.param(partitioned(defragment=True), id="partition_defragment", marks=pytest.mark.slow),
-        pytest.param(
-            replace(JOB, element_bytes=replace(JOB.element_bytes, gradient_copy=0)),
-            id="no_copy",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_the_walk_and_the_rank_agree_on_every_stage(job: Job) -> None:
-    stages = verified(job)
-    assert sorted(stages) == [0, 1, 2, 3]
-    for stage in stages.values():
-        assert sum(entry.verified_bytes for entry in stage.tenants) == stage.verified_peak_bytes
-        assert stage.difference_ratio == pytest.approx(0, abs=0.01)
-        assert stage.planned_peak_bytes is not None
-        for entry in stage.tenants:
-            off_bytes = abs((entry.planned_bytes or 0) - entry.verified_bytes)
-            # the two highest moments of a step can be a kilobyte apart, with other tensors live
-            assert off_bytes <= 0.015 * stage.verified_peak_bytes, entry
-        assert stage.difference_ratio == stage.planned_peak_bytes / stage.verified_peak_bytes - 1
-
-
-def test_states_are_those_of_the_law_to_the_byte() -> None:
-    elements = padded_elements()
-    step_counters = 4 * (LAYERS + 1)
+def test_the_walk_and_the_rank_agree_and_states_follow_the_zero_formulas_to_the_byte() -> None:
+    check_stages(JOB)
+    elements, step_counters = padded_elements(), 4 * (LAYERS + 1)
     for number, stage in verified(JOB).items():
-        tenants = counted(stage)
+        tenants = bytes_by_tenant(stage)
         assert tenants[Tenant.PARAMETERS] == 2 * elements // (RANKS if number == 3 else 1)
         state = 12 * elements // (RANKS if number >= 1 else 1)
         assert tenants[Tenant.OPTIMIZER_STATE] == state + step_counters
-        if number < 2:
-            assert tenants[Tenant.GRADIENTS] >= 2 * elements
         assert (Tenant.COMMUNICATION_BUFFERS in tenants) == (number >= 2)
 
 
-def test_a_users_own_model_runs_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model_to_verify.py").write_text(
-        "from zprof.reference_engine.program.gpt import GPT, GPTConfig\n"
-        f"def build(): return GPT(GPTConfig(layers={LAYERS}, hidden={HIDDEN}, heads=2, "
-        f"vocabulary={WORDS}, context={CONTEXT}))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    by_shape = planned(replace(JOB, residual=Residual(checkpointing=True)), (Scheme.ZERO_3,))
-    found = verify_plan(replace(by_shape, job=replace(by_shape.job, shape=None)), "model_to_verify:build")
-    tenants = counted(found.stages[0])
-    assert tenants[Tenant.PARAMETERS] == 2 * padded_elements() // RANKS
-    assert any("loss" in gap.what for gap in found.gaps)
-
-
-def test_what_the_child_refuses_is_one_line_here() -> None:
-    shape = Shape(layers=LAYERS, hidden=HIDDEN, heads=2)
-    made = planned(JOB, (Scheme.ZERO_1,))
-    with pytest.raises(BadInput, match="needs its vocabulary") as caught:
-        verify_plan(replace(made, job=replace(JOB, shape=shape)))
-    assert "\n" not in caught.value.message
-    assert not dist.is_initialized()  # the caller's process keeps no group
-
-
 @pytest.mark.slow
-def test_a_large_model_takes_no_memory_to_speak_of() -> None:
-    shape = Shape(layers=48, hidden=1600, heads=25, vocabulary=50257, context=1024)
-    job = Job(parameters=1, shape=shape, degrees=Degrees(dp=64), batch=Batch(samples=2, sequence=1024))
-    job = replace(job, parameters=(12 * 1600**2 + 13 * 1600) * 48 + (50257 + 1024 + 2) * 1600)
-    for stage in verified(job).values():
-        assert stage.difference_ratio == pytest.approx(0, abs=0.01)
+@pytest.mark.parametrize("name", CASES)
+def test_the_walk_and_the_rank_agree_on_other_jobs(name: str) -> None:
+    check_stages(CASES[name])
+
+
+CODE = f"""
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
+
+def build(layers={LAYERS}, frozen=()):
+    model = GPT(GPTConfig(layers=layers, hidden={HIDDEN}, heads=2, vocabulary={WORDS}, context={CONTEXT}))
+    for index in frozen:
+        model.blocks[index].requires_grad_(False)
+    return model
+
+def two_frozen_blocks():
+    return build(layers=4, frozen=(1, 2))
+"""
+
+
+@pytest.fixture
+def users_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "models_to_verify.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "models_to_verify", raising=False)
+    return "models_to_verify"
+
+
+def test_a_users_own_model_runs_in_a_child(users_models: str) -> None:
+    by_shape = plan(CHECKPOINTED, schemes=(Scheme.ZERO_3,))
+    found = verify_plan(replace(by_shape, job=replace(by_shape.job, shape=None)), f"{users_models}:build")
+    assert bytes_by_tenant(found.stages[0])[Tenant.PARAMETERS] == 2 * padded_elements() // RANKS
+    assert found.gaps
+
+
+def count_in_this_process(model: str) -> Plan:
+    job = Job(parameters=1, degrees=Degrees(dp=RANKS), batch=Batch(samples=2, sequence=CONTEXT))
+    answers: list[Any] = []
+    count_units({"job": msgspec.to_builtins(job), "model": model}, answers.append)
+    units = msgspec.convert(answers[0]["units"], tuple[Unit, ...])
+    counted = replace(job, parameters=answers[0]["parameters"], frozen_parameters=answers[0]["frozen"])
+    return plan(replace(counted, units=units), schemes=STAGES)
+
+
+def test_a_counted_model_with_frozen_blocks_is_planned_within_three_percent(users_models: str) -> None:
+    model = f"{users_models}:two_frozen_blocks"
+    with mock.patch.object(tasks, "ask", verify_in_this_process):
+        found = verify_plan(count_in_this_process(model), model)
+    assert [stage.stage for stage in found.stages] == [0, 1, 2, 3]
+    for stage in found.stages:
+        assert stage.difference_ratio == pytest.approx(0, abs=0.03), stage
+        for entry in stage.tenants:
+            off_bytes = abs((entry.planned_bytes or 0) - entry.verified_bytes)
+            exact = entry.tenant in (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
+            assert off_bytes <= (0 if exact else 0.03 * stage.verified_peak_bytes), (stage.stage, entry)
+
+
+def test_a_job_that_the_child_refuses_is_refused_in_one_line() -> None:
+    made = plan(JOB, schemes=(Scheme.ZERO_1,))
+    with (
+        mock.patch.object(tasks, "ask", verify_in_this_process),
+        pytest.raises(BadInput, match="vocabulary") as refused,
+    ):
+        verify_plan(replace(made, job=replace(JOB, shape=replace(SHAPE, vocabulary=0))))
+    assert "\n" not in refused.value.message
+    assert not dist.is_initialized()  # the caller's process keeps no group

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from zprof.model.errors import BadInput
 from zprof.model.job import Shape
 from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters, find_preset
 
@@ -20,14 +19,8 @@ def test_a_name_says_the_size(name: str) -> None:
     shape = MODEL_PRESETS[name].shape
     blocks = 12 * shape.layers * shape.hidden**2
     assert min(abs(blocks - size), abs(MODEL_PRESETS[name].parameters - size)) < TOLERANCE * size
-
-
-@pytest.mark.parametrize("name", MODEL_PRESETS)
-def test_heads_divide_hidden_and_a_source_is_named(name: str) -> None:
-    shape = MODEL_PRESETS[name].shape
-    assert shape.heads is not None
+    assert shape.heads
     assert shape.hidden % shape.heads == 0
-    assert "arXiv" in MODEL_PRESETS[name].source
 
 
 @pytest.mark.parametrize(
@@ -42,7 +35,7 @@ def test_heads_divide_hidden_and_a_source_is_named(name: str) -> None:
         ("100b", 125, 8192),
         ("140b", 175, 8192),
         ("170b", 212, 8192),
-        ("1t", 128, 25600),
+        (" 1T ", 128, 25600),
     ],
 )
 def test_shapes_of_the_papers_tables(name: str, layers: int, hidden: int) -> None:
@@ -50,24 +43,9 @@ def test_shapes_of_the_papers_tables(name: str, layers: int, hidden: int) -> Non
     assert (shape.layers, shape.hidden) == (layers, hidden)
 
 
-def test_the_papers_table_4_is_wrong_by_more_than_half() -> None:
-    assert count_parameters(Shape(layers=88, hidden=4096)) == pytest.approx(17.7e9, rel=0.002)
-    assert count_parameters(Shape(layers=88, hidden=6144)) == pytest.approx(39.9e9, rel=0.002)
-
-
-def test_parameters_are_blocks_tables_and_positions() -> None:
+def test_parameters_are_blocks_and_tables() -> None:
     shape = Shape(layers=2, hidden=10, vocabulary=7, context=3)
     assert count_parameters(shape) == 2400 + 70 + 30
     assert count_parameters(Shape(layers=2, hidden=10, vocabulary=7, context=3, tied=False)) == 2570
-
-
-def test_a_trillion() -> None:
-    assert pytest.approx(1.00663e12, rel=1e-5) == 12 * 128 * 25600**2
-    assert find_preset(" 1T ").parameters == pytest.approx(1.00663e12, rel=0.002)
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(BadInput) as refused:
-        find_preset("9t" * 100)
-    assert len(refused.value.message) < 100
-    assert all(name in refused.value.hint for name in MODEL_PRESETS)
+    # The paper's table 4 gives 40B to 88 layers of 4096: less than half of it.
+    assert count_parameters(Shape(layers=88, hidden=4096)) == pytest.approx(17.7e9, rel=0.002)
