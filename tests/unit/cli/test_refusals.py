@@ -92,7 +92,7 @@ REFUSED = [
     ("check none.zprof -o check.xyz", "suffix"),
     ("check none.zprof -o no/check.md", "folder"),
     ("check none.zprof -o a.json -o a.json", "a.json"),
-    ("check none.zprof --junit a.xml -o ./a.xml", "a.xml"),
+    ("check none.zprof --junit a.xml -o CWD/a.xml", "a.xml"),
     ("check none.zprof --github -f json", "-o FILE"),
     ("check none.zprof", "none.zprof"),
     (f"check {GOOD} --baseline none.zprof", "none.zprof"),
@@ -108,7 +108,7 @@ def test_bad_usage_is_refused_in_one_line(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(*shlex.split(line))
+    code, out, err = call(*shlex.split(line.replace("CWD", str(tmp_path))))
     assert (code, out) == (2, "")
     assert err.startswith("zprof: ")
     assert err.count("\n") == 1

@@ -67,6 +67,24 @@ def test_points_are_capped_and_the_peak_stays(points: int) -> None:
     assert len(chart.time_ms) == len(heights)
 
 
+@pytest.mark.parametrize("place", [0, 69, 70, 49_999])
+def test_the_highest_point_is_drawn_wherever_it_is(place: int) -> None:
+    values = [1 << 20] * 50_000
+    values[place] *= 3
+    timeline = replace(
+        memory_only().memory.timelines[0],
+        time_ns=tuple(range(len(values))),
+        tenants={"parameters": tuple(values)},
+        phases=(),
+        steps=(),
+    )
+    memory = replace(memory_only().memory, timelines=(timeline,))
+    (chart,) = timeline_section(replace(memory_only(), memory=memory))[0].blocks
+    assert isinstance(chart, AreaChart)
+    assert max(chart.series[0].values) == pytest.approx(3)
+    assert max(chart.time_ms) <= 0.05
+
+
 def test_many_ranks_make_no_large_page() -> None:
     text = by_name("html").render(spread_out(timed_and_measured(), 1_024, 20, 777, points=50_000))
     assert len(text.encode()) < 8_000_000

@@ -36,6 +36,9 @@ def test_terms_and_their_changes_sum_to_the_steps_and_their_change() -> None:
     before = sum(row.baseline_ns or 0 for row in rows)
     assert abs(before - step_ns(report.comparison.baseline_time)) <= len(rows)
     assert max(row.share for row in rows) == 1, "of the largest change"
+    less = {term: -change for term, change in report.comparison.ledger_delta.items()}
+    faster = replace(report, comparison=replace(report.comparison, ledger_delta=less))
+    assert [row.share for row in ledger(faster)] == [row.share for row in rows]
     assert sum(row.share for row in ledger(straggler())) == pytest.approx(1), "of the step"
 
 
