@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zprof.checks.baseline import make_baseline
+from zprof.checks.check import check
 from zprof.model.baseline import Baseline
-from zprof.model.check import Limit, Sense
+from zprof.model.check import Check, GateResult, Limit, Sense
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, MemoryPart, RankMemory
@@ -81,6 +82,21 @@ def limit(gate: str, **more: Any) -> Limit:
 
 def at_least(gate: str, **more: Any) -> Limit:
     return limit(gate, sense=Sense.AT_LEAST, **more)
+
+
+BASE = Made()
+
+
+def check_run(limits: Sequence[Limit], run: Made = BASE, base: Made | None = BASE, **more: Any) -> Check:
+    """A run against limits and a baseline."""
+    baseline = None if base is None else base.baseline
+    return check(run.report, limits, baseline, environment=ENVIRONMENT, **more)
+
+
+def judged(held: Limit, run: Made = BASE, base: Made | None = BASE) -> GateResult:
+    """The result of one limit."""
+    (result,) = check_run([held], run, base).results
+    return result
 
 
 def _memory(made: Made) -> Memory:

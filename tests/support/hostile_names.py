@@ -14,6 +14,8 @@ NAMES = (
     HOSTILE,
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
+    "</style></title><style>*{display:none}</style>",
+    '" onmouseover="alert(1)" x=\'1\' y=`',
     "<!-- --><details open><summary>a</summary>",
     "a ]]> b <![CDATA[ c",
     "| a | b |\n| --- | --- |",

@@ -60,26 +60,18 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
     assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]
 
 
-def test_it_runs_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
+def test_the_package_runs_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
     code = (
         "import zprof, zprof.collectors.schedule, zprof.reports, zprof.reference_engine;"
         "print(zprof.__file__); print(zprof.steps(time=3).time)"
     )
-    out = run(sys.executable, "-c", code, cwd=hostile_folder, PYTHONPATH=str(installed))
-    file, steps = out.split()
+
+    def beside(*arguments: str) -> str:
+        return run(*arguments, cwd=hostile_folder, PYTHONPATH=str(installed))
+
+    file, steps = beside(sys.executable, "-c", code).split()
     assert Path(file).is_relative_to(installed)
     assert steps == "3"
-
-
-def test_the_commands_run_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
-    module = run(sys.executable, "-m", "zprof", "--version", cwd=hostile_folder, PYTHONPATH=str(installed))
-    script = run(str(installed / "bin/zprof"), "--version", cwd=hostile_folder, PYTHONPATH=str(installed))
-    assert module == script
-    assert module.startswith("zprof ")
-
-
-def test_the_pages_of_the_findings_are_installed(installed: Path, hostile_folder: Path) -> None:
-    page = run(
-        sys.executable, "-m", "zprof", "explain", "ZP301", cwd=hostile_folder, PYTHONPATH=str(installed)
-    )
-    assert page.startswith("ZP301 straggler_rank")
+    script = beside(str(installed / "bin/zprof"), "--version")
+    assert script == beside(sys.executable, "-m", "zprof", "--version")
+    assert beside(sys.executable, "-m", "zprof", "explain", "ZP301").startswith("ZP301 straggler_rank")

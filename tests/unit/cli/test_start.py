@@ -1,74 +1,73 @@
-"""Starting is cheap: no torch, no HTA, nothing that a command does not need; a closed pipe is quiet."""
+"""Starting is cheap: no command imports torch, HTA or another heavy package that it does not need."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.support.schedules import Spec, play, write
 from zprof.cli.registry import COMMANDS
 
+#: Runs lines of arguments one after the other and prints which packages are there after each.
 _PROBE = """
-import sys
+import json, os, sys
 from zprof.cli import main
-code = main(sys.argv[2:])
-loaded = [name for name in sys.argv[1].split(",") if name in sys.modules]
-print("loaded:", *loaded, file=sys.stderr)
-sys.exit(code)
+sys.stdout = open(os.devnull, "w")
+names, lines = json.loads(sys.argv[1])
+for line in lines:
+    code = main(line)
+    print(json.dumps([line[:2], code, [name for name in names if name in sys.modules]]), file=sys.stderr)
 """
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = Spec(ranks=2, steps=4)
-    return write(tmp_path_factory.mktemp("runs") / "good.zprof", spec, play(spec))
-
-
-def loaded(names: str, *arguments: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE, names, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr.splitlines()[-1].removeprefix("loaded:").split()
-
-
-def test_help_loads_next_to_nothing() -> None:
-    assert loaded("torch,hta,numpy,pandas,pyarrow,textual,rich,zprof.cli.report", "--help") == []
-
-
+HEAVY = ("torch", "hta", "numpy", "pandas", "pyarrow", "textual", "plotly", "rich")
 #: ``train`` takes its options from the engine's configuration, which needs torch.
 NEEDS_TORCH = {"train"}
+PLAN = "plan --layers 4 --hidden 256 --micro-batch 2 --sequence 64 --dp 4 --hardware v100 -f html"
 
 
-@pytest.mark.parametrize("command", sorted({entry.name for entry in COMMANDS} - NEEDS_TORCH))
-def test_help_of_a_command_loads_no_torch(command: str) -> None:
-    assert loaded("torch,hta,pandas,pyarrow,textual", command, "--help") == []
-
-
-def test_the_probe_can_see_a_module() -> None:
-    assert loaded("argparse,zprof.cli.report", "report", "--help") == ["argparse", "zprof.cli.report"]
-
-
-def test_report_loads_no_torch(run: Path) -> None:
-    names = "torch,hta,textual,zprof.collectors,zprof.reference_engine,pandas"
-    assert loaded(names, "report", str(run)) == ["pandas"]
-
-
-def test_check_and_baseline_load_no_torch(run: Path, tmp_path: Path) -> None:
-    names = "torch,hta,textual,jinja2,plotly,zprof.collectors,zprof.reference_engine"
-    saved = str(tmp_path / "base.json")
-    assert loaded(names, "baseline", "save", str(run), "-o", saved) == []
-    assert loaded(names, "baseline", "show", saved) == []
-    limits = tmp_path / "limits.toml"
-    limits.write_text("[check]\n")
-    asked = ("--baseline", saved, "--config", str(limits), "-o", str(tmp_path / "check.md"))
-    assert loaded(names, "check", str(run), *asked) == []
-
-
-def test_a_reader_that_goes_away_is_quiet(run: Path) -> None:
-    command = f"'{sys.executable}' -m zprof report '{run}' | true"
+def loaded(names: tuple[str, ...], *lines: list[str]) -> list[list[str]]:
+    """The packages that are there after each line; each must end with 0."""
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _PROBE, json.dumps([names, lines])],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[[")]
+    assert [code for _, code, _ in rows] == [0] * len(lines), done.stderr
+    return [packages for _, _, packages in rows]
+
+
+def test_help_and_what_needs_no_run_load_next_to_nothing() -> None:
+    first, *others = loaded((*HEAVY, "zprof.cli.report"), ["--help"], ["schema", "report"], PLAN.split())
+    assert first == []
+    assert not {"torch", "pandas", "pyarrow", "hta", "textual", "plotly"} & {*others[0], *others[1]}
+
+
+def test_help_of_each_command_loads_no_torch() -> None:
+    commands = sorted({entry.name for entry in COMMANDS} - NEEDS_TORCH)
+    found = loaded(("torch", "hta", "pandas", "pyarrow"), *([name, "--help"] for name in commands))
+    assert dict(zip(commands, found, strict=True)) == {command: [] for command in commands}
+
+
+def test_the_probe_sees_a_package() -> None:
+    assert loaded(("argparse", "zprof.cli.report"), ["report", "--help"]) == [
+        ["argparse", "zprof.cli.report"]
+    ]
+
+
+def test_commands_on_a_run_load_no_torch(runs: Path, tmp_path: Path) -> None:
+    names = ("torch", "hta", "textual", "jinja2", "plotly", "zprof.collectors", "zprof.reference_engine")
+    run, saved = str(runs / "good.zprof"), str(tmp_path / "base.json")
+    (tmp_path / "limits.toml").write_text("[check]\n")
+    limits = ["--config", str(tmp_path / "limits.toml"), "-o", str(tmp_path / "check.md")]
+    lines = (
+        ["baseline", "save", run, "-o", saved],
+        ["baseline", "show", saved],
+        ["check", run, "--baseline", saved, *limits],
+        ["report", run],
+    )
+    assert loaded(names, *lines) == [[]] * len(lines)
+
+
+def test_the_simulator_needs_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    line = ["simulate", "-o", str(tmp_path), "--ranks", "2", "--steps", "1"]
+    assert loaded(("torch", "hta", "pandas"), line) == [[]]

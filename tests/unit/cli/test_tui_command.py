@@ -1,114 +1,63 @@
-"""``zprof tui`` before it takes the screen: a report in a pipe, one line for what cannot be shown."""
+"""``zprof tui`` before it takes the screen: which app is started, a report in a pipe, errors in a line."""
 
 import io
 import json
 import shutil
-import subprocess
-import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from zprof.cli import main
-from zprof.cli.tui import TuiCommand
+from tests.support.command_calls import Call
+from tests.support.growing_run import GrowingRun
+from zprof.run.manifest import MANIFEST_NAME, to_json
 from zprof.tui.app import ZprofApp
+from zprof.tui.live.app import LiveApp
 
 DATA = Path(__file__).parents[2] / "data" / "tui"
 RUN, BASELINE = DATA / "zero3", DATA / "ddp"
 
 
 class Terminal(io.StringIO):
-    """Says that it is one."""
-
     def isatty(self) -> bool:
         return True
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> list[ZprofApp]:
-    """A terminal; the apps that would be run on it, which end at once."""
-    started: list[ZprofApp] = []
-
-    def run(app: ZprofApp) -> None:
-        started.append(app)
-
-    monkeypatch.setattr(
-        "zprof.cli.tui.sys", SimpleNamespace(stdin=Terminal(), stdout=Terminal(), stderr=Terminal())
-    )
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ZprofApp | LiveApp]:
+    """The apps that would be run on a terminal, which end at once."""
+    found: list[ZprofApp | LiveApp] = []
+    streams = SimpleNamespace(stdin=Terminal(), stdout=Terminal(), stderr=Terminal())
+    monkeypatch.setattr("zprof.cli.tui.sys", streams)
+    monkeypatch.setattr("zprof.cli.tui.os.nice", lambda by: by)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(ZprofApp, "run", run)
-    return started
+    for app in (ZprofApp, LiveApp):
+        monkeypatch.setattr(app, "run", lambda self: found.append(self))
+    return found
 
 
-def one_line(err: str) -> str:
-    assert err.count("\n") == 1, err
-    assert err.startswith("zprof: ")
-    assert "Traceback" not in err
-    return err
+Started = list[ZprofApp | LiveApp]
 
 
-def test_a_pipe_gets_the_report() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "zprof", "tui", str(RUN), "--baseline", str(BASELINE)],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "SLOWER" in done.stdout
-    assert "\x1b" not in done.stdout
+def test_without_a_terminal_the_report_is_printed(call: Call) -> None:
+    _, report, _ = call("report", RUN)
+    assert call("tui", RUN, "--live")[:2] == (0, report)
 
 
-def test_the_same_report_as_of_zprof_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tui", str(RUN)]) == 0
-    shown = capsys.readouterr().out
-    assert main(["report", str(RUN)]) == 0
-    assert shown == capsys.readouterr().out
-
-
-def test_a_dumb_terminal_gets_the_report(
-    terminal: list[ZprofApp], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert main(["tui", str(RUN)]) == 0
-    assert not terminal
-    assert "NOT MEASURED" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("is_baseline", [False, True])
+@pytest.mark.parametrize("options", [[], ["--baseline"]])
 def test_what_cannot_be_opened_is_one_line(
-    terminal: list[ZprofApp], capsys: pytest.CaptureFixture[str], tmp_path: Path, is_baseline: bool
+    call: Call, started: Started, tmp_path: Path, options: list[str]
 ) -> None:
-    damaged = tmp_path / "damaged.zprof"
-    shutil.copytree(RUN, damaged)
+    damaged = shutil.copytree(RUN, tmp_path / "damaged.zprof")
     (damaged / "manifest.json").write_text("{")
-    for path, says in ((tmp_path / "none", "no such run"), (damaged, "not a manifest")):
-        arguments = [str(RUN), "--baseline", str(path)] if is_baseline else [str(path)]
-        assert main(["tui", *arguments]) == 2
-        assert says in one_line(capsys.readouterr().err)
-    assert not terminal
-
-
-def test_a_run_of_no_rank_is_one_line(
-    terminal: list[ZprofApp], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
     empty = tmp_path / "empty.zprof"
     empty.mkdir()
     shutil.copy(RUN / "manifest.json", empty)
-    assert main(["tui", str(empty)]) == 3
-    assert "no rank finished" in one_line(capsys.readouterr().err)
-    assert not terminal
-
-
-@pytest.mark.parametrize("has_terminal", [False, True])
-def test_a_wrong_theme_lists_the_names(
-    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], has_terminal: bool
-) -> None:
-    started = request.getfixturevalue("terminal") if has_terminal else []
-    assert main(["tui", str(RUN), "--theme", "dracul\x1b[2Ja"]) == 2
-    err = one_line(capsys.readouterr().err)
-    assert "textual-light" in err
-    assert "ansi-dark" in err
-    assert "\x1b" not in err
+    for path, wanted in ((tmp_path / "none", 2), (damaged, 2), (empty, 3)):
+        code, _, err = call("tui", *([RUN] if options else []), *options, path)
+        assert (code, err.count("\n"), path.name in err) == (wanted, 1, True)
     assert not started
 
 
@@ -121,48 +70,71 @@ def test_a_wrong_theme_lists_the_names(
         (["NO_COLOR"], "textual-dark", False, True),
     ],
 )
-def test_how_it_looks(
-    terminal: list[ZprofApp], monkeypatch: pytest.MonkeyPatch, options: list[str], theme: str,
+def test_options_of_the_screen(
+    call: Call, started: Started, monkeypatch: pytest.MonkeyPatch, options: list[str], theme: str,
     is_ascii: bool, is_mono: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("NO_COLOR", "1" if is_mono else "")
-    assert main(["tui", str(RUN), *(option for option in options if option != "NO_COLOR")]) == 0
-    (app,) = terminal
+    assert call("tui", RUN, *(option for option in options if option != "NO_COLOR"))[0] == 0
+    (app,) = started
     assert (app.theme, app.ascii_only, app.mono) == (theme, is_ascii, is_mono)
 
 
-def test_a_trace_is_imported_before_the_screen(
-    terminal: list[ZprofApp], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_trace_is_imported_before_the_screen(call: Call, started: Started, tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.0 * at, "dur": 5.0}
         for at in range(4)
     ]
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    assert main(["tui", str(trace)]) == 0
-    assert "importing" in capsys.readouterr().err
-    (app,) = terminal
+    assert call("tui", trace)[0] == 0
+    (app,) = started
+    assert isinstance(app, ZprofApp)
     assert app.asked.opener(trace).ranks == (0,)
 
 
-def test_the_work_of_a_step_can_be_said(terminal: list[ZprofApp]) -> None:
-    said = ["--tokens-per-step", "512", "--baseline-tokens-per-step", "128"]
-    assert main(["tui", str(RUN), "--baseline", str(BASELINE), *said]) == 0
-    (app,) = terminal
+def test_the_work_of_a_step_can_be_stated(call: Call, started: Started) -> None:
+    said = ("--tokens-per-step", "512", "--baseline-tokens-per-step", "128")
+    assert call("tui", RUN, "--baseline", BASELINE, *said)[0] == 0
+    (app,) = started
+    assert isinstance(app, ZprofApp)
     tokens = [app.asked.opener(path).manifest.training.tokens_per_step for path in (RUN, BASELINE)]
     assert tokens == [512, 128]
 
 
 def test_leaving_while_it_measures_does_not_wait(
-    terminal: list[ZprofApp], monkeypatch: pytest.MonkeyPatch
+    call: Call, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
     monkeypatch.setattr(ZprofApp, "has_threads", property(lambda app: True))
-    main(["tui", str(RUN)])
+    call("tui", RUN)
     assert ended == [0]
 
 
-def test_the_help_has_an_example() -> None:
-    assert "zprof tui zero3.zprof --baseline ddp.zprof" in (TuiCommand.__doc__ or "")
+def test_only_a_run_in_progress_is_shown_live(call: Call, started: Started, tmp_path: Path) -> None:
+    run = GrowingRun(tmp_path)
+    recent = replace(run.manifest, created_ns=time.time_ns())
+    (tmp_path / MANIFEST_NAME).write_text(to_json(recent))
+    assert call("tui", tmp_path)[0] == 0
+    assert call("tui", RUN)[0] == 0
+    assert [type(app) for app in started] == [LiveApp, ZprofApp]
+
+
+def test_a_run_that_is_not_there_yet_can_be_waited_for(call: Call, started: Started, tmp_path: Path) -> None:
+    assert call("tui", tmp_path / "not-yet.zprof", "--live", "--ascii")[0] == 0
+    (app,) = started
+    assert isinstance(app, LiveApp)
+    assert app.ascii_only
+
+
+def test_all_screens_follow_the_live_view(
+    call: Call, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: LiveApp) -> None:
+        started.append(self)
+        self.opens = True
+
+    monkeypatch.setattr(LiveApp, "run", run)
+    assert call("tui", RUN, "--live")[0] == 0
+    assert [type(app) for app in started] == [LiveApp, ZprofApp]

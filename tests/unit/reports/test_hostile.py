@@ -1,265 +1,150 @@
-"""Names from a run are text in Markdown and for CI: no markup, no link, no command, no broken document."""
+"""Names from a run are text in every output: no markup, no link, no command, no broken document."""
 
 import json
 import re
 import unicodedata
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.support import junit_schema, plans, sarif_schema
+from tests.support import diagnosis_reports, junit_schema, plans, sarif_schema
 from tests.support.checks_by_hand import CHECKS
 from tests.support.hostile_names import NAMES, poisoned
+from tests.support.html_pages import Parsed, without_assets
 from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.report_pages import both_runs
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.check import Check, Outcome
 from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
-from zprof.model.side_by_side import SideBySide
-from zprof.reports import junit, sarif
+from zprof.reports import junit, sarif, svg_memory
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
 from zprof.reports.escape import code, command, fenced, log_line, prose
-from zprof.reports.formats import by_name, page_markdown, page_text
-from zprof.reports.page import Page
+from zprof.reports.formats import page_html, page_markdown, page_text
+from zprof.reports.html import chart_data
+from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, Verdict
 from zprof.reports.presenters.check import check_page
 from zprof.reports.presenters.diagnosis import diagnosis_page
 from zprof.reports.presenters.plan import plan_page
+from zprof.reports.presenters.report import report_page
 from zprof.reports.presenters.side_by_side import side_by_side_page
 from zprof.reports.presenters.whatif import whatif_page
 
-_STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-#: What zprof writes itself: the total of a table is bold, what is modelled is quoted, what is cut is said.
-_OWN = frozenset({"strong_open", "blockquote_open", "hr", "em_open"})
-_BLOCKS = ("tr", "td", "th", "table", "strong", "heading", "list", "bullet", "ordered", "fence", "html", "hr")
-SITUATIONS = (slower, straggler, memory_only, trace)
-IDS = [ascii(name)[:24] for name in NAMES]
+#: Categories of characters that steer a terminal or are not seen.
+STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Markdown that zprof writes itself.
+OWN_MARKDOWN = frozenset({"strong_open", "blockquote_open", "hr", "em_open"})
+BLOCKS = ("tr", "td", "th", "table", "strong", "heading", "list", "bullet", "ordered", "fence", "html", "hr")
+#: Attributes of HTML whose values are the templates' own words or numbers.
+OWN_ATTRIBUTES = ("class", "id", "href", "scope", "role", "type", "name", "lang", "d", "for")
 
 
-@cache
-def report_of(name: str, at: int = 0) -> Report:
-    """Every name in it is that one."""
-    found: Report = poisoned(SITUATIONS[at](), name)
-    return found
+def compare_page(name: str) -> Page:
+    """Two runs; the units of rows stay zprof's own."""
+    kept = both_runs()
+    found = poisoned(kept, name)
+    sections = [
+        replace(theirs, rows=tuple(
+            replace(row, unit=was.unit) for row, was in zip(theirs.rows, ours.rows, strict=True)
+        ))
+        for theirs, ours in zip(found.sections, kept.sections, strict=True)
+    ]  # fmt: skip
+    return side_by_side_page(replace(found, sections=tuple(sections)), everything=True)
 
 
-@cache
-def check_of(name: str) -> Check:
-    found: Check = poisoned(CHECKS["failed"], name)
-    return found
+def small_page(name: str) -> Page:
+    """The blocks of small pages: a verdict, a paragraph, a section of that name."""
+    blocks = (Verdict(tone="ok", mark="✓", text=name), Paragraph(text=name))
+    section = Section(anchor="a", title="A", note=name, blocks=blocks)
+    return Page(kind="small", subject=name, head=blocks, sections=(section,), made_by="", data_command="")
+
+
+PAGES: dict[str, Callable[[str], Page]] = {
+    **{
+        make.__name__: lambda name, make=make: report_page(poisoned(make(), name))  # type: ignore[misc]
+        for make in (slower, straggler, trace, memory_only)
+    },
+    "check": lambda name: check_page(poisoned(CHECKS["failed"], name), poisoned(slower(), name)),
+    "diagnosis": lambda name: diagnosis_page(poisoned(diagnosis_reports.larger_batch(), name)),
+    "plan": lambda name: plan_page(poisoned(plans.full(), name), everything=True),
+    "whatif": lambda name: whatif_page(
+        replace(plans.whatif(), run=poisoned(plans.whatif().run, name)), everything=True
+    ),
+    "compare": compare_page,
+    "small": small_page,
+}
+
+
+def pairs() -> Iterator[Any]:
+    """Each name on one page, each page with several names; all others are slow."""
+    for at, name in enumerate(NAMES):
+        for place, page in enumerate(PAGES):
+            marks = [] if place == at % len(PAGES) else [pytest.mark.slow]
+            yield pytest.param(page, name, id=f"{page}-{ascii(name)[:24]}", marks=marks)
+
+
+each_name = pytest.mark.parametrize("name", NAMES, ids=[ascii(name)[:24] for name in NAMES])
 
 
 def steering(document: str) -> set[str]:
-    return {sign for sign in document if sign != "\n" and unicodedata.category(sign) in _STEERS}
-
-
-@pytest.mark.parametrize("at", range(len(SITUATIONS)), ids=[make.__name__ for make in SITUATIONS])
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_markdown_of_a_report(name: str, at: int) -> None:
-    document = by_name("md").render(report_of(name, at))
-    assert not is_active(document, own=_OWN)
-    assert not steering(document)
-    assert len(document) < 65_000
-    # the same tables, bold totals, quotes and rules as with harmless names
-    if name.strip():
-        assert shape(document) == harmless_shape(at)
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_markdown_of_a_check(name: str) -> None:
-    document = page_markdown(check_page(check_of(name), report_of(name)))
-    assert not is_active(document, own=_OWN)
-    assert not steering(document)
-    assert len(document) < 65_000
-    if name.strip():
-        assert shape(document) == harmless_shape(None)
-
-
-def shape(document: str) -> list[str]:
-    """The blocks of a document, in their order: what a name that breaks out of its place would change."""
-    return [token.type for token in tokens(document) if token.type.startswith(_BLOCKS)]
-
-
-@cache
-def harmless_shape(at: int | None) -> list[str]:
-    """That of a situation's report, or of the check."""
-    if at is None:
-        return shape(page_markdown(check_page(check_of("name"), report_of("name"))))
-    return shape(by_name("md").render(report_of("name", at)))
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_junit(name: str) -> None:
-    for at in range(len(SITUATIONS)):
-        held(junit.render(report_of(name, at)), name)
-    held(render_junit(check_of(name), report_of(name)), name)
-
-
-def held(document: str, name: str) -> None:
-    """The XML keeps its schema, and what is read from it is the name as a person sees it."""
-    root = junit_schema.parsed(document)
-    run = next(entry.attrib["value"] for entry in root.iter("property") if entry.attrib["name"] == "run")
-    assert run == cut(printable(name), 4_000)
-    assert not steering(document)
-    assert {child.tag for child in root.iter()} <= set(junit_schema.RULES)
-    again = ElementTree.fromstring(ElementTree.tostring(root))
-    assert "".join(again.itertext()) == "".join(root.itertext())
-
-
-def cut(text: str, most: int) -> str:
-    """As ``shorten`` does, for those that are ASCII where they are long."""
-    return text if display_width(text) <= most else f"{text[: most - 1]}…"
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_sarif(name: str) -> None:
-    documents = [sarif.render(report_of(name, at)) for at in range(len(SITUATIONS))]
-    documents.append(render_sarif(check_of(name), report_of(name)))
-    for document in documents:
-        assert document.isascii()
-        if not printable(name).strip():
-            json.loads(document)
-            continue
-        run = sarif_schema.parsed(document)
-        texts = [text for text in strings(run) if text != ""]
-        assert not any(steering(text) for text in texts)
-        messages = [result["message"]["text"] for result in run["results"]]
-        messages += [note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]]
-        assert not any("](" in text for text in messages), "a link"
-        assert not any(re.search(r"\{\d+\}", text) for text in messages), "a placeholder"
-        uris = [place["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]
-                for place in result["locations"]]  # fmt: skip
-        assert not any(":" in uri or "/" in uri or "\\" in uri for uri in uris), "an address"
-
-
-def strings(tree: Any) -> list[str]:
-    if isinstance(tree, dict):
-        return [text for child in tree.values() for text in strings(child)]
-    if isinstance(tree, list):
-        return [text for child in tree for text in strings(child)]
-    return [tree] if isinstance(tree, str) else []
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_github_has_exactly_the_commands_that_were_meant(name: str) -> None:
-    document = render_github(check_of(name), report_of(name))
-    lines = document.removesuffix("\n").split("\n")
-    loud = (Outcome.FAILED, Outcome.WARNED, Outcome.UNKNOWN)
-    meant = sum(result.outcome in loud for result in CHECKS["failed"].results) + len(CHECKS["failed"].notices)
-    assert [line for line in document.splitlines() if line.strip().startswith("::")] == lines
-    assert len(lines) == meant
-    assert not steering(document)
-    gates = {f"zprof: {name} {state}" for state in ("failed", "not judged", "warned")}
-    for line in lines:
-        _, properties, _ = line.split("::", 2)
-        kind, title = properties.split(" title=", 1)
-        assert kind in ("error", "warning", "notice")
-        assert "," not in title
-        assert unescaped(title) in {cut(printable(gate), 200) for gate in gates} | {"zprof"}
-
-
-def unescaped(value: str) -> str:
-    """As GitHub's runner reads a property."""
-    for written, sign in (("%3A", ":"), ("%2C", ","), ("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
-        value = value.replace(written, sign)
-    return value
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_text_of_a_check_is_no_command_of_any_runner(name: str) -> None:
-    document = page_text(check_page(check_of(name), report_of(name)))
-    assert not commands(document)
-    for line in document.removesuffix("\n").split("\n"):
-        assert display_width(line) <= 80, line
-        assert not steering(line)
-
-
-def hostile_pages(name: str) -> list[Page]:
-    """A page of each other kind, every name in it that one; units and leaves stay zprof's own."""
-    kept = both_runs()
-    found: SideBySide = poisoned(kept, name)
-    sections = []
-    for theirs, ours in zip(found.sections, kept.sections, strict=True):
-        rows = zip(theirs.rows, ours.rows, strict=True)
-        sections.append(replace(theirs, rows=tuple(replace(row, unit=was.unit) for row, was in rows)))
-    run = poisoned(plans.whatif().run, name)
-    return [
-        diagnosis_page(report_of(name)),
-        plan_page(poisoned(plans.full(), name), everything=True),
-        whatif_page(replace(plans.whatif(), run=run), everything=True),
-        side_by_side_page(replace(found, sections=tuple(sections))),
-    ]
-
-
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_other_pages(name: str) -> None:
-    for page in hostile_pages(name):
-        document = page_markdown(page)
-        assert not is_active(document, own=_OWN)
-        assert not steering(document)
-        assert len(document) < 65_000
-        assert not commands(page_text(page))
-    for at in range(len(SITUATIONS)):
-        assert not commands(by_name("text").render(report_of(name, at)))
-    assert not commands(fenced([name, *name.split(" ")]))
+    return {sign for sign in document if sign != "\n" and unicodedata.category(sign) in STEERING}
 
 
 def commands(document: str) -> list[str]:
     """The lines that GitHub, Azure or TeamCity would act on."""
-    return [
-        line for line in document.split("\n") if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)
-    ]
+    lines = document.split("\n")
+    return [line for line in lines if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)]
 
 
-def test_a_line_of_a_log() -> None:
-    assert log_line("  ::error::x") == "  : error::x"
-    assert log_line("a ##[group]x ##vso[y]") == "a # [group]x # vso[y]"
-    assert log_line("at::native::add") == "at::native::add"
+@pytest.mark.parametrize(("page", "name"), pairs())
+def test_a_page_shows_names_as_text(page: str, name: str) -> None:
+    made = PAGES[page](name)
+    text = page_text(made)
+    assert not commands(text)
+    assert not steering(text)
+    assert max(map(display_width, text.split("\n"))) <= 80
+    document = page_markdown(made)
+    assert not is_active(document, own=OWN_MARKDOWN)
+    assert not steering(document)
+    assert len(document) < 65_000
+    if name.strip():
+        assert markdown_shape(document) == harmless(page)[0]
+    html = page_html(made)
+    parsed = Parsed(html)
+    assert (parsed.problems, parsed.comments) == ([], [])
+    assert not steering(without_assets(html))
+    if page != "compare":  # texts of equal settings are left out
+        assert html_shape(parsed) <= harmless(page)[1]
 
 
-def test_commands_are_escaped_as_github_documents() -> None:
-    assert command("error", "a:b,c%", "1 %, two", "", "line\rtwo") == (
-        "::error title=a%3Ab%2Cc%25::1 %25, two%0Aline\\x0dtwo"
-    )
+def markdown_shape(document: str) -> list[str]:
+    """The blocks of a document, in their order: what a name that breaks out of its place would change."""
+    return [token.type for token in tokens(document) if token.type.startswith(BLOCKS)]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_a_name_is_shown_as_it_stands(name: str) -> None:
-    said = " ".join(printable(name).split())
-    shown = visible(f"before {prose(name, 20_000)} after").replace("\\x7c", "|")
-    assert " ".join(shown.split()) == " ".join(f"before {said} after".split())
-    if said:
-        assert visible(f"x {code(name, 20_000)}").replace("\\x7c", "|") == f"x {said}"
-    assert (
-        visible(f"{fenced([name, 'end'])}\n\nafter") == f"{log_line(cut(printable(name), 400))}\nend\n\nafter"
-    )
+def html_shape(page: Parsed) -> set[tuple[str, ...]]:
+    """Elements by tag and attributes, with those values that zprof writes itself."""
+    return {
+        (element.tag, *(name if name not in OWN_ATTRIBUTES else f"{name}={value}"
+                        for name, value in sorted(element.attributes.items())))
+        for element in page.elements
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("all_gathers of blocks.3.mlp, 5.6 MiB", "all_gathers of `blocks.3.mlp`, 5.6 MiB"),
-        ("+4.2 % [+1, -2]", r"+4.2 % \[+1, -2\]"),
-        ("- no list", r"\- no list"),
-        ("1. no list", r"1\. no list"),
-        ("3.5 ms", "3.5 ms"),
-        ("(@team)", r"(`@team`)"),
-        ("a|b", "a&#124;b"),
-        ("/close it", r"\/close it"),
-        ('~"a label"', '`~"a` label"'),
-        ("see [epic:12].", "see `[epic:12]`."),
-        ("read docs/a.md: it", "read `docs/a.md`: it"),
-    ],
-)
-def test_prose_stays_readable(text: str, written: str) -> None:
-    assert prose(text) == written
+@cache
+def harmless(page: str) -> tuple[list[str], set[tuple[str, ...]]]:
+    """The shapes of a page with names that try nothing, of usual length and too long."""
+    made, long = PAGES[page]("name"), PAGES[page]("x" * 10_000)
+    shapes = html_shape(Parsed(page_html(made))) | html_shape(Parsed(page_html(long)))
+    return markdown_shape(page_markdown(made)), shapes
 
 
-def test_the_check_sees_what_is_active() -> None:
-    for text in (
+def test_the_checks_see_what_is_active() -> None:
+    texts = [
         "<b>",
         "[a](b)",
         "![a](b)",
@@ -268,10 +153,106 @@ def test_the_check_sees_what_is_active() -> None:
         "@team",
         "#12",
         ":tada:",
-        "    code",
         "/close",
-        '%"a b"',
         "[epic:1]",
-    ):
-        assert is_active(text), text
-    assert shape("a | b") != shape("| a | b |\n| --- | --- |\n| c | d |")
+    ]
+    texts += ["    code", '%"a b"']
+    assert [text for text in texts if not is_active(text)] == []
+    assert markdown_shape("a | b") != markdown_shape("| a | b |\n| --- | --- |\n| c | d |")
+    html = page_html(PAGES["slower"]("name"))
+    assert not html_shape(Parsed(html.replace("<h1>", "<h1><b onclick='x'>x</b>"))) <= harmless("slower")[1]
+
+
+@each_name
+def test_documents_for_ci_keep_their_schema(name: str) -> None:
+    report, check = poisoned(slower(), name), poisoned(CHECKS["failed"], name)
+    for document in (junit.render(report), render_junit(check, report)):
+        root = junit_schema.parsed(document)
+        assert junit_schema.properties(document)["run"] == cut(printable(name), 4_000)
+        assert not steering(document)
+        again = ElementTree.fromstring(ElementTree.tostring(root))
+        assert "".join(again.itertext()) == "".join(root.itertext())
+    for document in (sarif.render(report), render_sarif(check, report)):
+        assert document.isascii()
+        if printable(name).strip():
+            hold_sarif(sarif_schema.parsed(document))
+        else:
+            json.loads(document)
+
+
+def cut(text: str, most: int) -> str:
+    return text if display_width(text) <= most else f"{text[: most - 1]}…"
+
+
+def hold_sarif(run: dict[str, Any]) -> None:
+    assert not any(map(steering, strings(run)))
+    messages = [result["message"]["text"] for result in run["results"]]
+    messages += [note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]]
+    assert not any("](" in text for text in messages), "a link"
+    assert not any(re.search(r"\{\d+\}", text) for text in messages), "a placeholder"
+    places = [place for result in run["results"] for place in result["locations"]]
+    uris = [place["physicalLocation"]["artifactLocation"]["uri"] for place in places]
+    assert not any(re.search(r"[:/\\]", uri) for uri in uris), "an address"
+
+
+def strings(tree: Any) -> list[str]:
+    if isinstance(tree, dict | list):
+        children = tree.values() if isinstance(tree, dict) else tree
+        return [text for child in children for text in strings(child)]
+    return [tree] if isinstance(tree, str) else []
+
+
+@each_name
+def test_github_gets_exactly_the_commands_that_were_meant(name: str) -> None:
+    check: Check = poisoned(CHECKS["failed"], name)
+    document = render_github(check, poisoned(slower(), name))
+    lines = document.removesuffix("\n").split("\n")
+    loud = (Outcome.FAILED, Outcome.WARNED, Outcome.UNKNOWN)
+    meant = sum(result.outcome in loud for result in check.results) + len(check.notices)
+    assert [line for line in document.splitlines() if line.strip().startswith("::")] == lines
+    assert len(lines) == meant
+    assert not steering(document)
+    for line in lines:
+        _, properties, _ = line.split("::", 2)
+        kind, title = properties.split(" title=", 1)
+        assert kind in ("error", "warning", "notice")
+        assert "," not in title
+
+
+@each_name
+def test_a_name_is_shown_as_it_stands(name: str) -> None:
+    said = " ".join(printable(name).split())
+    shown = visible(f"before {prose(name, 20_000)} after").replace("\\x7c", "|")
+    assert " ".join(shown.split()) == " ".join(f"before {said} after".split())
+    if said:
+        assert visible(f"x {code(name, 20_000)}").replace("\\x7c", "|") == f"x {said}"
+    line = log_line(cut(printable(name), 400))
+    assert visible(f"{fenced([name, 'end'])}\n\nafter") == f"{line}\nend\n\nafter"
+    assert not commands(fenced([name, *name.split(" ")]))
+
+
+@each_name
+def test_pictures_and_data_of_scripts_hold_no_markup(name: str) -> None:
+    report: Report = poisoned(memory_only(), name)
+    picture = svg_memory.render(report)
+    assert not [
+        node.tag for node in ElementTree.fromstring(picture).iter() if node.tag.endswith(("script", "b"))
+    ]
+    assert not steering(picture)
+    series = Series(colour="tenant-parameters", name=name, values=(1.0,), outline="")
+    chart = AreaChart(
+        title="", caption="", time_ms=(0.0,), unit="MiB", series=(series,), heights=(), steps=(), phases=(),
+        peak=AxisMark(at=0, text=""), end="", legend=(), steps_ms=((0.0, name),),
+    )  # fmt: skip
+    text = chart_data(chart)
+    assert text.isascii()
+    assert not set("<>&") & set(text)
+
+
+def test_lines_and_commands_are_escaped_as_github_documents() -> None:
+    assert log_line("  ::error::x") == "  : error::x"
+    assert log_line("a ##[group]x ##vso[y]") == "a # [group]x # vso[y]"
+    assert log_line("at::native::add") == "at::native::add"
+    assert command("error", "a:b,c%", "1 %, two", "", "line\rtwo") == (
+        "::error title=a%3Ab%2Cc%25::1 %25, two%0Aline\\x0dtwo"
+    )

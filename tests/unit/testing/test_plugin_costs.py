@@ -1,10 +1,8 @@
-"""A test session that does not use the plugin does not notice it; workers in parallel do what one does."""
+"""A test session that does not use the plugin does not notice it."""
 
-import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,6 @@ def test_imports():
     assert not heavy & set(sys.modules)
     parts = ("analysis", "rules", "checks", "run", "collectors", "testing", "integrations", "tui", "cli")
     assert not {f"zprof.{part}" for part in parts} & set(sys.modules)
-"""
-ORDINARY = """
-def test_passes(): pass
 
 @pytest.mark.skip
 def test_skips(): pass
@@ -43,36 +38,10 @@ def pytest_run(
     """As somebody runs it who installed zprof: the plugin comes by its entry point."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
     monkeypatch.setenv("PYTHONPATH", f"{installed(suite.folder / 'site')}:{ROOT}")
-    # These plugins of others import for seconds.
+    # these plugins of others import for seconds
     without = ("-p", "no:cacheprovider", "-p", "no:textual-snapshot", "-p", "no:hypothesispytest")
     command = [sys.executable, "-m", "pytest", *without, "--strict-markers", *options]
     return subprocess.run(command, cwd=suite.folder, capture_output=True, text=True, check=False, timeout=100)
-
-
-def test_the_entry_point_is_the_plugin() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"zprof": "zprof.pytest_plugin"}
-
-
-def test_who_does_not_use_it_pays_nothing(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    suite.write(USES_NOTHING + ORDINARY)
-    done = pytest_run(suite, monkeypatch, "-v")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed, 1 skipped" in done.stdout
-    # Above that pytest lists plugins, and paths in which any word may stand.
-    header, collecting, rest = done.stdout.partition("collecting")
-    assert "plugins: " in header
-    assert collecting
-    assert "zprof" not in rest
-
-
-def test_it_changes_nothing_of_the_output(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    suite.write(ORDINARY)
-    with_it = pytest_run(suite, monkeypatch, "-v", "-ra")
-    without = pytest_run(suite, monkeypatch, "-v", "-ra", "-p", "no:zprof")
-    assert "1 passed, 1 skipped" in with_it.stdout
-    assert timeless(with_it.stdout) == timeless(without.stdout)
-    assert with_it.stderr == without.stderr == ""
 
 
 def timeless(text: str) -> str:
@@ -80,11 +49,15 @@ def timeless(text: str) -> str:
     return re.sub(r"=+| in \d+\.\d+s|^plugins: .*$", "", text, flags=re.MULTILINE)
 
 
-def test_it_can_be_left_out(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    suite.write("def test_a(zprof_run): pass")
-    done = pytest_run(suite, monkeypatch, "-p", "no:zprof")
-    assert "fixture 'zprof_run' not found" in done.stdout
-    assert done.returncode == 1
+def test_who_does_not_use_it_pays_nothing_and_sees_nothing(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.write(USES_NOTHING)
+    with_it = pytest_run(suite, monkeypatch, "-v", "-ra")
+    assert "1 passed, 1 skipped" in with_it.stdout, with_it.stdout + with_it.stderr
+    without = pytest_run(suite, monkeypatch, "-v", "-ra", "-p", "no:zprof")
+    assert timeless(with_it.stdout) == timeless(without.stdout)
+    assert with_it.stderr == without.stderr == ""
 
 
 def test_pytest_lists_marker_fixture_and_option(suite: Suite) -> None:
@@ -94,33 +67,8 @@ def test_pytest_lists_marker_fixture_and_option(suite: Suite) -> None:
     suite.again("--help").stdout.fnmatch_lines(["*--zprof-update-baseline*"])
 
 
-def test_workers_in_parallel_write_and_say_what_one_process_does(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite.write(
-        '@pytest.mark.zprof_limit(peak="+0%", wait="1 us")\n'
-        '@pytest.mark.parametrize("number", range(4))\n'
-        "def test_step(zprof_run, number):\n    zprof_run.load(RUN)\n"
-    )
-    done = pytest_run(suite, monkeypatch, "-n", "2", "--zprof-update-baseline", "--junitxml=j.xml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    files = sorted(path.name for path in (suite.folder / "zprof-baselines").iterdir())
-    assert len(files) == 4
-    assert all(
-        json.loads((suite.folder / "zprof-baselines" / name).read_text())["memory"]["peak_bytes"] == 10414528
-        for name in files
-    )
-    said = [line for line in done.stdout.splitlines() if line.startswith("test_cost.py::")]
-    assert sorted(line.partition("wrote: ")[2] for line in said if "wrote" in line) == [
-        f"zprof-baselines/{name}" for name in files
-    ]
-    assert len([line for line in said if "warning: exposed_wait" in line]) == 4
-    assert (suite.folder / "j.xml").read_text().count('name="zprof.peak_memory" value="10414528"') == 4
-
-
 def test_the_summary_is_there_once(suite: Suite) -> None:
-    result = suite.run(
-        '@pytest.mark.zprof_limit(peak="+0%")\ndef test_a(zprof_run): zprof_run.load(RUN)\n', "-ra"
-    )
+    marked = '@pytest.mark.zprof_limit(peak="+0%")\ndef test_a(zprof_run): zprof_run.load(RUN)\n'
+    result = suite.run(marked, "-ra")
     assert len(said_by_zprof(result)) == 1
     assert [line.strip("=") for line in result.outlines].count(" zprof ") == 1

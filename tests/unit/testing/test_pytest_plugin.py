@@ -1,6 +1,8 @@
-"""The plugin within pytest: what makes a test red, in which words, and what is kept."""
+"""The plugin within pytest: what makes a test red, what is said of it, and what is kept."""
 
 import json
+import os
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -21,263 +23,149 @@ def test_step(zprof_run):
     zprof_run.load(RUN)
 """
 KEPT = "zprof-baselines/test_cost.test_step.json"
+UPDATE = "--zprof-update-baseline"
+#: Tests that end without a baseline: limit, fixture, body, and how each ends with which words.
+ENDS = [
+    ('peak="24 MiB", untagged="0.1%", bytes="3Ψ"', True, "zprof_run.load(RUN)", "passed", ()),
+    ('peak="9 MiB"', True, "zprof_run.load(RUN)", "failure", ("peak_memory", "9.9 MiB", "rank 0", "9.0 MiB")),
+    ('bytes="2Ψ", peak="9 MiB"', True, "zprof_run.load(RUN)", "failure", ("law: 2.75Ψ", "\npeak_memory")),
+    ('wait="1 us"', True, "zprof_run.load(RUN)", "passed", ()),
+    ('peek="1 KiB"', True, "print('it ran')", "error", ("peek", "peak")),
+    ("", True, "print('it ran')", "error", ("zprof_limit",)),
+    ('"24 MiB"', True, "print('it ran')", "error", ("zprof_limit",)),
+    ('peak="24 MiB"', False, "pass", "error", ("zprof_run",)),
+    ("peak=False", False, "pass", "passed", ()),
+    ('peak="24 MiB"', True, "pass", "failure", ("zprof_run(step)",)),
+    ('peak="9 MiB"', True, "zprof_run.load(RUN); assert 3 == 2", "failure", ("assert 3 == 2",)),
+    ('peak="9 MiB"', True, "zprof_run.load(RUN); pytest.skip()", "skipped", ()),
+    ('peak="9 MiB"', True, "zprof_run.load('none.zprof')", "failure", ("none.zprof",)),
+    ('peak="9 MiB"', True, "zprof_run(None)", "failure", ("zprof_run(step, model=model)",)),
+]
 
 
-def failure(result: pytest.RunResult) -> list[str]:
-    """The lines below the name of the one test that failed, to where its captured output begins."""
-    lines = result.outlines
-    first = next(place for place, line in enumerate(lines) if line.startswith("____"))
-    rest = lines[first + 1 :]
-    return rest[: next(place for place, line in enumerate(rest) if line.startswith(("---", "===")))]
+def ends(folder: Path) -> list[tuple[str, str]]:
+    """How each test of a JUnit file ended, and its failure."""
+    cases = []
+    for case in ElementTree.parse(folder / "j.xml").iter("testcase"):
+        children = [child for child in case if child.tag in ("failure", "error", "skipped")]
+        cases.append((children[0].tag, children[0].text or "") if children else ("passed", ""))
+    return cases
 
 
-def edited(file: Path, **leaves: Any) -> None:
-    """A baseline as an earlier run could have left it."""
-    content = json.loads(file.read_text())
-    for path, value in leaves.items():
-        *parents, last = path.split("__")
-        inner = content
-        for parent in parents:
-            inner = inner[parent]
-        inner[last] = value
-    file.write_text(json.dumps(content))
+def failure(suite: Suite, source: str | None = None, *options: str) -> list[str]:
+    """The lines of the failure of the only test; none if it passed."""
+    if source is not None:
+        suite.write(source)
+    suite.again("--junitxml=j.xml", *options)
+    ((_, text),) = ends(suite.folder)
+    return text.splitlines()
 
 
-def test_limits_that_hold_say_nothing(suite: Suite) -> None:
-    result = suite.run(HOLDS)
-    result.assert_outcomes(passed=1)
-    assert not said_by_zprof(result)
-    assert not (suite.folder / "zprof-baselines").exists()
-
-
-def test_a_limit_that_does_not_hold_is_one_line_without_a_traceback(suite: Suite) -> None:
-    result = suite.run(HOLDS.replace("24 MiB", "9 MiB"))
-    result.assert_outcomes(failed=1)
-    (line,) = failure(result)
-    assert line.startswith("peak_memory: 9.9 MiB on rank 0 ")
-    assert "allowed at most 9.0 MiB" in line
-    assert "communication buffers" in line
-
-
-def test_several_limits_are_a_line_each_in_the_order_of_the_marker(suite: Suite) -> None:
-    result = suite.run(HOLDS.replace("24 MiB", "9 MiB").replace("3Ψ", "2Ψ"))
-    assert [line.partition(":")[0] for line in failure(result)] == ["peak_memory", "collective_bytes_law"]
-
-
-def test_a_failure_says_where_the_run_is(suite: Suite) -> None:
-    result = suite.run(HOLDS.replace("24 MiB", "9 MiB"))
-    result.stdout.fnmatch_lines(["*Captured zprof call*", "zprof report */tests/data/tui/zero3"])
-
-
-def test_a_warning_is_in_the_summary_and_the_test_passes(suite: Suite) -> None:
-    result = suite.run(HOLDS.replace('untagged="0.1%"', 'wait="1 us"'))
-    result.assert_outcomes(passed=1)
-    (line,) = said_by_zprof(result)
-    assert line.startswith("test_cost.py::test_step: warning: exposed_wait: ")
-
-
-@pytest.mark.parametrize(
-    ("mark", "line"),
-    [
-        ('peek="1 KiB"', "zprof_limit: there is no limit peek; did you mean peak?"),
-        ('peak="1 KiBs"', 'zprof_limit, peak: "1 KiBs" *'),
-        ("", "zprof_limit: states no limit; *"),
-        ('"24 MiB"', "zprof_limit: every limit has a name; *"),
-    ],
-)
-def test_a_mistake_in_the_marker_is_an_error_before_the_test_runs(suite: Suite, mark: str, line: str) -> None:
-    result = suite.run(f"@pytest.mark.zprof_limit({mark})\ndef test_a(zprof_run): print('it ran')")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*ERROR at setup of test_a*", line])
-    assert len(failure(result)) == 1
+def test_every_way_to_end(suite: Suite) -> None:
+    suite.write("".join(
+        f"@pytest.mark.zprof_limit({limit})\ndef test_{at}({'zprof_run' * has_run}):\n    {body}\n"
+        for at, (limit, has_run, body, _, _) in enumerate(ENDS)
+    ))  # fmt: skip
+    result = suite.again("--junitxml=j.xml")
+    for (*case, outcome, named), (ended, text) in zip(ENDS, ends(suite.folder), strict=True):
+        assert ended == outcome, (case, text)
+        assert all(word in text for word in named), (case, text)
+        if ended == "failure" and "assert" not in text:
+            assert len(text.splitlines()) == case[0].count("="), "a line for each limit"
     result.stdout.no_fnmatch_line("*it ran*")
-
-
-def test_a_marker_without_the_fixture_is_an_error(suite: Suite) -> None:
-    result = suite.run('@pytest.mark.zprof_limit(peak="24 MiB")\ndef test_a(): pass')
-    result.assert_outcomes(errors=1)
-    (line,) = failure(result)
-    assert line.endswith("the test has none: give it the fixture zprof_run")
-
-
-def test_a_limit_that_is_turned_off_asks_nothing_of_the_test(suite: Suite) -> None:
-    result = suite.run(
-        '@pytest.mark.zprof_limit(peak="1 KiB")\n'
-        "class TestSizes:\n"
-        "    @pytest.mark.zprof_limit(peak=False)\n"
-        "    def test_records(self, zprof_run):\n"
-        "        zprof_run.load(RUN)\n"
-        "    @pytest.mark.zprof_limit(peak=False)\n"
-        "    def test_records_nothing(self):\n"
-        "        pass\n"
-    )
-    result.assert_outcomes(passed=2)
-    assert not said_by_zprof(result)
-
-
-def test_a_test_that_recorded_nothing_is_red(suite: Suite) -> None:
-    result = suite.run('@pytest.mark.zprof_limit(peak="24 MiB")\ndef test_a(zprof_run): pass')
-    result.assert_outcomes(failed=1)
-    assert failure(result) == ["zprof_limit: the test recorded no run; call the fixture: zprof_run(step)"]
-
-
-def test_the_failure_of_the_test_itself_is_not_hidden(suite: Suite) -> None:
-    result = suite.run(HOLDS.replace("24 MiB", "9 MiB").replace("== 3", "== 2"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E * assert 3 == 2"])
-    result.stdout.no_fnmatch_line("*allowed at most*")
-
-
-def test_who_skips_or_expects_the_failure_gets_that(suite: Suite) -> None:
-    result = suite.run(
-        '@pytest.mark.zprof_limit(peak="1 KiB")\n'
-        "def test_skips(zprof_run):\n    zprof_run.load(RUN)\n    pytest.skip()\n"
-        '@pytest.mark.xfail(strict=True)\n@pytest.mark.zprof_limit(peak="1 KiB")\n'
-        "def test_expects(zprof_run):\n    zprof_run.load(RUN)\n"
-    )
-    result.assert_outcomes(skipped=1, xfailed=1)
-
-
-def test_a_run_that_is_not_there_is_one_line(suite: Suite) -> None:
-    result = suite.run("def test_a(zprof_run): zprof_run.load('none.zprof')")
-    result.assert_outcomes(failed=1)
-    assert failure(result) == ["none.zprof: no such run; give the folder that a recording made"]
-
-
-def test_a_call_that_cannot_be_recorded_is_one_line(suite: Suite) -> None:
-    result = suite.run("def test_a(zprof_run): zprof_run(None)")
-    result.assert_outcomes(failed=1)
-    assert failure(result) == ["zprof_run: its first argument is no function; zprof_run(step, model=model)"]
-
-
-def test_a_first_run_passes_with_a_notice(suite: Suite) -> None:
-    result = suite.run(COMPARED)
-    result.assert_outcomes(passed=1)
-    assert said_by_zprof(result) == [
-        "test_cost.py::test_step: notice: peak_memory, peak_memory.activations, collective_count: nothing to "
-        f"compare with yet, pytest --zprof-update-baseline writes {KEPT}"
-    ]
-    assert not (suite.folder / KEPT).exists()
-
-
-def test_a_first_run_fails_where_a_baseline_is_required(suite: Suite) -> None:
-    suite.folder.joinpath("pytest.ini").write_text("[pytest]\nzprof_require_baseline = true\n")
-    result = suite.run(COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'))
-    result.assert_outcomes(failed=1)
-    volume, first = failure(result)
-    assert volume.startswith("collective_bytes_law: ")
-    assert first == (
-        "peak_memory, peak_memory.activations, collective_count: nothing to compare with yet, "
-        f"pytest --zprof-update-baseline writes {KEPT} (zprof_require_baseline)"
-    )
-    assert not said_by_zprof(result)
-    suite.run(COMPARED, "--zprof-update-baseline").assert_outcomes(passed=1)
-    suite.again().assert_outcomes(passed=1)
-    suite.run(HOLDS.replace("test_step", "test_other")).assert_outcomes(passed=1)
-
-
-def test_a_first_run_is_held_to_what_needs_no_baseline(suite: Suite) -> None:
-    result = suite.run(COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'))
-    result.assert_outcomes(failed=1)
-    assert failure(result)[0].startswith("collective_bytes_law: ")
-
-
-def test_a_baseline_is_written_said_and_compared_with(suite: Suite) -> None:
-    result = suite.run(COMPARED, "--zprof-update-baseline")
-    result.assert_outcomes(passed=1)
-    assert said_by_zprof(result) == [f"test_cost.py::test_step: wrote: {KEPT}"]
-    assert json.loads((suite.folder / KEPT).read_text())["schema"] == "zprof.baseline/1"
-    result = suite.again()
-    result.assert_outcomes(passed=1)
-    assert not said_by_zprof(result)
-
-
-def test_growth_says_limit_value_and_the_tenant_that_grew(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
-    edited(suite.folder / KEPT, memory__tenants__activations=1000, memory__peak_bytes=10414528 - 262848)
-    result = suite.again()
-    result.assert_outcomes(failed=1)
-    peak, activations = failure(result)
-    assert peak.startswith("peak_memory: 9.9 MiB on rank 0 ")
-    assert "2.6 % above the baseline's 9.7 MiB, allowed +2%" in peak
-    assert "activations grew most, +256.7 KiB" in peak
-    assert activations.startswith("peak_memory.activations: ")
-
-
-def test_less_memory_is_no_failure(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
-    edited(suite.folder / KEPT, memory__tenants__activations=9_000_000, memory__peak_bytes=10414528 + 8736152)
-    suite.again().assert_outcomes(passed=1)
-
-
-def test_what_grew_on_purpose_is_accepted_by_updating(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
-    kept = (suite.folder / KEPT).read_text()
-    edited(suite.folder / KEPT, memory__tenants__activations=1000)
-    suite.again("--zprof-update-baseline").assert_outcomes(passed=1)
-    assert (suite.folder / KEPT).read_text() == kept
-
-
-@pytest.mark.parametrize(
-    "source",
-    [COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'), f"{COMPARED}    assert False\n"],
-    ids=["a limit without baseline does not hold", "its own assertion fails"],
-)
-def test_a_test_that_fails_keeps_no_baseline(suite: Suite, source: str) -> None:
-    result = suite.run(source, "--zprof-update-baseline")
-    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Captured zprof call*", "zprof report */tests/data/tui/zero3"])
+    (line,) = said_by_zprof(result)
+    assert line.startswith("test_cost.py::test_3: warning: exposed_wait: ")
     assert not (suite.folder / "zprof-baselines").exists()
-    assert not said_by_zprof(result)
+    values = {
+        each.get("name"): each.get("value")
+        for each in ElementTree.parse(suite.folder / "j.xml").iter("property")
+    }
+    assert values["zprof.peak_memory"] == "10414528"
+    assert str(values["zprof.collective_bytes_law"]).startswith("2.75")
 
 
-def test_a_test_without_changes_keeps_no_baseline(suite: Suite) -> None:
-    suite.run(HOLDS, "--zprof-update-baseline").assert_outcomes(passed=1)
-    assert not (suite.folder / "zprof-baselines").exists()
-
-
-def test_a_baseline_of_other_conditions_is_refused_with_the_way_out(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
-    edited(suite.folder / KEPT, conditions__torch="1.0.0", conditions__world_size=4)
-    result = suite.again()
-    result.assert_outcomes(failed=1)
-    (line,) = failure(result)
-    assert "torch" in line
-    assert "world size" in line
-    assert line.endswith("pytest --zprof-update-baseline makes this run its baseline")
-    suite.again("--zprof-update-baseline").assert_outcomes(passed=1)
-    suite.again().assert_outcomes(passed=1)
-
-
-def test_a_damaged_baseline_is_one_line(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
-    (suite.folder / KEPT).write_text('{"schema": "zprof.baseline/1", "\x1b[31m": ')
-    result = suite.again()
-    result.assert_outcomes(failed=1)
-    (line,) = failure(result)
-    assert line.endswith("pytest --zprof-update-baseline writes it again")
-    assert line.isprintable()
-
-
-def test_parameters_and_classes_have_baselines_of_their_own_and_the_nearest_marker_counts(
-    suite: Suite,
-) -> None:
+def test_the_nearest_marker_counts_and_each_parameter_has_a_baseline(suite: Suite) -> None:
     result = suite.run(
         '@pytest.mark.zprof_limit(peak="1 KiB", count="exact")\n'
         "class TestSizes:\n"
         '    @pytest.mark.zprof_limit(peak="24 MiB")\n'
         '    @pytest.mark.parametrize("width", [1, "a/b"])\n'
         "    def test_width(self, zprof_run, width):\n"
-        "        zprof_run.load(RUN)\n",
-        "--zprof-update-baseline",
+        "        zprof_run.load(RUN)\n"
+        "    @pytest.mark.zprof_limit(peak=False, count=False)\n"
+        "    def test_records_nothing(self): pass\n",
+        UPDATE,
     )
-    result.assert_outcomes(passed=2)
-    names = sorted(path.name for path in (suite.folder / "zprof-baselines").iterdir())
+    result.assert_outcomes(passed=3)
+    names = os.listdir(suite.folder / "zprof-baselines")
     assert [name.partition("-")[0] for name in names] == ["test_cost.TestSizes.test_width"] * 2
     assert len(set(names)) == 2
 
 
+def test_a_first_run_passes_with_a_notice_unless_a_baseline_is_required(suite: Suite) -> None:
+    result = suite.run(COMPARED)
+    result.assert_outcomes(passed=1)
+    (line,) = said_by_zprof(result)
+    assert all(word in line for word in ("peak_memory.activations", "collective_count", UPDATE, KEPT))
+    assert "untagged" not in line, "it needs no baseline"
+    assert not (suite.folder / KEPT).exists()
+    suite.folder.joinpath("pytest.ini").write_text("[pytest]\nzprof_require_baseline = true\n")
+    volume, first = failure(suite, COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'))
+    assert volume.startswith("collective_bytes_law: ")
+    assert "zprof_require_baseline" in first
+    assert failure(suite, COMPARED, UPDATE) == failure(suite) == []
+
+
+def edited(suite: Suite, **tenants: int) -> None:
+    """The baseline as an earlier run could have left it; the peak is the sum of its tenants."""
+    file = suite.folder / KEPT
+    content = json.loads(file.read_text())
+    before = dict(content["memory"]["tenants"])
+    content["memory"]["tenants"] |= tenants
+    content["memory"]["peak_bytes"] += sum(tenants[name] - before[name] for name in tenants)
+    file.write_text(json.dumps(content))
+
+
+def test_a_baseline_is_written_compared_with_and_updated(suite: Suite) -> None:
+    result = suite.run(COMPARED, UPDATE)
+    assert [line.partition("wrote: ")[2] for line in said_by_zprof(result)] == [KEPT]
+    kept = (suite.folder / KEPT).read_text()
+    assert json.loads(kept)["schema"] == "zprof.baseline/1"
+    assert failure(suite) == []
+    edited(suite, activations=1000)
+    peak, activations = failure(suite)
+    assert peak.startswith("peak_memory: 9.9 MiB on rank 0")
+    assert "256.7 KiB" in peak
+    assert activations.startswith("peak_memory.activations: ")
+    assert failure(suite, None, UPDATE) == []
+    assert (suite.folder / KEPT).read_text() == kept
+    edited(suite, activations=9_000_000)
+    assert failure(suite) == [], "less memory is no failure"
+
+
+def test_a_baseline_that_cannot_be_used_is_one_line_with_the_way_out(suite: Suite) -> None:
+    suite.run(COMPARED, UPDATE)
+    content = json.loads((suite.folder / KEPT).read_text())
+    content["conditions"] |= {"torch": "1.0.0", "world_size": 4}
+    for text in (json.dumps(content), '{"schema": "zprof.baseline/1", "\x1b[31m": '):
+        (suite.folder / KEPT).write_text(text)
+        (line,) = failure(suite)
+        assert f"pytest {UPDATE}" in line
+        assert line.isprintable()
+    assert failure(suite, None, UPDATE) == failure(suite) == []
+
+
+@pytest.mark.parametrize(
+    "source", [HOLDS, COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'), f"{COMPARED}    assert False\n"]
+)
+def test_a_test_that_fails_or_compares_nothing_keeps_no_baseline(suite: Suite, source: str) -> None:
+    assert bool(failure(suite, source, UPDATE)) is (source is not HOLDS)
+    assert not (suite.folder / "zprof-baselines").exists()
+
+
 def test_a_group_of_workers_in_parallel_has_no_baseline_of_its_own(suite: Suite) -> None:
-    suite.run(COMPARED, "--zprof-update-baseline")
+    suite.run(COMPARED, UPDATE)
     (suite.folder / "conftest.py").write_text(
         "def pytest_collection_modifyitems(items):\n"  # as pytest-xdist does with --dist loadgroup
         "    for item in items:\n"
@@ -288,73 +176,39 @@ def test_a_group_of_workers_in_parallel_has_no_baseline_of_its_own(suite: Suite)
     assert not said_by_zprof(result)
 
 
-def test_values_are_properties_of_the_test(suite: Suite) -> None:
-    suite.run(HOLDS, "--junitxml=j.xml")
-    text = (suite.folder / "j.xml").read_text()
-    assert '<property name="zprof.peak_memory" value="10414528" />' in text
-    assert '<property name="zprof.collective_bytes_law" value="2.75' in text
-
-
-def gate(outcome: Outcome, sentence: str, *, subject: str = "", remedy: str = "") -> GateResult:
+def gate(outcome: Outcome, sentence: str, **more: str) -> GateResult:
     limit = Limit(gate="step_time", unit="ns", value=1.0, said="1 ns", origin="zprof_limit")
-    return GateResult(limit=limit, outcome=outcome, sentence=sentence, remedy=remedy, subject=subject)
+    return GateResult(limit=limit, outcome=outcome, sentence=sentence, **more)  # type: ignore[arg-type]
 
 
-def says(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, *results: GateResult, notice: str = "") -> None:
+HOSTILE = "\x1b[31m</script>\u202e\nPASSED\ud800::error::"
+SHOWN = "\\x1b[31m</script>\\u202e\\x0aPASSED\\ud800::error::"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "results", "failures", "said"),
+    [
+        (Outcome.UNKNOWN, [gate(Outcome.UNKNOWN, "few", remedy="record 8")], ["few; record 8"], 0),
+        (Outcome.UNKNOWN, [gate(Outcome.SKIPPED, "one rank")], ["nothing was judged"], 0),
+        (Outcome.PASSED, [gate(Outcome.SKIPPED, "one rank")], [], 1),
+        (Outcome.FAILED, [gate(Outcome.FAILED, HOSTILE), gate(Outcome.WARNED, HOSTILE)], [SHOWN], 1),
+    ],
+)
+def test_a_result_is_a_harmless_failure_or_a_line_of_the_summary(
+    suite: Suite,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome,
+    results: Any,
+    failures: list[str],
+    said: int,
+) -> None:
     made = Check(
-        zprof_version="0",
-        run="run",
-        baseline=None,
-        outcome=outcome,
-        results=results,
-        notices=(notice,) if notice else (),
-    )
+        zprof_version="0", run="run", baseline=None, outcome=outcome, results=tuple(results),
+        notices=("nothing was judged",),
+    )  # fmt: skip
     monkeypatch.setattr(judging, "check", lambda *_, **__: made)
-
-
-def test_what_could_not_be_measured_is_red_with_its_remedy(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    says(monkeypatch, Outcome.UNKNOWN, gate(Outcome.UNKNOWN, "step_time: 1 step", remedy="record 8"))
     result = suite.run(HOLDS, "--junitxml=j.xml")
-    result.assert_outcomes(failed=1)
-    assert failure(result) == ["step_time: 1 step; record 8"]
-    assert '"zprof.step_time" value="unknown"' in (suite.folder / "j.xml").read_text()
-
-
-def test_where_nothing_could_be_judged_it_is_red(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = gate(Outcome.SKIPPED, "step_time: one rank")
-    says(monkeypatch, Outcome.UNKNOWN, skipped, notice="nothing was judged")
-    result = suite.run(HOLDS)
-    result.assert_outcomes(failed=1)
-    assert failure(result) == ["nothing was judged"]
-
-
-def test_a_skipped_gate_is_a_notice(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(monkeypatch, Outcome.PASSED, gate(Outcome.SKIPPED, "step_time: one rank"), notice="no baseline yet")
-    result = suite.run(HOLDS)
-    result.assert_outcomes(passed=1)
-    assert said_by_zprof(result) == ["test_cost.py::test_step: notice: step_time: one rank"]
-
-
-def test_several_results_of_a_gate_are_properties_of_their_own(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two = [gate(Outcome.PASSED, "", subject=subject) for subject in ("all_gather", "<b>\x1b")]
-    says(monkeypatch, Outcome.PASSED, *two)
-    suite.run(HOLDS, "--junitxml=j.xml")
-    text = (suite.folder / "j.xml").read_text()
-    assert '"zprof.step_time.all_gather"' in text
-    assert '"zprof.step_time.&lt;b&gt;\\x1b"' in text
-
-
-def test_hostile_names_are_harmless_in_failures_and_in_the_summary(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hostile = "\x1b[31m</script>\u202e\nPASSED\ud800::error::"
-    says(monkeypatch, Outcome.FAILED, gate(Outcome.FAILED, hostile), gate(Outcome.WARNED, hostile))
-    result = suite.run(HOLDS, "--junitxml=j.xml")
-    (line,) = failure(result)
-    assert line == "\\x1b[31m</script>\\u202e\\x0aPASSED\\ud800::error::"
-    assert said_by_zprof(result) == [f"test_cost.py::test_step: warning: {line}"]
+    assert ends(suite.folder)[0][1].splitlines() == failures
+    assert len(said_by_zprof(result)) == said
+    assert all(line.isprintable() for line in said_by_zprof(result))
     assert "</script>" not in (suite.folder / "j.xml").read_text()

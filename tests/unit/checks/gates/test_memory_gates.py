@@ -1,0 +1,176 @@
+"""Peaks, tenants and the untagged share: exact to the byte, with bounds, missing ranks and unknowns."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.check_runs import BASE, ENVIRONMENT, Made, judged, limit
+from zprof.checks.check import check
+from zprof.checks.gates.reading import Figure, compute_allowed, holds
+from zprof.model.check import Outcome, Sense
+from zprof.model.memory import MemoryPart
+from zprof.model.tenants import Tenant
+
+
+def alone(peak: int) -> Made:
+    return Made(peaks=(peak,), world=1, timed=(0,), tenants={Tenant.ACTIVATIONS: 1})
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "edge"),
+    [
+        (1000, 0.0, 1000),
+        (1000, 0.02, 1020),
+        (1000, -0.1, 900),
+        (100, 0.29, 129),  # 100 * 1.29 is less than 129 in floats
+        (10**17, 0.01, 101 * 10**15),  # 1 byte more is beyond what a float can tell
+    ],
+)
+def test_one_byte_beyond_the_limit_fails(base: int, change: float, edge: int) -> None:
+    held = limit("peak_memory", change_ratio=change)
+    assert judged(held, alone(edge), alone(base)).outcome == "passed"
+    assert judged(held, alone(edge + 1), alone(base)).outcome == "failed"
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.integers(0, 100), st.sampled_from(Sense))
+def test_the_edge_is_where_whole_numbers_put_it(base: int, size: int, percent: int, sense: Sense) -> None:
+    held = replace(limit("peak_memory", change_ratio=percent / 100), sense=sense)
+    allowed = compute_allowed(held, Figure(value=Fraction(base)))
+    left, right = 100 * size, base * (100 + percent)
+    within = left <= right if sense is Sense.AT_MOST else left >= right
+    assert holds(Figure(value=Fraction(size)), allowed, sense) is within
+
+
+def test_an_absolute_limit_needs_no_baseline() -> None:
+    outcomes = [
+        judged(limit("peak_memory", value=1000.0), alone(peak), None).outcome for peak in (1000, 1001)
+    ]
+    assert outcomes == ["passed", "failed"]
+    assert judged(limit("peak_memory", value=1.0, warns=True), BASE, None).outcome == "warned"
+
+
+def test_a_failure_names_the_rank_the_leaf_and_the_tenant_that_grew() -> None:
+    base, run = Made(peaks=(20 << 20, 1 << 20)), Made(peaks=(1 << 20, 21 << 20))
+    found = judged(limit("peak_memory", change_ratio=0.02), run, base)
+    assert (found.leaf, found.subject) == ("memory.per_rank[1].peak_bytes", "rank 1")
+    assert (found.value, found.baseline, found.allowed) == (21 << 20, 20 << 20, (20 << 20) * 1.02)
+    assert "activations" in found.grew
+    assert "1.0 MiB" in found.grew
+    assert "backward" in found.sentence
+
+
+def test_the_largest_tenant_or_part_is_named_where_there_is_no_baseline() -> None:
+    sizes = (("parameters", "", 9), ("parameters", "master", 5), ("parameters", "shard", 7))
+    parts = [MemoryPart(tenant=tenant, sub=sub, bytes=size) for tenant, sub, size in sizes]
+    assert "activations" in judged(limit("peak_memory", value=1.0), BASE, None).grew
+    run = replace(BASE, parts=parts)
+    assert "shard" in judged(limit("peak_memory.parameters", value=1.0), run, None).grew
+
+
+def test_a_tenant_is_judged_by_itself() -> None:
+    run = replace(BASE, peaks=(1100, 900))
+    grown = judged(limit("peak_memory.activations", change_ratio=0.0), run)
+    assert (grown.outcome, grown.value, grown.baseline) == ("failed", 790, 690)
+    assert grown.leaf == "memory.per_rank[0].tenants.activations"
+    assert judged(limit("peak_memory.parameters", change_ratio=0.0), run).outcome == "passed"
+    untagged = judged(limit("peak_memory.untagged", change_ratio=0.0), replace(BASE, untagged=11))
+    assert (untagged.outcome, untagged.leaf) == ("failed", "memory.per_rank[0].untagged_bytes")
+    unknown = replace(BASE, tenants={Tenant.PARAMETERS: 1})
+    assert judged(limit("peak_memory.gradients", value=1.0), unknown, None).outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("part", "leaf"), [("activations", "tenants.activations"), ("untagged", "untagged_bytes")]
+)
+def test_against_a_value_the_rank_that_holds_most_is_judged(part: str, leaf: str) -> None:
+    first, second = BASE.report.memory.per_rank
+    second = replace(second, tenants={**second.tenants, Tenant.ACTIVATIONS: 800}, untagged_bytes=800)
+    report = replace(BASE.report, memory=replace(BASE.report.memory, per_rank=(first, second)))
+    gate = f"peak_memory.{part}"
+    limits = [limit(gate, value=799.0), limit(gate, value=800.0), limit(gate, change_ratio=0.0)]
+    broken, held, changed = check(report, limits, BASE.baseline, environment=ENVIRONMENT).results
+    assert [one.outcome for one in (broken, held, changed)] == ["failed", "passed", "passed"]
+    assert (broken.value, broken.leaf) == (800, f"memory.per_rank[1].{leaf}")
+    assert ("rank 1" in broken.subject, "rank 0" in changed.subject) == (True, True)
+
+
+def test_the_untagged_share_is_that_of_the_worst_rank_or_of_the_highest_peak() -> None:
+    run = Made(peaks=(1000, 500), untagged=10)
+    assert judged(limit("untagged_ratio", value=0.02), run).outcome == "passed"
+    found = judged(limit("untagged_ratio", value=0.0199), run)
+    assert (found.outcome, found.value, found.subject) == ("failed", 0.02, "rank 1")
+    # a baseline has the highest peak only
+    held = limit("untagged_ratio", change_points=0.0)
+    assert judged(held, run, run).outcome == "passed"
+    assert judged(held, replace(run, untagged=11), run).outcome == "failed"
+    assert judged(held, replace(run, upper_memory=True), run).outcome == "unknown"
+    assert judged(held, replace(BASE, peaks=(0, 0), untagged=0), BASE).outcome == "unknown"
+
+
+@pytest.mark.parametrize("origin", ["default", "zprof.toml"])
+@pytest.mark.parametrize(
+    "gate", ["peak_memory", "peak_memory.gradients", "untagged_ratio", "collective_bytes", "step_time"]
+)
+def test_what_was_not_measured_is_never_green(gate: str, origin: str) -> None:
+    empty = replace(BASE, memory=False, walls=())
+    held = limit(gate, change_ratio=0.02, origin=origin)
+    is_default = origin == "default"
+    lacks = judged(held, empty)
+    assert (lacks.outcome, lacks.value, bool(lacks.remedy)) == ("unknown", None, True)
+    assert judged(held, empty, empty).outcome == ("skipped" if is_default else "unknown")
+    only_now = judged(held, BASE, empty)
+    assert only_now.outcome == ("warned" if is_default else "unknown")
+    assert "zprof baseline update" in only_now.remedy
+
+
+@pytest.mark.parametrize("gate", ["peak_memory", "peak_memory.parameters", "collective_bytes", "step_time"])
+def test_a_missing_rank_leaves_a_value_open(gate: str) -> None:
+    run = replace(BASE, peaks=(1000,), timed=(0,))
+    for base in (None, run, BASE):
+        assert judged(limit(gate, value=1e12), run, base).outcome == "unknown"
+    held = limit(gate, change_ratio=0.02)
+    assert judged(held, run).outcome == "unknown"
+    assert judged(held, run, run).outcome == "passed", "the baseline lacks the same rank"
+    of_baseline = "passed" if gate.startswith("peak") else "unknown"  # it can only have had more
+    assert judged(held, BASE, run).outcome == of_baseline
+
+
+def test_a_missing_rank_cannot_undo_a_failure() -> None:
+    found = judged(limit("peak_memory", change_ratio=-0.02), replace(BASE, peaks=(1000,)))
+    assert (found.outcome, found.leaf) == ("failed", "memory.per_rank[0].peak_bytes")
+    assert "rank 1" in found.sentence
+
+
+#: Bounds of the run and of the baseline, and how peaks of 1020 and 1021 end against 1000 and +2 %.
+BOUNDS = [
+    ({"upper_memory": True}, {}, ("passed", "unknown")),
+    ({"lower_memory": True}, {}, ("unknown", "failed")),
+    ({}, {"upper_memory": True}, ("unknown", "failed")),
+    ({}, {"lower_memory": True}, ("passed", "unknown")),
+]
+
+
+@pytest.mark.parametrize(("run", "base", "outcomes"), BOUNDS)
+@pytest.mark.parametrize("gate", ["peak_memory", "peak_memory.untagged"])
+def test_a_bound_that_decides_is_used(
+    gate: str, run: dict[str, bool], base: dict[str, bool], outcomes: tuple[str, str]
+) -> None:
+    for size, outcome, left_open in zip((1020, 1021), outcomes, ("skipped", "warned"), strict=True):
+        sides = (
+            replace(BASE, peaks=(size, 1), untagged=size, **run),
+            replace(BASE, peaks=(1000, 1), untagged=1000, **base),
+        )
+        assert judged(limit(gate, change_ratio=0.02), *sides).outcome == outcome
+        is_left_to_default = outcome == "unknown" and bool(base)
+        default = judged(limit(gate, change_ratio=0.02, origin="default"), *sides).outcome
+        assert default == (left_open if is_left_to_default else outcome)
+
+
+@given(st.integers(0, 1 << 50), st.tuples(st.integers(0, 1 << 50), st.integers(0, 1 << 50)))
+def test_more_bytes_never_turn_a_failure_into_a_pass(base: int, sizes: tuple[int, int]) -> None:
+    for held in (limit("peak_memory", change_ratio=0.1), limit("peak_memory", value=float(base))):
+        less, more = (judged(held, alone(size), alone(base)) for size in sorted(sizes))
+        assert (less.outcome, more.outcome) != (Outcome.FAILED, Outcome.PASSED)

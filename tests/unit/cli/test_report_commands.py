@@ -1,0 +1,63 @@
+"""diagnose, explain, compare and export on runs as a user has them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_calls import Call
+
+pytestmark = pytest.mark.usefixtures("diagnosed_once")
+A, B = "RUNS/good.zprof", "RUNS/again.zprof"
+WORK = ("--tokens-per-step", "4e3", "--baseline-tokens-per-step", "1000")
+
+
+def test_diagnose_takes_a_baseline_and_the_tokens_of_both_runs(call: Call) -> None:
+    code, out, err = call("diagnose", B, "--baseline", A, *WORK, "-f", "json")
+    tree = json.loads(out)
+    assert (code, err, tree["schema"], tree["verdict"]["status"]) == (0, "", "zprof.report/1", "ok")
+    assert set(tree["unclaimed"]) >= {"exposed_wait_ns", "idle_ns"}
+    assert tree["comparison"]["baseline"] == "good"
+    work = tree["comparison"]["equal_work"]
+    assert (work["a_per_step"], work["b_per_step"]) == (1000, 4000)
+
+
+def test_explain_prints_a_page_or_the_list(call: Call) -> None:
+    code, out, _ = call("explain", "straggler-rank")
+    assert (code, out.split("\n")[0]) == (0, "ZP301 straggler_rank")
+    code, out, _ = call("explain", "--list")
+    assert (code, "ZP508 lost_compute_efficiency" in out) == (0, True)
+
+
+def test_compare_has_both_sides(call: Call) -> None:
+    code, out, _ = call("compare", A, B, *WORK, "-f", "json")
+    tree = json.loads(out)
+    assert (code, tree["schema"]) == (0, "zprof.compare/1")
+    assert (tree["a"]["name"], tree["b"]["name"]) == ("good", "again")
+    sections = {section["title"]: section["rows"] for section in tree["sections"]}
+    assert {"name": "unexplained_ns", "unit": "ns", "a": 0, "b": 0} in sections["step"]
+    assert (sections["equal work"][0]["a"], sections["equal work"][0]["b"]) == (1000, 4000)
+    assert {"where": "training", "name": "tokens_per_step", "a": "1000", "b": "4000"} in tree["settings"]
+
+
+def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.json", tmp_path / "b.json.gz"
+    code, out, err = call("export", A, "--perfetto", plain)
+    assert (code, out, "ui.perfetto.dev" in err) == (0, "", True)
+    assert call("export", A, "--perfetto", packed)[0] == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json.gz"]
+    plain.write_text("mine")
+    assert call("export", A, "--perfetto", plain)[0] == 2
+    assert plain.read_text() == "mine"
+    assert call("export", A, "--perfetto", plain, "--force")[0] == 0
+    assert json.loads(plain.read_bytes())["traceEvents"]
+
+
+def test_export_selects_steps_and_ranks(call: Call, tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    assert call("export", A, "--perfetto", target, "--steps", "0-1", "--ranks", "1")[0] == 0
+    events = json.loads(target.read_bytes())["traceEvents"]
+    assert {event["pid"] for event in events} == {1}
+    assert {event["name"] for event in events if event["name"].startswith("step ")} == {"step 0", "step 1"}

@@ -1,0 +1,134 @@
+"""Figures of a page that are no leaves: sums, shares of the whole, what is cut, and names."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.support.memories import memory_of
+from tests.support.reports import SITUATIONS, slower, straggler
+from zprof.model.report import Report
+from zprof.model.time import CriticalPath, PathKind, PathShare
+from zprof.reports.page import Bar, Bars, Table
+from zprof.reports.presenters.ledger import ledger_section
+from zprof.reports.presenters.memory import memory_section
+from zprof.reports.presenters.memory_figures import largest_ranks, peak_bytes, state_lines
+from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.time_figures import (
+    ledger,
+    path_kinds,
+    path_ranks,
+    step_change_ns,
+    step_ns,
+    telling_ranks,
+)
+
+MS = 1_000_000
+
+
+def test_terms_and_their_changes_sum_to_the_steps_and_their_change() -> None:
+    report = slower()
+    assert report.comparison is not None
+    assert report.comparison.step_time is not None
+    times, rows = report.comparison.step_time, ledger(report)
+    assert sum(row.change_ns or 0 for row in rows) == times.b_ns - times.a_ns == step_change_ns(report)
+    assert abs(sum(row.this_ns for row in rows) - step_ns(report.time.per_rank)) <= len(rows)
+    before = sum(row.baseline_ns or 0 for row in rows)
+    assert abs(before - step_ns(report.comparison.baseline_time)) <= len(rows)
+    assert max(row.share for row in rows) == 1, "of the largest change"
+    less = {term: -change for term, change in report.comparison.ledger_delta.items()}
+    faster = replace(report, comparison=replace(report.comparison, ledger_delta=less))
+    assert [row.share for row in ledger(faster)] == [row.share for row in rows]
+    assert sum(row.share for row in ledger(straggler())) == pytest.approx(1), "of the step"
+
+
+def ledger_table(report: Report) -> Table:
+    table = ledger_section(report)[0].blocks[0]
+    assert isinstance(table, Table)
+    return table
+
+
+@pytest.mark.parametrize("name", ["slower", "straggler", "trace", "rank_missing"])
+def test_the_waterfall_has_no_gaps_and_ends_at_the_whole(name: str) -> None:
+    bars = [row.cells[-1] for row in ledger_table(SITUATIONS[name]()).rows]
+    assert all(isinstance(bar, Bar) and 0 <= bar.start <= bar.end <= 1 for bar in bars)
+    *terms, whole = bars
+    end = terms[0].zero
+    for bar in terms:
+        start = min((bar.start, bar.end), key=lambda edge: abs(edge - end))
+        assert start == pytest.approx(end, abs=0.001)
+        end = bar.start + bar.end - start
+    assert {round(whole.start, 3), round(whole.end, 3)} == {round(whole.zero, 3), round(end, 3)}
+
+
+def test_a_stacked_bar_has_no_holes_and_the_largest_fills_the_width() -> None:
+    (bars,) = [block for block in memory_section(slower())[0].blocks if isinstance(block, Bars)]
+    for bar in bars.bars:
+        assert bar.segments[0].start == 0
+        for left, right in pairwise(bar.segments):
+            assert left.start + left.width == pytest.approx(right.start, abs=0.01)
+    widths = [
+        sum(part.width for part in parts) for bar in bars.bars for parts in (bar.segments, bar.reference)
+    ]
+    assert max(widths) == pytest.approx(100, abs=0.1)
+    assert len({part.letter for part in bars.legend}) == len(bars.legend)
+
+
+def test_the_critical_path_is_summed_by_rank_and_by_kind() -> None:
+    shares = ((1, PathKind.HOST, 1), (0, PathKind.HOST, 2), (1, PathKind.COMPUTE, 7))
+    rows = tuple(PathShare(rank=rank, what=kind, ns=ms * MS) for rank, kind, ms in shares)
+    path = CriticalPath(steps=1, wall_ns=10 * MS, shares=rows)
+    ranks = [(rank.rank, rank.ns, rank.share) for rank in path_ranks(path)]
+    assert ranks == [(1, 8 * MS, 0.8), (0, 2 * MS, 0.2)]
+    assert path_kinds(path) == (("compute", 0.7), ("host", 0.3))
+
+
+def test_ranks_with_the_largest_peaks_and_waits_are_shown_in_order() -> None:
+    ranks = memory_of(3, ranks=6).per_rank
+    assert [rank.rank for rank in largest_ranks(ranks, 2)] == [4, 5]
+    assert [rank.rank for rank in largest_ranks(ranks, 8)] == list(range(6))
+    assert peak_bytes(ranks) == ranks[5].peak_bytes
+    times = [replace(slower().time.per_rank[0], rank=at, exposed_wait_ns=at % 7) for at in range(20)]
+    kept = telling_ranks(times, 4)
+    assert {rank.exposed_wait_ns for rank in kept} == {0, 6}
+    assert [rank.rank for rank in kept] == sorted(rank.rank for rank in kept)
+    assert telling_ranks(times[:3], 8) == tuple(times[:3])
+
+
+@pytest.mark.parametrize(
+    ("rests", "shown"), [((0, 0, 0), "exact to the byte"), ((8, 8, 8), "+24 B"), ((8, 8, -16), "32 B")]
+)
+def test_too_much_of_one_state_does_not_hide_too_little_of_another(
+    rests: tuple[int, ...], shown: str
+) -> None:
+    laws = [law for law in memory_of(2).laws if law.rank == 0]
+    off = [replace(law, unexplained_bytes=rest, cause="") for law, rest in zip(laws, rests, strict=True)]
+    assert shown in state_lines(off, 4)[0]
+
+
+def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
+    states = [law for law in memory_of(2).laws if law.rank == 0]
+    laws = [
+        replace(law, rank=at, unexplained_bytes=(1 << 20) * (at == 30), cause="")
+        for at in range(32)
+        for law in states
+    ]
+    first, *_, left = state_lines(laws, 4)
+    assert "rank 30" in first
+    assert "4 of 32" in left
+
+
+@pytest.mark.parametrize(
+    ("group", "shown"),
+    [
+        ("0,1,2,3", "0,1,2,3"),
+        ("0,1,2,3,4,5,6,7#fsdp", "0-7#fsdp"),
+        (",".join(map(str, range(0, 1024, 8))), "0,8,..,1016 (128 ranks)"),
+        ("0,1,2,3,8,9,10,11", "0-3,8-11"),
+        ("0,1,4,5,8,9,12,13", "0-1,4-5,8-9,.. (8 ranks)"),
+        ("a,b,c,d,e,f", "a,b,c,d,e,f"),
+        ("1,2,3,4," + "9" * 40, "1,2,3,4," + "9" * 40),
+    ],
+)
+def test_a_group_is_shown_short(group: str, shown: str) -> None:
+    assert group_name(group) == shown

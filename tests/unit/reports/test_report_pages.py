@@ -1,0 +1,183 @@
+"""Reports and comparisons as pages: order, bounds, unknowns, and what is cut is counted."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.markdown_reading import visible
+from tests.support.memories import memory_of
+from tests.support.report_pages import both_runs, shown
+from tests.support.reports import memory_only, slower, snapshot, straggler, trace
+from zprof.model.findings import Evidence
+from zprof.model.formatting import format_bytes
+from zprof.model.report import Difference, Report
+from zprof.model.side_by_side import Row, Section
+from zprof.model.tenants import Tenant
+from zprof.model.time import RankTime
+from zprof.reports.formats import page_markdown, page_text
+from zprof.reports.page import Page, Paragraph
+from zprof.reports.page import Section as PageSection
+from zprof.reports.presenters.report import report_page
+from zprof.reports.presenters.run_words import describe_run, reported_steps
+from zprof.reports.presenters.side_by_side import change, side_by_side_page
+
+each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
+
+
+def text(report: Report) -> str:
+    return page_text(report_page(report))
+
+
+def markdown(report: Report) -> str:
+    return page_markdown(report_page(report))
+
+
+def line_of(page: str, begin: str) -> str:
+    return next(line for line in page.splitlines() if line.strip().startswith(begin))
+
+
+@each_output
+def test_the_run_verdict_findings_and_gaps_are_on_every_report(output: str) -> None:
+    for make in (slower, straggler, memory_only, trace):
+        report = make()
+        said = shown(output, report_page(report)).replace("`", "")
+        assert describe_run(report.run, reported_steps(report, report.run)) in said
+        for sentence in (report.verdict.sentence, *report.run.modelled):
+            assert " ".join(sentence.split()) in said
+        for finding in report.findings:
+            assert finding.id in said
+        for gap in report.gaps:
+            assert " ".join(gap.reason.split()) in said
+
+
+def test_the_answer_comes_first_and_unknowns_last() -> None:
+    said = text(slower())
+    assert said.startswith("✗ SLOWER")
+    parts = ("MODELLED", "FINDINGS", "WHERE THE TIME GOES", "MEMORY AT EACH", "BY RANK", "NOT MEASURED (3)")
+    places = [said.index(title) for title in parts]
+    assert places == sorted(places)
+
+
+@each_output
+def test_a_peak_that_is_a_bound_is_marked_on_both_sides(output: str) -> None:
+    report = slower()
+    assert report.comparison is not None
+    now = tuple(replace(rank, lower_bound=True) for rank in report.memory.per_rank)
+    before = tuple(replace(rank, upper_bound=True) for rank in report.comparison.baseline_memory)
+    comparison = replace(report.comparison, baseline_memory=before)
+    report = replace(report, memory=replace(report.memory, per_rank=now), comparison=comparison)
+    said = shown(output, report_page(report))
+    assert f"≥ {format_bytes(max(rank.peak_bytes for rank in now))}" in said
+    assert f"≤ {format_bytes(max(rank.peak_bytes for rank in before))}" in said
+
+
+def test_a_tenant_that_rules_did_not_find_is_unknown_and_not_zero() -> None:
+    report = snapshot()
+    rank = report.memory.per_rank[1]
+    without = replace(rank, tenants={**rank.tenants, Tenant.GRADIENTS: 0})
+    for found, size in ((without, ["-"]), (replace(without, basis_bytes=None, parts=()), ["0", "B"])):
+        said = text(replace(report, memory=replace(report.memory, per_rank=(found,))))
+        assert line_of(said, "gradients").split() == ["gradients", *size]
+
+
+def unsplit(ranks: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
+    return tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns + 1) for rank in ranks)
+
+
+def test_each_side_of_a_comparison_has_its_own_bounds_of_transfer() -> None:
+    report = slower()
+    assert report.comparison is not None
+
+    def transfer(report: Report) -> list[str]:
+        return line_of(text(report), "exposed transfer").split()
+
+    before = replace(report.comparison, baseline_time=unsplit(report.comparison.baseline_time))
+    assert transfer(replace(report, comparison=before))[2] == "≤"
+    after = replace(report, time=replace(report.time, per_rank=unsplit(report.time.per_rank)))
+    assert transfer(after)[3] == "≤"
+    assert "≤" not in transfer(report)
+
+
+def test_many_ranks_stay_readable_and_are_counted() -> None:
+    report = replace(slower(), comparison=None)
+    ranks = tuple(replace(report.time.per_rank[0], rank=at) for at in range(1024))
+    large = replace(report, memory=memory_of(3, ranks=1024), time=replace(report.time, per_rank=ranks))
+    said = text(large)
+    assert len(said.splitlines()) < 110
+    assert ("4 of 1,024" in said, "8 of 1,024" in said) == (True, True)
+    document = markdown(large)
+    assert len(document) < 20_000
+    assert ("16 of 1,024" in document, "8 of 1,024" in document) == (True, True)
+
+
+def test_what_a_comment_cannot_hold_is_counted_and_what_comes_later_has_room() -> None:
+    report = slower()
+    many = markdown(replace(report, findings=report.findings * 500))
+    assert "100 of 500" in visible(many)
+    long = replace(report.findings[0], fix="\n".join(["x" * 399] * 60))
+    cut = markdown(replace(report, findings=(long,) * 12))
+    assert 40_000 < len(cut) < 65_000
+    assert re.search(r"Findings \(\d+ of \d+", cut)
+    assert "### Not measured" in cut
+    blocks = tuple(Paragraph(text=each) for each in ("before", *["long " * 230] * 300, "after"))
+    section = PageSection(anchor="a", title="A", blocks=blocks)
+    page = Page(kind="k", subject="s", head=(), sections=(section,), made_by="z", data_command="")
+    document = page_markdown(page)
+    assert len(document) < 65_000
+    assert ("after" in document, "of 302" in document) == (True, True)
+
+
+def test_lists_that_are_cut_are_counted() -> None:
+    report = memory_only()
+    (rank, *_), (entry, *_) = report.memory.per_rank, report.memory.top
+    many = replace(report.memory, per_rank=(replace(rank, parts=rank.parts[:1] * 40),), top=(entry,) * 30)
+    document = visible(markdown(replace(report, memory=many)))
+    assert ("24 of 40" in document, "16 of 30" in document) == (True, True)
+    compared = slower()
+    assert compared.comparison is not None
+    differences = tuple(Difference(what=f"setting {at}", a="old|value", b="new") for at in range(30))
+    finding = replace(compared.findings[0], evidence=(Evidence(what="a fact", value=1.0, unit="count"),) * 30)
+    comparison = replace(compared.comparison, differences=differences)
+    document = visible(markdown(replace(compared, comparison=comparison, findings=(finding,))))
+    assert all(each in document for each in ("setting 23", "old|value", "24 of 30", "16 of 30"))
+
+
+def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
+    short, whole = (
+        page_text(side_by_side_page(both_runs(), everything=everything)) for everything in (False, True)
+    )
+    for row in ("world size", "exposed copies"):
+        assert (row in short, row in whole) == (False, True)
+    assert "MODELLED" in short
+    assert "unknown" in line_of(short, "seen")
+
+
+def test_a_comparison_of_many_ranks_shows_some() -> None:
+    rows = (Row(name="wall_ns", unit="ns", a=1, b=2),)
+    titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
+    many = tuple(Section(title=title, note="a step", rows=rows) for title in titles)
+    page = replace(both_runs(), sections=many)
+    assert page_text(side_by_side_page(page)).count("\nRANK ") == 8
+    assert page_text(side_by_side_page(page, everything=True)).count("\nRANK ") == 128
+
+
+@pytest.mark.parametrize(
+    ("unit", "a", "b", "written"),
+    [
+        ("ns", 100, 199, "+99.0 %"),
+        ("ns", 100, 200, "x 2.0"),
+        ("ns", 100, 0, "-100.0 %"),
+        ("ns", 0, 5, "new"),
+        ("ns", 0, 0, ""),
+        ("ns", None, 5, ""),
+        ("ns", 5, None, ""),
+        ("ns", 10_000, 10_004, ""),
+        ("ratio", 0.5, 0.25, "-25.0 pt"),
+        ("text", "a", "b", ""),
+    ],
+)
+def test_a_change_is_in_percent_points_or_a_factor(
+    unit: str, a: float | str | None, b: float | str | None, written: str
+) -> None:
+    assert change(Row(name="x", unit=unit, a=a, b=b)) == written
