@@ -56,7 +56,6 @@ ONE_RANK = {
     "checkpointing_reentrant": Case(1, MLP, slow=True),
     "retaining": Case(1, MLP),
     "adam_foreach": Case(1, MLP),
-    "adam_single": Case(1, MLP),
     "adam_fused": Case(1, MLP),
     "sgd_momentum": Case(1, (SMALL, SMALL, SMALL)),
     "step_in_backward": Case(1),

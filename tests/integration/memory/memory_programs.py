@@ -283,7 +283,6 @@ ONE_RANK: dict[str, Callable[[], Program]] = {
     "checkpointing_reentrant": lambda: plain(Recomputed(reentrant=True), vector_loss),
     "retaining": lambda: plain(Retaining(), vector_loss),
     "adam_foreach": lambda: small(partial(Adam, foreach=True)),
-    "adam_single": lambda: small(partial(Adam, foreach=False)),
     "adam_fused": lambda: small(partial(AdamW, fused=True)),
     "sgd_momentum": lambda: small(partial(SGD, lr=0.01, momentum=0.9)),
     "step_in_backward": step_in_backward,

@@ -82,4 +82,5 @@ def test_peak_is_placed_in_step_and_phase(recorded: Recorded) -> None:
     (memory,) = recorded.ranks("single")
     assert memory.peak_step in (2, 3)
     assert memory.peak_phase == "backward"
-    assert recorded.ranks("single_mlp")[0].peak_phase == "optimizer"
+    assert recorded.ranks("adam_foreach")[0].peak_phase == "optimizer"
+    assert recorded.ranks("adam_fused")[0].peak_phase == "backward", "it needs no temporaries"

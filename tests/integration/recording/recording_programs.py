@@ -32,7 +32,6 @@ class Case:
 CASES = {
     "gan": Case("gan.py"),
     "arguments": Case("arguments.py", ARGUMENTS),
-    "arguments here": Case("arguments.py", ARGUMENTS, here=True, slow=True),
     "one step": Case("endings.py", ["1"], here=True, slow=True),
     "exit3": Case("endings.py", ["exit3"], slow=True),
     "raise": Case("endings.py", ["raise"], here=True, slow=True),

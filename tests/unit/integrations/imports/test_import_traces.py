@@ -75,18 +75,18 @@ def test_a_guessed_rank_is_a_note_and_a_gap(folder: Path) -> None:
     assert (run.manifest.world_size, "world size" in gaps(run)) == (2, True)
 
 
+def test_the_world_is_as_large_as_its_highest_rank(folder: Path) -> None:
+    write_trace(folder / "x.json", trace_document(7, 2))
+    _, run = imported(folder)
+    assert (run.manifest.world_size, "world size" in gaps(run)) == (8, True)
+
+
 def test_one_rank_without_collectives_is_a_world_of_its_own(folder: Path) -> None:
     alone = trace_document(rank=None)
     alone["traceEvents"] = [event for event in alone["traceEvents"] if "AllReduce" not in event["name"]]
     write_trace(folder / "alone.json", alone)
     _, run = imported(folder)
     assert (run.manifest.world_size, "world size" in gaps(run)) == (1, False)
-
-
-def test_a_rank_beyond_the_world_widens_it(folder: Path) -> None:
-    write_trace(folder / "x.json", trace_document(7, 2))
-    _, run = imported(folder)
-    assert (run.manifest.world_size, "world size" in gaps(run)) == (8, True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

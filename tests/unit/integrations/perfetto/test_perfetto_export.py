@@ -136,6 +136,5 @@ def test_crossing_kernels_get_a_second_lane_and_python_is_optional(tmp_path):
 
 
 def test_a_run_without_times_is_missing_data(tmp_path):
-    run = load(write_run(tmp_path / "none.zprof", {0: Rows().kernel(1, 2)}))
     with pytest.raises(MissingData):
-        export_trace(run, ExportChoice(), io.BytesIO())
+        export_trace(load(write_run(tmp_path, {0: Rows().kernel(1, 2)})), ExportChoice(), io.BytesIO())
