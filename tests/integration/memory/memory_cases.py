@@ -68,7 +68,7 @@ DDP = {
     for kind in ("", "_bucket_view", "_static", "_unused", "_accumulation", "_compiled")
 }
 FSDP2 = {
-    f"fsdp2{kind}": Case(2, SHARDED, slow=kind not in ("", "_bf16", "_accumulation"))
+    f"fsdp2{kind}": Case(2, SHARDED, slow=kind != "")
     for kind in ("", "_bf16", "_accumulation", "_checkpointing", "_kept", "_offload", "_compiled")
 }
 #: One kind of each stage is in the default run; two of them run over the modelled link.

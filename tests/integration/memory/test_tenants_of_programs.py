@@ -80,6 +80,7 @@ def test_blocks_that_are_not_resharded_stay_gathered(recorded: Recorded) -> None
         assert held_at_first_backward(lives, Tenant.COMMUNICATION_BUFFERS, "gathered_param") == P
 
 
+@slow
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole(recorded: Recorded) -> None:
     for memory in recorded.ranks("fsdp2_accumulation"):
         assert memory.tenants[Tenant.GRADIENTS] > P // 2

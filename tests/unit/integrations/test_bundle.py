@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +22,7 @@ from tests.support.diagnoses import base
 from zprof.cli import main
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.redaction import AllowList, OwnWords, StandIns, read_own_words, redact_group
-from zprof.integrations.support_bundle import Bundle, collect_bundle, write_bundle
+from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.findings import Cause as FindingCause
 from zprof.model.report import Report
@@ -218,10 +220,16 @@ def test_names_are_translated_whole_and_stand_ins_are_not_taken_for_names(own: O
     assert names.scrubbed("my-encoder.zq block-x") == "(hidden)"
 
 
-def test_groups_keep_their_ranks() -> None:
+def test_groups_keep_their_ranks(run: Run) -> None:
     names = StandIns()
     given = [redact_group(text, names) for text in ("0,1,2", "0,1#secret mesh", "pg:secret")]
     assert given == ["0,1,2", "0,1#group-1", "group-2"]
+    table = run.table(0, "collectives")
+    groups = pa.array(["0,1#secret mesh"] * len(table)).dictionary_encode()
+    table = table.set_column(table.column_names.index("group"), "group", groups)
+    named = cast(Run, SimpleNamespace(table=lambda *_: table))
+    written = pq.read_table(io.BytesIO(redact_collectives(named, 0, names)))
+    assert set(written.column("group").to_pylist()) == {"0,1#group-1"}
 
 
 def test_the_command_lists_the_parts_and_overwrites_nothing(
