@@ -77,7 +77,6 @@ def is_alive(pid: int) -> bool:
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "memory"),
         ("raise SystemExit(7)", "7"),
-        ("pass", ""),
         (SAY + "out.write('not json\\n{\"what\": 3}\\n[]\\n\\udcff')", ""),
         (SAY + "print(json.dumps({'what': 'overlap', 'value': {'percent': 'x'}}), file=out)", ""),
         (SAY + "print(json.dumps({'what': 'overlap', 'error': 'ValueError: no'}), file=out)", "ValueError"),
