@@ -31,14 +31,20 @@ if first == 0:
 os.write(1, b"%d\\n" % os.getpid())
 time.sleep(60)
 """
-#: Its child, in a session of its own, ignores the interrupt that ends the command itself.
+#: Its child, in a session of its own, ignores the interrupt that ends the command itself a little later.
 ORPHANING = """
 import os, signal, time
+def end_later(*_):
+    time.sleep(0.2)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, end_later)
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.write(1, b"%d\\n" % os.getpid())
-time.sleep(60)
+while True:  # a signal that comes just before the sleep does not end it
+    time.sleep(0.05)
 """
 SAVING = """
 import signal, sys, time
@@ -125,20 +131,23 @@ def test_a_signal_to_the_parent_reaches_the_child(number: signal.Signals) -> Non
 
 
 def interrupt(
-    child: str, *, grace_s: float, started: int = 1, interrupts: int = 1
+    child: str, *, grace_s: float, started: int = 1, again: bool = False
 ) -> tuple[list[str], str, int]:
     """Return what the child printed, stderr and the exit code after SIGINT to the process group.
 
-    ``started``: the lines that the child prints before it is interrupted.
+    ``started``: the lines that the child prints before it is interrupted.  ``again``: until it has ended.
     """
     parent = start_parent([sys.executable, "-c", child], grace_s=grace_s)
     assert parent.stdout is not None
     printed = [parent.stdout.readline().strip() for _ in range(started)]
     try:
-        for number in range(interrupts):
-            time.sleep(0.5 if number else 0)
+        os.killpg(parent.pid, signal.SIGINT)
+        for _ in range(20 if again else 0):
+            time.sleep(0.5)
+            if parent.poll() is not None:
+                break
             os.killpg(parent.pid, signal.SIGINT)
-        out, err = parent.communicate(timeout=15)
+        out, err = parent.communicate(timeout=30)
     finally:
         for left in (parent.pid, *(int(line) for line in printed if line.isdigit())):
             with suppress(ProcessLookupError):
@@ -147,17 +156,18 @@ def interrupt(
 
 
 @pytest.mark.parametrize(
-    ("child", "processes", "grace_s", "interrupts", "end"),
+    ("child", "processes", "grace_s", "again", "end"),
     [
-        (STUBBORN, 2, 0.3, 1, "SIGKILL"),
-        (STUBBORN, 2, 60.0, 2, "SIGKILL"),
-        (ORPHANING, 1, 0.3, 1, "SIGTERM"),
+        (STUBBORN, 2, 0.3, False, "SIGKILL"),
+        (STUBBORN, 2, 60.0, True, "SIGKILL"),
+        (ORPHANING, 1, 1.0, False, "SIGTERM"),
     ],
+    ids=["in time", "at the second interrupt", "orphan"],
 )
 def test_processes_that_outlive_an_interrupt_are_ended(
-    child: str, processes: int, grace_s: float, interrupts: int, end: str
+    child: str, processes: int, grace_s: float, again: bool, end: str
 ) -> None:
-    printed, err, code = interrupt(child, grace_s=grace_s, started=processes, interrupts=interrupts)
+    printed, err, code = interrupt(child, grace_s=grace_s, started=processes, again=again)
     assert (len(printed), code) == (processes, 130)
     assert all(f" {process} ({end})" in err for process in printed)
 
