@@ -11,6 +11,7 @@ import zprof
 from zprof.run.reader import Run
 
 STEPS = zprof.steps(skip=1, memory=1, time=1)
+WEIGHTS = 8 * 16 + 16 + 16 + 1
 
 
 class Regression(nn.Module):
@@ -24,25 +25,13 @@ class Regression(nn.Module):
         return {"loss": (self.layers(x) - labels).square().mean()}
 
 
-def check(run: Run) -> None:
-    (rank,) = run.rank_manifests.values()
-    assert (rank.status, rank.memory_steps, rank.time_steps) == ("complete", (1,), (2,))
-    assert not rank.gaps
-    training = run.manifest.training
-    assert (training.engine, training.micro_batches, training.optimizer_state_bytes) == ("pytorch", 2, 8)
-    weights = 8 * 16 + 16 + 16 + 1
-    assert training.parameters == weights
-    (memory,) = zprof.diagnose(run).memory.per_rank
-    assert memory.tenants["parameters"] == 4 * weights
-
-
-def test_the_trainer_of_transformers(tmp_path: Path) -> None:
+def train_with_transformers(path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from zprof.integrations.huggingface import ZprofCallback
 
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
+        output_dir=str(path.with_name("out")),
         max_steps=4,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
@@ -52,13 +41,11 @@ def test_the_trainer_of_transformers(tmp_path: Path) -> None:
         save_strategy="no",
     )
     data = [{"x": torch.ones(8), "labels": torch.ones(1)} for _ in range(16)]
-    path = tmp_path / "run.zprof"
     callbacks = [ZprofCallback(path, steps=STEPS)]
     transformers.Trainer(Regression(), arguments, train_dataset=data, callbacks=callbacks).train()
-    check(Run(path))
 
 
-def test_a_fit_of_lightning(tmp_path: Path) -> None:
+def train_with_lightning(path: Path) -> None:
     lightning: Any = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
     from zprof.integrations.lightning import ZprofCallback
 
@@ -74,7 +61,6 @@ def test_a_fit_of_lightning(tmp_path: Path) -> None:
             return torch.optim.AdamW(self.parameters())
 
     data = torch.utils.data.TensorDataset(torch.ones(16, 8), torch.ones(16, 1))
-    path = tmp_path / "run.zprof"
     trainer = lightning.Trainer(
         max_steps=4,
         accumulate_grad_batches=2,
@@ -82,8 +68,18 @@ def test_a_fit_of_lightning(tmp_path: Path) -> None:
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        default_root_dir=tmp_path,
+        default_root_dir=path.parent,
         callbacks=[ZprofCallback(path, steps=STEPS)],
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=2))
-    check(Run(path))
+
+
+@pytest.mark.parametrize("train", [train_with_transformers, train_with_lightning])
+def test_a_real_trainer_is_recorded(train: Any, tmp_path: Path) -> None:
+    train(path := tmp_path / "run.zprof")
+    (rank,) = Run(path).rank_manifests.values()
+    assert (rank.status, rank.memory_steps, rank.time_steps, rank.gaps) == ("complete", (1,), (2,), ())
+    facts = Run(path).manifest.training
+    assert (facts.engine, facts.micro_batches, facts.optimizer_state_bytes) == ("pytorch", 2, 8)
+    (memory,) = zprof.diagnose(Run(path)).memory.per_rank
+    assert (facts.parameters, memory.tenants["parameters"]) == (WEIGHTS, 4 * WEIGHTS)

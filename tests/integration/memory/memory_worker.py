@@ -14,19 +14,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from engine_cases import ENGINE_CASES
-from memory_cases import CASES, Case
-from one_rank_cases import ONE_RANK_CASES
-from parallel_cases import PARALLEL_CASES
+from memory_cases import MEMORY_CASES
+from memory_programs import PROGRAMS, Program
 
 from tests.support.exact_counter import ExactCounter
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 
-ALL_CASES = CASES | ONE_RANK_CASES | PARALLEL_CASES | ENGINE_CASES
 WARM_STEPS, STEPS = 2, 2
 
 
@@ -38,53 +34,56 @@ class Place:
 
 
 def main() -> None:
-    folder, names = Path(sys.argv[1]), sys.argv[2:]
-    place = Place(folder, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    """Train the cases of one rank on rank 0, then those of all ranks together."""
+    place = Place(Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     torch.set_num_threads(1)
-    if place.world_size > 1:
-        dist.init_process_group("gloo")
-    for name in names:
-        run_case(name, place)
-        gc.collect()
-    if place.world_size > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    alone = [name for name in sys.argv[2:] if MEMORY_CASES[name].ranks == 1]
+    for name in alone if place.rank == 0 else ():
+        run_case(name, Place(place.folder, 0, 1))
+    dist.init_process_group("gloo")
+    for name in sys.argv[2:]:
+        if name not in alone:
+            run_case(name, place)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def run_case(name: str, place: Place) -> None:
     torch.manual_seed(0)
     counter = ExactCounter()
-    case = ALL_CASES[name](place.rank, place.world_size)
+    program = PROGRAMS[name](place.rank, place.world_size)
     for step in range(WARM_STEPS):
-        case.step(step)
-    before, proven = counter.live_bytes(), case.proof()
-    collector = MemoryCollector(case.model, case.optimizer)
+        program.step(step)
+    before = program.proof()
+    collector = MemoryCollector(program.model, program.optimizer)
     marks = MarkLog()
     collector.start()
     marks.add("window_begin", WARM_STEPS, "memory")
     counter.begin()
     for step in range(WARM_STEPS, WARM_STEPS + STEPS):
         marks.add("step_begin", step)
-        case.step(step)
+        program.step(step)
         marks.add("step_end", step)
     exact = counter.max_bytes()
     marks.add("window_end", WARM_STEPS + STEPS, "memory")
     collector.stop()
-    write(name, place, case, collector, marks)
-    proof = {name: count - proven[name] for name, count in case.proof().items()}
-    truth = {"max_bytes": exact, "begin_bytes": before, **proof}
+    write(name, place, program, collector, marks)
+    proof = {name: count - before[name] for name, count in program.proof().items()}
+    truth = {"max_bytes": exact, **proof}
     (place.folder / f"{name}.rank{place.rank}.json").write_text(json.dumps(truth))
-    case.close()
+    program.close()
+    del program, collector
+    gc.collect()
 
 
-def write(name: str, place: Place, case: Case, collector: MemoryCollector, marks: MarkLog) -> None:
+def write(name: str, place: Place, program: Program, collector: MemoryCollector, marks: MarkLog) -> None:
     manifest = RunManifest(
         zprof_version="test",
         created_ns=time.time_ns(),
         world_size=place.world_size,
         backend="gloo",
         device="cpu",
-        training=case.training or TrainingFacts(),
+        training=program.training,
     )
     writer = RankWriter(place.folder / f"{name}.zprof", place.rank, manifest)
     gaps = collector.gaps()

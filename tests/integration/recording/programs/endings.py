@@ -6,11 +6,6 @@ import sys
 
 import torch
 
-
-def fail():
-    raise LookupError("of the program's own")
-
-
 torch.manual_seed(0)
 ending = sys.argv[1]
 model = torch.nn.Linear(16, 16)
@@ -24,6 +19,6 @@ for step in range(int(ending) if ending.isdecimal() else 8):
 if ending == "exit3":
     sys.exit(3)
 if ending == "raise":
-    fail()
+    raise LookupError("of the program's own")
 if ending == "kill":
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
-"""HTA's answers as leaves of the report, its failures as gaps, and both as text."""
+"""HTA's answers as leaves of the report, and its failures as gaps."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from zprof.integrations.hta.answers import Answers, read_answers
 from zprof.integrations.hta.second_opinion import add_second_opinion, ask_second_opinion
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.origin import write_origin
-from zprof.model.report import Report
+from zprof.model.second_opinion import StreamIdle
 from zprof.reports.formats import by_name
 
 IDLE = [{"stream": 7, "host_wait_ns": 3_000_000, "kernel_wait_ns": 500_000, "other_ns": 0}]
@@ -44,13 +43,12 @@ def test_each_rank_has_its_critical_path_and_idle_streams(answers):
     assert [rank.rank for rank in found.per_rank] == [0, 1]
     assert [rank.critical_path.window for rank in found.per_rank] == ["whole trace", "2 of 3 steps"]
     assert found.per_rank[1].critical_path.shares == {"cpu_bound": 0.75, "new": 0.25}
-    (stream,) = found.per_rank[1].idle
-    assert (stream.stream, stream.host_wait_ns, stream.kernel_wait_ns, stream.other_ns) == (
-        7, 3_000_000, 500_000, 0,
-    )  # fmt: skip
+    assert found.per_rank[1].idle == (
+        StreamIdle(stream=7, host_wait_ns=3_000_000, kernel_wait_ns=500_000, other_ns=0),
+    )
 
 
-def test_what_fails_is_unknown_and_a_gap_and_the_rest_stays(answers):
+def test_failures_are_gaps_and_the_rest_stays(answers):
     answers |= {
         0: said(errors={"critical": "AssertionError: Could not find runtime"}),
         1: said(device=0),
@@ -62,16 +60,8 @@ def test_what_fails_is_unknown_and_a_gap_and_the_rest_stays(answers):
     assert [(gap.rank, gap.what) for gap in gaps] == [
         (0, "HTA (critical)"), (1, "HTA"), (2, "HTA (idle, critical)"),
     ]  # fmt: skip
-    assert "Could not find runtime" in gaps[0].reason
-    assert "device" in gaps[1].reason
     assert "KeyError" in gaps[2].reason
-
-
-def test_nothing_of_any_rank_is_no_opinion(answers):
-    answers[0] = said(device=0)
-    found, gaps = ask_second_opinion({0: Path("a")})
-    assert found is None
-    assert len(gaps) == 1
+    assert ask_second_opinion({1: Path("a")})[0] is None
 
 
 @pytest.fixture
@@ -82,40 +72,23 @@ def imported(tmp_path: Path) -> Path:
     return cache / "x.zprof"
 
 
-def test_a_report_of_a_trace_has_it_as_leaves_and_as_text(answers, imported):
+def test_a_report_of_a_trace_has_it_as_leaves_that_steer_no_terminal(answers, imported):
     report = trace()
-    answers |= {rank: said() for rank in report.run.ranks_loaded}
+    evil = CRITICAL | {"shares": {"\x1b[31m\n": 1.0, "cpu_bound": 0.75}}
+    answers |= {rank: said(version="9\x1b[2J\n9", critical=evil) for rank in report.run.ranks_loaded}
     found = add_second_opinion(report, imported)
     assert replace(found, second_opinion=None) == report
     tree = json.loads(by_name("json").render(found))["second_opinion"]
-    assert tree["source"] == "HTA 0.5.0"
-    assert [rank["rank"] for rank in tree["per_rank"]] == list(report.run.ranks_loaded)
     assert tree["per_rank"][0]["critical_path"]["shares"]["cpu_bound"] == 0.75
     assert tree["per_rank"][0]["idle"][0]["host_wait_ns"] == 3_000_000
-    text = by_name("text").render(found)
-    assert text.count("HTA 0.5.0: ") == 2
-    assert "IDLE STREAMS" in text
-    assert "75.0 %" in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert "SECOND OPINION" not in by_name("text").render(report)
-    assert json.loads(by_name("json").render(report))["second_opinion"] is None
+    for name in ("text", "json"):
+        assert "\x1b" not in by_name(name).render(found)
 
 
-@pytest.mark.parametrize("make", [trace, memory_only], ids=["trace", "recording"])
-def test_where_no_trace_is_at_hand_it_is_one_gap(make: Callable[[], Report], tmp_path, imported):
-    report = make()
+@pytest.mark.parametrize("report", [trace(), memory_only()], ids=["trace", "recording"])
+def test_without_a_trace_at_hand_it_is_one_gap(report, tmp_path, imported):
     run = tmp_path / "run.zprof" if report.run.source == "trace" else imported
     found = add_second_opinion(report, run)
     assert found.second_opinion is None
     (gap,) = found.gaps[len(report.gaps) :]
     assert (gap.what, gap.rank) == ("HTA", None)
-    assert "--hta" in gap.remedy
-
-
-def test_names_from_hta_steer_no_terminal(answers, imported):
-    report = trace()
-    evil = CRITICAL | {"shares": {"\x1b[31m\n": 1.0}}
-    answers |= {rank: said(version="9\x1b[2J\n9", critical=evil) for rank in report.run.ranks_loaded}
-    found = add_second_opinion(report, imported)
-    assert not set(by_name("text").render(found)) & {"\x1b"}
-    assert not set(by_name("json").render(found)) & {"\x1b"}

@@ -1,8 +1,6 @@
-"""Traces in the place of a run: imported once, and again when anything that they are has changed."""
+"""Raw files in place of a run: imported once, and again if anything of them has changed."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +11,13 @@ import pytest
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.integrations.imports import cache, traces
 from zprof.integrations.imports.cache import import_cached
+from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.options import NoImportWatch
+from zprof.integrations.imports.origin import ORIGIN_NAME, read_origin, write_origin
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
+
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[4])}
 
 
 @pytest.fixture
@@ -25,164 +27,137 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "t"
 
 
-def opened(path: Path) -> tuple[Path, bool]:
-    """The run, and whether it came from the cache."""
-    notes: list[str] = []
-    run = import_cached(path, notes.append, NoImportWatch())
-    return run, "imported before" in notes[0]
+def import_folder(path: Path) -> Path:
+    return path.parent / "home/zprof/imports"
 
 
-def touched(folder: Path) -> None:
+def open_cached(path: Path) -> tuple[Path, bool]:
+    """Return the run, and whether it came from the cache."""
+    before = {each: each.stat().st_ino for each in import_folder(path).glob("*.zprof-cache")}
+    run = import_cached(path, lambda note: None, NoImportWatch())
+    return run, before.get(run.parent) == run.parent.stat().st_ino
+
+
+def touch(folder: Path) -> None:
     status = (folder / "rank0.json").stat()
     os.utime(folder / "rank0.json", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
 
 
-def resized(folder: Path) -> None:
-    """Another size with the same time."""
-    path = folder / "rank0.json"
-    status = path.stat()
+def resize(folder: Path) -> None:
+    """Change the size and keep the time."""
+    status = (path := folder / "rank0.json").stat()
     path.write_bytes(path.read_bytes() + b"\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def one_more(folder: Path) -> None:
+def add_rank(folder: Path) -> None:
     write_trace(folder / "rank1.json", trace_document(1, 1))
 
 
-def renamed(folder: Path) -> None:
+def rename(folder: Path) -> None:
     (folder / "rank0.json").rename(folder / "rank00.json")
 
 
-CHANGES: list[Callable[[Path], None]] = [touched, resized, one_more, renamed]
+def damage_cache(folder: Path) -> None:
+    next(import_folder(folder).glob("*.zprof-cache/*.zprof/manifest.json")).write_text("{")
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_another_file_makes_another_run(change: Callable[[Path], None], folder: Path) -> None:
-    assert opened(folder)[1] is False
-    run, again = opened(folder)
+@pytest.mark.parametrize("change", [touch, resize, add_rank, rename, damage_cache])
+def test_a_change_makes_another_run(change: Callable[[Path], None], folder: Path) -> None:
+    assert open_cached(folder)[1] is False
+    run, again = open_cached(folder)
     assert again is True
-    assert run.name == "t.zprof"
-    assert run.parent.parent == folder.parent / "home/zprof/imports"
+    assert (run.name, run.parent.parent) == ("t.zprof", import_folder(folder))
     change(folder)
-    assert opened(folder)[1] is False
-    assert opened(folder)[1] is True
+    assert open_cached(folder)[1] is False
+    assert open_cached(folder)[1] is True
+    assert set(os.listdir(folder.parent)) == {"home", "t"}, "nothing is written beside the files"
 
 
-@pytest.mark.parametrize("part", ["__version__", "RUN_SCHEMA", "_CONVERSION"])
-def test_another_zprof_makes_another_run(part: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened(folder)
-    monkeypatch.setattr(cache, part, "zprof.run/other")
-    assert opened(folder)[1] is False
+def test_another_version_makes_another_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_cached(folder)
+    monkeypatch.setattr(cache, "__version__", "other")
+    assert open_cached(folder)[1] is False
 
 
-def test_another_place_makes_another_run(folder: Path) -> None:
-    opened(folder)
-    shutil.copytree(folder.parent, folder.parent / "moved", symlinks=True)
-    assert opened(folder.parent / "moved/t")[1] is False
+def test_a_cache_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> None:
+    cached = open_cached(folder)[0].parent
+    cached.rename(tmp_path / "planted")
+    cached.symlink_to(tmp_path / "planted")
+    before = sorted((tmp_path / "planted").rglob("*"))
+    run = import_cached(folder, lambda note: None, NoImportWatch())
+    assert cached not in run.parents
+    assert cached.is_symlink()
+    assert sorted((tmp_path / "planted").rglob("*")) == before, "nothing is written where it leads"
 
 
-def test_nothing_is_written_beside_the_files(folder: Path) -> None:
-    opened(folder)
-    opened(folder / "rank0.json")
-    assert os.listdir(folder) == ["rank0.json"]
-    assert set(os.listdir(folder.parent)) == {"home", "t"}
-    assert opened(folder)[1] is True
-
-
-@pytest.mark.parametrize("place", ["a file is there", "no home"])
+@pytest.mark.parametrize("cache_home", ["home", "relative/paths/are/ignored"])
 def test_without_a_cache_the_import_is_kept_while_the_command_runs(
-    place: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache_home: str, folder: Path, tmp_path: Path
 ) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    if place == "no home":
-        monkeypatch.setenv("XDG_CACHE_HOME", "relative/paths/are/ignored")
-        monkeypatch.setenv("HOME", "")
-        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    else:
-        (tmp_path / "home").write_text("")
+    (tmp_path / "home").write_text("a file is in its place")
+    (temporary := tmp_path / "tmp").mkdir()
     code = (
-        "import sys; from pathlib import Path; from zprof.integrations.imports.cache import import_cached\n"
+        "import os, sys; from pathlib import Path; os.path.expanduser = lambda path: path\n"
+        "from zprof.integrations.imports.cache import import_cached\n"
         "from zprof.integrations.imports.options import NoImportWatch\n"
         "from zprof.run.reader import load\n"
-        "notes = []; run = import_cached(Path(sys.argv[1]), notes.append, NoImportWatch())\n"
-        "assert load(run).ranks == (0,); assert 'while this command runs' in ' '.join(notes), notes\n"
-        "assert run.is_relative_to(sys.argv[2]), run\n"
+        "run = import_cached(Path(sys.argv[1]), print, NoImportWatch())\n"
+        "assert load(run).ranks == (0,); assert run.is_relative_to(os.environ['TMPDIR']), run\n"
     )
-    if place == "no home":
-        code = "import os.path; os.path.expanduser = lambda path: path\n" + code
-    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[4])}
-    subprocess.run([sys.executable, "-c", code, str(folder), str(temporary)], check=True, env=environment)
+    home = str(tmp_path / cache_home) if cache_home == "home" else cache_home
+    environment = os.environ | ENVIRONMENT | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": home}
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, env=environment)
     assert not list(temporary.iterdir())
 
 
-def test_what_a_killed_import_left_is_removed_by_the_next_one(folder: Path) -> None:
-    """And what another import works in right now is not."""
-    root = folder.parent / "home/zprof/imports"
+def test_leftovers_of_a_killed_import_are_removed_and_work_in_progress_is_not(folder: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path\n"
+        "import signal, sys; from pathlib import Path\n"
         "from zprof.integrations.imports import cache\n"
         "from zprof.integrations.imports.options import NoImportWatch\n"
-        "def work(*_):\n"
+        "def work(*_, **__):\n"
         "    print('there', flush=True); signal.pause()\n"
-        "cache._import_into = work\n"
+        "cache.import_paths = work\n"
         "cache.import_cached(Path(sys.argv[1]), lambda note: None, NoImportWatch())\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])}
-    command = [sys.executable, "-c", code, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
+    command, environment = [sys.executable, "-c", code, str(folder)], os.environ | ENVIRONMENT
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        (left,) = root.glob("*.zprof-cache.*")
-        opened(folder)
-        assert left.exists()
-    finally:
+        assert process.stdout.readline() == b"there\n"
+        (left,) = import_folder(folder).glob("*.zprof-cache.*")
+        open_cached(folder)
         process.kill()
-        process.communicate()
-    touched(folder)
-    opened(folder)
-    assert not list(root.glob("*.zprof-cache.*"))
+        assert left.exists()
+    touch(folder)
+    open_cached(folder)
+    assert not list(import_folder(folder).glob("*.zprof-cache.*"))
 
 
-def test_a_reader_that_was_killed_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_trace(folder / "rank1.json", trace_document(1, 1 + 1))
-    write_trace(folder / "rank0.json", trace_document(0, 2))
-    facts = traces._facts
+def test_a_killed_reader_is_tried_again_and_a_damaged_file_is_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_trace(folder / "rank0.json", trace_document(0, 3))
+    write_trace(folder / "rank1.json", trace_document(1, 3))
+    write_trace(folder / "rank2.json", {"traceEvents": []})
+    read = traces.import_trace
 
-    def killed(path: Path, *rest: object) -> object:
-        return traces._KILLED if path.name == "rank1.json" else facts(path, *rest)
+    def die(job: traces.TraceJob, *rest: object) -> object:
+        if job.path.endswith("rank1.json"):
+            raise traces.BrokenExecutor
+        return read(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(traces, "_facts", killed)
-        run, _ = opened(folder)
-        assert load(run).ranks == (0,)
-        assert "was killed" in next(g for g in load(run).gaps() if g.what == "file not imported").reason
-    run, again = opened(folder)
-    assert again is False
-    assert load(run).ranks == (0, 1)
+        patch.setattr(traces, "import_trace", die)
+        assert load(open_cached(folder)[0]).ranks == (0,)
+    run, again = open_cached(folder)
+    assert (again, load(run).ranks) == (False, (0, 1))
+    assert open_cached(folder)[1] is True
 
 
-def test_a_damaged_file_is_not_tried_again(folder: Path) -> None:
-    write_trace(folder / "rank1.json", {"traceEvents": []})
-    opened(folder)
-    assert opened(folder)[1] is True
-
-
-def test_the_key_has_every_file(folder: Path) -> None:
-    run, _ = opened(folder)
-    key = json.loads((run.parent / "key.json").read_text())
-    status = (folder / "rank0.json").stat()
-    assert key["files"] == [["rank0.json", status.st_size, status.st_mtime_ns]]
-    assert key["path"] == str(folder)
-
-
-@pytest.mark.parametrize(("faster", "made"), [(2, True), (100, False)])
-def test_another_process_may_put_its_cache_there_first(
-    faster: int, made: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_process_may_put_its_cache_there_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes between the moment when the old cache is gone and the one when the new one is put there."""
-    rename, others = Path.rename, list(range(faster))
+    rename, others = Path.rename, [None, None]
 
     def late(self: Path, target: Path) -> Path:
         if target.name.endswith(".zprof-cache") and others:
@@ -191,27 +166,50 @@ def test_another_process_may_put_its_cache_there_first(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", late)
-    if not made:
-        with pytest.raises(BadInput, match="cannot be written"):
-            opened(folder)
-    else:
-        assert load(opened(folder)[0]).ranks
-    assert not list((folder.parent / "home/zprof/imports").glob("*.zprof-cache.*"))
+    assert load(open_cached(folder)[0]).ranks
+    others = [None] * 100
+    touch(folder)
+    with pytest.raises(BadInput):
+        open_cached(folder)
+    assert not list(import_folder(folder).glob("*.zprof-cache.*"))
 
 
-@pytest.mark.parametrize(
-    ("file", "run"),
-    [
-        ("qwen_0.5b.pt.trace.json.gz", "qwen_0.5b.zprof"),
-        ("rank0.JSON", "rank0.zprof"),
-        ("snap.pickle", "snap.zprof"),
-        ("a.b", "a.b.zprof"),
-        (".json", "trace.zprof"),
-    ],
-)
-def test_a_run_is_called_as_its_file_without_what_all_such_files_end_in(
-    file: str, run: str, tmp_path: Path
+def test_a_run_has_the_name_of_its_file_without_endings(folder: Path) -> None:
+    names = {"qwen_0.5b.pt.trace.json.gz": "qwen_0.5b", "a.JSON": "a", "a.b": "a.b", ".json": "trace"}
+    for file, run in names.items():
+        (folder / file).write_bytes((folder / "rank0.json").read_bytes())
+        assert import_cached(folder / file, print, NoImportWatch()).name == f"{run}.zprof"
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    """A cached run that was made of the files of two ranks."""
+    run = tmp_path / ".traces.zprof-cache" / "traces.zprof"
+    run.mkdir(parents=True)
+    files = [RankedFile(rank=rank, path=tmp_path / f"r\udcff {rank}.json") for rank in (0, 7)]
+    write_origin(run.parent, files)
+    return run
+
+
+def test_a_cached_run_knows_its_files_and_another_does_not(
+    origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / file
-    kind = "trace"
-    assert f"{cache._name_without_endings(path) or kind}.zprof" == run
+    assert read_origin(origin) == {rank: tmp_path / f"r\udcff {rank}.json" for rank in (0, 7)}
+    assert not list(origin.iterdir()), "the run itself names no path"
+    (plain := tmp_path / "plain/run.zprof").mkdir(parents=True)
+    (plain.parent / ORIGIN_NAME).write_bytes((origin.parent / ORIGIN_NAME).read_bytes())
+    assert read_origin(plain) is None
+    assert read_origin(tmp_path / "nowhere" / "run.zprof") is None
+    monkeypatch.setattr(os, "geteuid", lambda: origin.stat().st_uid + 1)
+    assert read_origin(origin) is None
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"a": "b"}', b'{"0": 3}', b"\xff\xfe", None])
+def test_an_origin_that_is_damaged_or_a_link_is_ignored(origin: Path, content: bytes | None) -> None:
+    path = origin.parent / ORIGIN_NAME
+    if content is None:
+        path.rename(path.with_name("other.json"))
+        path.symlink_to(path.with_name("other.json"))
+    else:
+        path.write_bytes(content)
+    assert read_origin(origin) is None

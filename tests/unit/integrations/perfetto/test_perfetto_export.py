@@ -12,7 +12,7 @@ from zprof.analysis.time.analyse import analyse_time
 from zprof.integrations.perfetto import export as flows
 from zprof.integrations.perfetto.export import export_trace
 from zprof.integrations.perfetto.rank_rows import ExportChoice
-from zprof.model.errors import BadInput, MissingData
+from zprof.model.errors import MissingData
 from zprof.run.reader import Run, load
 
 SPEC = Spec(
@@ -61,28 +61,21 @@ def test_one_collective_ends_on_all_ranks_at_once(run, tmp_path):
     alignment = analyse_time(run).time.alignment
     ends: dict[int, list[int]] = {}
     for rank in range(3):
-        for one in trace.row(rank, "collectives"):
+        collectives = trace.row(rank, "collectives")
+        for one in collectives:
             ends.setdefault(one.args["sequence"], []).append(one.end_ns)
+        recorded = {(one.start_ns, one.end_ns) for one in trace.row(rank, "thread 200")}
+        assert {(one.start_ns, one.end_ns) for one in collectives} <= recorded, "events have the same clock"
     assert {len(times) for times in ends.values()} == {3}
     assert max(max(times) - min(times) for times in ends.values()) <= 2 * alignment.uncertainty_ns
 
 
-def test_recorded_events_stand_on_the_same_clock(run, tmp_path):
-    """Those of the communication thread are the collectives, which the analysis has brought to it."""
-    trace = exported(run, tmp_path)
-    for rank in range(3):
-        recorded = {(one.start_ns, one.end_ns) for one in trace.row(rank, "thread 200")}
-        measured = {(one.start_ns, one.end_ns) for one in trace.row(rank, "collectives")}
-        assert measured <= recorded
-
-
-def test_collectives_say_what_they_waited_and_who_came_last(run, tmp_path):
-    trace = exported(run, tmp_path)
-    frame = analyse_time(run).collectives.set_index(["rank", "sequence"])
-    seen = trace.row(0, "collectives")
-    assert len(seen) == int((frame.index.get_level_values(0) == 0).sum())
+def test_collectives_have_their_wait_and_the_last_rank(run, tmp_path):
+    seen = exported(run, tmp_path).row(0, "collectives")
+    frame = analyse_time(run).collectives.set_index(["rank", "sequence"]).loc[0]
+    assert len(seen) == len(frame)
     for one in seen:
-        row = frame.loc[0, one.args["sequence"]]
+        row = frame.loc[one.args["sequence"]]
         assert (one.name, one.args["group"], one.args["bytes"]) == (row["kind"], row["group"], row["bytes"])
         assert round(one.args["wait_us"] * 1000) == row["wait_ns"]
         assert round(one.args["transfer_us"] * 1000) == row["transfer_ns"]
@@ -92,8 +85,7 @@ def test_collectives_say_what_they_waited_and_who_came_last(run, tmp_path):
 
 def test_arrows_lead_from_the_last_rank_to_each_other_rank(run, tmp_path):
     trace = exported(run, tmp_path)
-    collectives = len(trace.row(0, "collectives"))
-    assert len(trace.flows) == 2 * collectives
+    assert len(trace.flows) == 2 * len(trace.row(0, "collectives"))
     for (_, *begin), (_, *end) in trace.flows.values():
         assert begin[0] != end[0]
         assert begin[2] >= end[2]
@@ -104,7 +96,7 @@ def test_arrows_are_bounded_and_the_rest_is_counted(run, tmp_path, monkeypatch):
     out = io.BytesIO()
     found = export_trace(run, ExportChoice(), out)
     assert out.getvalue().count(b'"ph":"s"') == 7
-    assert any("arrows" in note and "left out" in note for note in found.notes)
+    assert len(found.notes) == 1
 
 
 def test_chosen_steps_and_ranks_alone_are_written(run, tmp_path):
@@ -119,44 +111,30 @@ def test_chosen_steps_and_ranks_alone_are_written(run, tmp_path):
                 assert step.start_ns <= one.start_ns <= one.end_ns <= step.end_ns
 
 
-def test_of_recorded_events_those_are_written_that_lie_in_the_chosen_steps(run, tmp_path):
+def test_recorded_events_of_the_chosen_steps_are_written(run, tmp_path):
     whole, chosen = exported(run, tmp_path), exported(run, tmp_path, steps=frozenset({1, 2}))
+    later_ns = chosen.base_ns - whole.base_ns
     for rank in range(3):
-        begin = chosen.row(rank, "steps")[0].start_ns + chosen.base_ns - whole.base_ns
-        end = chosen.row(rank, "steps")[-1].end_ns + chosen.base_ns - whole.base_ns
-        for title in ("thread 100", "thread 200"):
-            inside = [one for one in whole.row(rank, title) if one.start_ns < end and one.end_ns > begin]
-            assert [one.name for one in chosen.row(rank, title)] == [one.name for one in inside]
+        steps = chosen.row(rank, "steps")
+        begin, end = steps[0].start_ns + later_ns, steps[-1].end_ns + later_ns
+        inside = [e.name for e in whole.row(rank, "thread 100") if e.start_ns < end and e.end_ns > begin]
+        assert [one.name for one in chosen.row(rank, "thread 100")] == inside
 
 
-def test_what_was_not_timed_is_refused(run, tmp_path):
-    with pytest.raises(BadInput, match="rank 9"):
-        export_trace(run, ExportChoice(ranks=frozenset({0, 9})), io.BytesIO())
-    with pytest.raises(BadInput, match="step 44"):
-        export_trace(run, ExportChoice(steps=frozenset({44})), io.BytesIO())
-
-
-def device_run(folder: Path) -> Run:
+def test_crossing_kernels_get_a_second_lane_and_python_is_optional(tmp_path):
     rows = Rows()
     rows.kernel(1_000, 5_000).kernel(3_000, 9_000).kernel(10_000, 11_000)
     rows.event(500, 12_000, "cpu_op", 'aten::"mm"\x1b[31m').event(600, 700, "python_function", "train.py: f")
     rows.collective(2_000, 8_000).step(0, 400, 20_000)
-    return load(write_run(folder / "device.zprof", {0: rows}))
-
-
-def test_kernels_that_cross_go_to_a_second_lane_and_python_comes_when_asked(tmp_path):
-    run = device_run(tmp_path)
-    trace = exported(run, tmp_path)
-    titles = set(trace.titles.values())
-    assert {"stream 7", "stream 7 (2)", "stream 20"} <= titles
-    names = [one.name for slices in trace.slices.values() for one in slices]
-    assert "train.py: f" not in names
-    assert 'aten::"mm"\\x1b[31m' in names
-    names = [one.name for slices in exported(run, tmp_path, python=True).slices.values() for one in slices]
-    assert "train.py: f" in names
+    run = load(write_run(tmp_path / "device.zprof", {0: rows}))
+    for python in (False, True):
+        trace = exported(run, tmp_path, python=python)
+        assert {"stream 7", "stream 7 (2)", "stream 20"} <= set(trace.titles.values())
+        names = [one.name for slices in trace.slices.values() for one in slices]
+        assert 'aten::"mm"\\x1b[31m' in names
+        assert ("train.py: f" in names) == python
 
 
 def test_a_run_without_times_is_missing_data(tmp_path):
-    run = load(write_run(tmp_path / "none.zprof", {0: Rows().kernel(1, 2)}))
     with pytest.raises(MissingData):
-        export_trace(run, ExportChoice(), io.BytesIO())
+        export_trace(load(write_run(tmp_path, {0: Rows().kernel(1, 2)})), ExportChoice(), io.BytesIO())

@@ -1,0 +1,79 @@
+"""CUDA memory snapshots as a run, and wherever a run is taken."""
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile_pickles import good
+from tests.support.real_traces import TRACES
+from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
+from zprof.cli import main
+from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.errors import BadInput
+from zprof.run.reader import load
+
+SHARED = TRACES.with_name("snapshots") / "mosaic_output.pickle"
+
+
+def sized(blocks: int) -> dict[str, object]:
+    """Return a snapshot of as many blocks."""
+    allocator = Allocator()
+    allocator.begin_history()
+    for _ in range(blocks):
+        allocator.alloc(1000)
+    return snapshot_of(allocator)
+
+
+def test_a_folder_becomes_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    write_snapshot(folder / "rank0.pickle", sized(3))
+    (folder / "rank2.pickle.gz").write_bytes(gzip.compress(pickle.dumps(sized(5))))
+    (folder / "notes.txt").write_text("ours")
+    run = load(import_paths([folder], tmp_path / "new" / "r.zprof").run)
+    assert run.ranks == (0, 2)
+    assert (run.manifest.source, run.manifest.backend, run.manifest.device) == ("snapshot", "unknown", "cuda")
+    assert [len(run.frame(rank, "block")) for rank in run.ranks] == [3, 5]
+    (gap,) = run.gaps()
+    assert gap.what == "ranks missing"
+    assert "1 of 3" in gap.reason
+    assert set(run.rank_manifests[0].files) == {"block", "segment", "stack", "mark"}
+
+
+def test_a_run_is_replaced_only_by_force_and_only_by_a_whole_one(tmp_path: Path) -> None:
+    path, run = write_snapshot(tmp_path / "a.pickle", sized(3)), tmp_path / "r.zprof"
+    bad = write_snapshot(tmp_path / "b.pickle", [])
+    with pytest.raises(BadInput, match=r"b\.pickle"):
+        import_paths([path, bad], run)
+    assert not run.exists()
+    import_paths([path], run)
+    with pytest.raises(BadInput, match=r"r\.zprof"):
+        import_paths([path], run)
+    with pytest.raises(BadInput, match=r"b\.pickle"):
+        import_paths([path, bad], run, force=True)
+    assert len(load(run).frame(0, "block")) == 3
+    import_paths([write_snapshot(path, sized(7))], run, force=True)
+    assert len(load(run).frame(0, "block")) == 7
+    assert sorted(os.listdir(tmp_path)) == ["a.pickle", "b.pickle", "r.zprof"]
+
+
+def test_a_snapshot_is_taken_in_place_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    assert main(["report", str(path), "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["source"] == "snapshot"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data is not there")
+def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
+    """Mosaic's sample: random addresses, pools as lists, annotations, no free_requested."""
+    run = load(import_paths([SHARED], tmp_path / "r.zprof").run)
+    block = run.frame(0, "block")
+    assert len(block) == 520 + 17
+    assert (block["allocated_ns"] <= block["freed_ns"].fillna(1 << 62)).all()
+    assert set(block["pool"].dropna()) == {"0,0"}
+    assert set(run.frame(0, "mark")["kind"]) <= {"annotation_begin", "annotation_end"}
+    assert {gap.what for gap in run.gaps()} == {"allocator history", "blocks awaiting free"}
