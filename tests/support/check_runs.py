@@ -168,8 +168,19 @@ _GAP = Gap(what="volume", reason="", remedy="say it: report --stage")
 
 def _straggler(made: Made) -> Finding:
     evidence = (
-        Evidence(what="busy with itself longer than the others, median", value=4e6, unit="ns", rank=1),
-        Evidence(what="steps in which it is the latest", value=made.late or 0.0, unit="ratio"),
+        Evidence(
+            key="own_time_excess",
+            what="busy with itself longer than the others, median",
+            value=4e6,
+            unit="ns",
+            rank=1,
+        ),
+        Evidence(
+            key="steps_latest_ratio",
+            what="steps in which it is the latest",
+            value=made.late or 0.0,
+            unit="ratio",
+        ),
     )
     return Finding(
         id="ZP301", cause=made.late_cause, severity=Severity.HIGH, sentence="", evidence=evidence,

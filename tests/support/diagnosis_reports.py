@@ -32,7 +32,7 @@ def found(
         severity=Severity.HIGH,
         sentence=sentence,
         evidence=tuple(
-            Evidence(what=f"fact {number} of {cause.value}", value=number * MS, unit="ns")
+            Evidence(key="some_key", what=f"fact {number} of {cause.value}", value=number * MS, unit="ns")
             for number in range(1, 7)
         ),
         saving_ns=(int(saving_ms[0] * MS), int(saving_ms[1] * MS)),
@@ -75,8 +75,8 @@ def larger_batch() -> Report:
         report.comparison,
         equal_work=work,
         differences=(
-            Difference(what="backend", a="gloo", b="nccl"),
-            Difference(what="tokens a step", a="8192", b="32768"),
+            Difference(key="backend", what="backend", a="gloo", b="nccl"),
+            Difference(key="tokens_per_step", what="tokens a step", a="8192", b="32768"),
         ),
     )
     sentence = "OK 431.4 ms vs 243.9 ms a step, with 4 times the tokens on a rank: -56 % at equal work"

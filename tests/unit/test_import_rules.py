@@ -18,7 +18,7 @@ ALLOWED = {
     "analysis": "run model",
     "replay": "analysis run model",
     "planner": "replay analysis run model",
-    "rules": "planner replay analysis run model",
+    "rules": "replay analysis run model",
     "checks": "rules analysis run model",
     "simulator": "model",
     "reports": "model",

@@ -11,7 +11,8 @@ from torch.profiler import profile, record_function
 
 from zprof.collectors.kineto.collector import WAIT_RANGE, KinetoCollector
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.profiler_session import BUSY, TAKEN, is_profiler_running
+from zprof.collectors.profiler_session import BUSY, TAKEN
+from zprof.collectors.torch_private import is_profiler_running
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
 Work = torch._C._distributed_c10d.Work

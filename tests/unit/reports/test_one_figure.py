@@ -61,7 +61,10 @@ def report_of(name: str) -> Report:
         replace(
             entry,
             saving_ns=(next(times), next(times)),
-            evidence=(*entry.evidence, Evidence(what="over the median", value=next(factors), unit="count")),
+            evidence=(
+                *entry.evidence,
+                Evidence(key="over_the_median", what="over the median", value=next(factors), unit="count"),
+            ),
         )
         for entry in report.findings
     )

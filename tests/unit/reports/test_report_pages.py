@@ -136,8 +136,12 @@ def test_lists_that_are_cut_are_counted() -> None:
     assert ("24 of 40" in document, "16 of 30" in document) == (True, True)
     compared = slower()
     assert compared.comparison is not None
-    differences = tuple(Difference(what=f"setting {at}", a="old|value", b="new") for at in range(30))
-    finding = replace(compared.findings[0], evidence=(Evidence(what="a fact", value=1.0, unit="count"),) * 30)
+    differences = tuple(
+        Difference(key="some_key", what=f"setting {at}", a="old|value", b="new") for at in range(30)
+    )
+    finding = replace(
+        compared.findings[0], evidence=(Evidence(key="a_fact", what="a fact", value=1.0, unit="count"),) * 30
+    )
     comparison = replace(compared.comparison, differences=differences)
     document = visible(markdown(replace(compared, comparison=comparison, findings=(finding,))))
     assert all(each in document for each in ("setting 23", "old|value", "24 of 30", "16 of 30"))

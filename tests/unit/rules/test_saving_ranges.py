@@ -11,7 +11,7 @@ from tests.support.whatif_pairs import analysed, true_step_ns
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
 from zprof.model.whatif import Change
-from zprof.planner.whatif.outlook import predict_saving_ns
+from zprof.replay.whatif.prediction import predict_saving_ns
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction, widen_by_noise
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.simulator.plan import Gathering, Network, Plan, Vendor

@@ -179,7 +179,7 @@ def test_the_interval_and_the_change_decide(comparison: Comparison, status: Stat
 
 @pytest.mark.parametrize("what", ["ranks", "micro-batches", "parameters", "model-parallel ranks", "device"])
 def test_jobs_of_another_size_are_compared_only_at_known_work(what: str) -> None:
-    other = replace(SLOWER, differences=(Difference(what=what, a="2", b="4"),))
+    other = replace(SLOWER, differences=(Difference(key="some_key", what=what, a="2", b="4"),))
     assert judge_against_baseline(other, (), ())[0] is (
         Status.SLOWER if what == "device" else Status.INCONCLUSIVE
     )

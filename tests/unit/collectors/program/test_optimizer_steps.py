@@ -115,5 +115,5 @@ def test_the_optimizer_first_seen_last_closes_the_step(order: str, expected: str
 def test_a_new_optimizer_changes_nothing_once_the_cycle_is_settled() -> None:
     cycle = StepCycle()
     ends("AA", cycle)
-    cycle.settle()
+    cycle.wait_pending()
     assert ends("ABAB", cycle) == "A.A."

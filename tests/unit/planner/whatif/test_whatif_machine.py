@@ -7,10 +7,10 @@ import pytest
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change
-from zprof.planner.whatif.engine_policy import EnginePolicy
-from zprof.planner.whatif.links import Link, LinkLine, MessageCosts
-from zprof.planner.whatif.passes import PassWork, StepPasses, UnitSize, list_passes
-from zprof.planner.whatif.replay import Await, Compute, Launch, Op, build_program, replay_steps
+from zprof.replay.whatif.engine_policy import EnginePolicy
+from zprof.replay.whatif.links import Link, LinkLine, MessageCosts
+from zprof.replay.whatif.unit_passes import PassWork, StepPasses, UnitSize, list_passes
+from zprof.replay.whatif.unit_replay import Await, Compute, Launch, Op, build_program, replay_steps
 
 FREE = MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False)
 COSTS = MessageCosts(launch_ns={"all_gather": 1.0}, pick_up_ns=2.0, queue_ns=0.0, wake_ns=4.0, lanes=False)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from zprof.model.tenants import Tenant
-from zprof.planner.whatif.engine_policy import EnginePolicy
 from zprof.planner.whatif.memory import BytesByTenant, MemorySizes, list_moments
-from zprof.planner.whatif.passes import PassWork, StepPasses, UnitSize, list_passes
+from zprof.replay.whatif.engine_policy import EnginePolicy
+from zprof.replay.whatif.unit_passes import PassWork, StepPasses, UnitSize, list_passes
 
 ROOT, UNIT, BLOCKS, RANKS = 10.0, 100.0, 4, 2
 WHOLE = ROOT + BLOCKS * UNIT

@@ -12,7 +12,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Calibration, Change
-from zprof.planner.whatif.outlook import predict_changes, predict_saving_ns
+from zprof.planner.whatif.outlook import predict_changes
+from zprof.replay.whatif.prediction import predict_saving_ns
 from zprof.simulator.plan import Gathering, Network, Plan, Vendor
 
 NETWORKS = {

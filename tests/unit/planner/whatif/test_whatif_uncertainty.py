@@ -8,7 +8,7 @@ from tests.support.whatif_pairs import analysed, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.whatif import Change, PredictedFigure
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.planner.whatif.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
+from zprof.replay.whatif.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
 from zprof.simulator.plan import Plan, Vendor
 
 DEVICE = Plan(ranks=2, units=5, steps=3)

@@ -59,7 +59,12 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
         (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), "high"),  # a larger bucket
         # stages 1 and 2 gather once, after the reductions
         # after the update
-        (lambda: run(replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)), None),
+        (
+            lambda: run(
+                replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)
+            ),
+            None,
+        ),
         (lambda: first_steps(3), "high"),  # three steps
         (lambda: first_steps(2), "medium"),  # two steps
         (lambda: without_collectives(run()), "gap"),  # no collectives

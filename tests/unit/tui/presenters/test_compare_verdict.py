@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
-from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.findings import Cause
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Difference
 from zprof.model.side_by_side import Figure, Row
 from zprof.tui.presenters.compare_verdict import (
@@ -102,11 +101,20 @@ def test_other_work_in_a_step_is_judged_per_token_only() -> None:
 
 def test_jobs_of_unknown_work_few_steps_and_unfit_recordings_are_not_judged() -> None:
     report = against_baseline()
-    other = replace(report.comparison, equal_work=None, differences=(Difference(what="ranks", a="2", b="4"),))
+    other = replace(
+        report.comparison,
+        equal_work=None,
+        differences=(Difference(key="world_size", what="ranks", a="2", b="4"),),
+    )
     assert find_uncertainty(replace(report, comparison=other)).times_ns is None
-    same = replace(other, differences=(Difference(what="modelled", a="nothing", b="a link"),))
+    same = replace(other, differences=(Difference(key="modelled", what="modelled", a="nothing", b="a link"),))
     assert find_uncertainty(replace(report, comparison=same)).times_ns is not None
-    few = Gap(what=NO_INTERVAL, reason="run has 1 timed step, an interval needs 3", remedy="record more")
+    few = Gap(
+        kind=GapKind.NO_INTERVAL,
+        what="step time interval",
+        reason="run has 1 timed step, an interval needs 3",
+        remedy="record more",
+    )
     assert find_uncertainty(replace(report, gaps=(few,))) == Uncertainty(times_ns=None, why_not=few.reason)
     unfit = replace(report, findings=(replace(LATE, cause=Cause.MEASUREMENT_ARTIFACT),))
     assert find_uncertainty(unfit).times_ns is None

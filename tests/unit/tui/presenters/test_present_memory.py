@@ -8,7 +8,7 @@ import pytest
 from tests.support.full_memories import by_rule, full_memory
 from tests.support.memories import MIB
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
-from zprof.model.gaps import RANK_CUT_SHORT, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Allocation, FormulaCheck, Memory
 from zprof.model.tenants import Tenant
 from zprof.tui.figures import Figure
@@ -115,7 +115,7 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
     report = replace(with_memory(alone, Memory()).report, gaps=gaps)
     assert "another thing" not in " ".join(explain_missing_memory(report))
     assert "another thing" not in explain_missing_rank(report, 0)
-    own = Gap(what=RANK_CUT_SHORT, reason="it was killed", remedy="", rank=0)
+    own = Gap(kind=GapKind.RANK_CUT_SHORT, what="rank cut short", reason="it was killed", remedy="", rank=0)
     assert "it was killed" in explain_missing_rank(replace(report, gaps=(*gaps, own)), 0)
 
 
@@ -170,4 +170,4 @@ def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None
     assert check.cause in describe_formula_check(loaded, 0)[1]
     for width in (76, 160):
         shown = {table.columns[place].title for place in select_columns(table, width)}
-        assert {"law", "measured", "padding", "counters", "unexplained"} <= shown, "all terms of the sum"
+        assert {"formula", "measured", "padding", "counters", "unexplained"} <= shown, "all terms of the sum"

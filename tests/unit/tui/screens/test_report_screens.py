@@ -28,7 +28,7 @@ from zprof.tui.widgets.trend import Trend
 
 ORDERS = {
     "1": ["ledger", "findings", "evidence", "worst", "rest"],
-    "2": ["bars", "trend", "top", "law", "phases", "modules"],
+    "2": ["bars", "trend", "top", "formulas", "phases", "modules"],
     "3": ["collectives", "sizes", "fits", "units", "checks"],
 }
 

@@ -89,9 +89,9 @@ def test_columns_are_for_its_own_width_and_titles_of_numbers_stand_over_their_en
     ],
 )
 def test_the_longest_texts_give_way_and_numbers_do_not(
-    widths: list[int], grows: list[bool], room: int, shrunk: list[int]
+    widths: list[int], grows: list[bool], width_limit: int, shrunk: list[int]
 ) -> None:
-    assert shrink_widths(widths, [True, False, True], grows, room) == shrunk
+    assert shrink_widths(widths, [True, False, True], grows, width_limit) == shrunk
 
 
 def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> None:
