@@ -9,13 +9,12 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.comparison import (
-    NO_INTERVAL,
-    TIMES_NOT_COMPARABLE,
     bootstrap_interval,
     compare,
     find_comparison_gaps,
     subtract_memory,
 )
+from zprof.model.gaps import GapKind
 from zprof.model.report import Comparison, EqualWork, WorkUnit
 from zprof.model.time import LEDGER_TERMS, Window, WindowPolicy
 from zprof.model.training import TrainingFacts
@@ -85,8 +84,8 @@ def test_only_times_of_the_same_kind_are_compared(
 ) -> None:
     runs = seen(A, *a), seen(B, *b)
     comparison = compare(*runs)
-    gaps = [gap.what for gap in find_comparison_gaps(*runs)]
-    assert (TIMES_NOT_COMPARABLE in gaps) == (not comparable)
+    gaps = [gap.kind for gap in find_comparison_gaps(*runs)]
+    assert (GapKind.TIMES_NOT_COMPARABLE in gaps) == (not comparable)
     assert comparison is not None
     assert comparison.memory_delta
     assert bool(comparison.step_time) == bool(comparison.ledger_delta) == comparable
@@ -96,7 +95,7 @@ def test_only_times_of_the_same_kind_are_compared(
 def test_an_interval_needs_three_steps(steps: int, known: bool) -> None:
     a = seen(replace(A, steps=steps), STEPS)
     b = replace(a, run=replace(a.run, name="b"), steps=analysis_of(A).steps)
-    assert (NO_INTERVAL not in [gap.what for gap in find_comparison_gaps(a, b)]) == known
+    assert (GapKind.NO_INTERVAL not in [gap.kind for gap in find_comparison_gaps(a, b)]) == known
 
 
 FAST = analysis_of(Scenario(name="a"))

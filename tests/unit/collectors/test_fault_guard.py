@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zprof.collectors.base import FaultGuard
-from zprof.model.gaps import DISK_FULL
+from zprof.model.gaps import GapKind
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def test_a_file_that_does_not_fit_is_a_full_disk(tmp_path: Path) -> None:
     guard = FaultGuard()
     assert guard.run("memory tables", lambda: (tmp_path / "x").write_bytes(bytes(1 << 20))) is None
     guard.run("other", lambda: Path("/nowhere/at/all").read_bytes())
-    assert [gap.what for gap in guard.gaps] == [DISK_FULL, "other"]
+    assert [gap.kind for gap in guard.gaps] == [GapKind.DISK_FULL, GapKind.RECORDING]
     assert "memory tables" in guard.gaps[0].reason

@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import claim, run_of
-from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, Verdict, Volume, WorkUnit
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time
@@ -44,10 +43,11 @@ def verdict(time: Time = RUN.time, comparison: Comparison | None = None, **more:
 
 
 @pytest.mark.parametrize(
-    ("what", "ranks"), [(RANK_MISSING, (1,)), (RANK_CUT_SHORT, (0, 1)), (DISK_FULL, (3,))]
+    ("kind", "ranks"),
+    [(GapKind.RANK_MISSING, (1,)), (GapKind.RANK_CUT_SHORT, (0, 1)), (GapKind.DISK_FULL, (3,))],
 )
-def test_a_run_that_lost_ranks_is_never_ok_and_names_them(what: str, ranks: tuple[int, ...]) -> None:
-    gaps = [Gap(what=what, reason="it was killed", remedy="", rank=rank) for rank in ranks]
+def test_a_run_that_lost_ranks_is_never_ok_and_names_them(kind: GapKind, ranks: tuple[int, ...]) -> None:
+    gaps = [Gap(kind=kind, what="", reason="it was killed", remedy="", rank=rank) for rank in ranks]
     assert verdict(comparison=SAME).status is Status.OK
     made = verdict(comparison=SAME, gaps=gaps)
     assert made.status is Status.INCONCLUSIVE
@@ -187,7 +187,7 @@ def test_jobs_of_another_size_are_compared_only_at_known_work(what: str) -> None
 
 
 def test_without_an_interval_it_is_inconclusive() -> None:
-    gap = Gap(what=NO_INTERVAL, reason="", remedy="")
+    gap = Gap(kind=GapKind.NO_INTERVAL, what="", reason="", remedy="")
     assert judge_against_baseline(SLOWER, (), (gap,))[0] is Status.INCONCLUSIVE
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.gaps import RANK_MISSING, Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import STEPS_NAME, RunManifest
 from zprof.run.reader import Run, load
@@ -84,7 +84,7 @@ def test_a_rank_that_did_not_write_this_run_is_missing(tmp_path: Path, again: in
         writer.finish(memory_steps=[], time_steps=[], gaps=[], status="complete")
     run = load(tmp_path)
     assert run.ranks == (0,)
-    (gap,) = [gap for gap in run.gaps() if gap.what == RANK_MISSING]
+    (gap,) = [gap for gap in run.gaps() if gap.kind is GapKind.RANK_MISSING]
     assert gap.rank == 1
     assert ("step 7" in gap.reason) == bool(again)
 

@@ -79,7 +79,7 @@ def test_columns_are_for_its_own_width_and_titles_of_numbers_stand_over_their_en
 
 
 @pytest.mark.parametrize(
-    ("widths", "grows", "room", "shrunk"),
+    ("widths", "grows", "width_limit", "shrunk"),
     [
         ([30, 10, 50], [False] * 3, 60, [22, 10, 22]),
         ([30, 10, 50], [False, False, True], 60, [30, 10, 14]),
