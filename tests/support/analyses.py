@@ -15,7 +15,7 @@ from zprof.analysis.intervals import Intervals, union
 from zprof.analysis.time.ledger import estimate_step_noise
 from zprof.analysis.time.transfer.launch_delays import measure_prefetch
 from zprof.model.collectives import CollectiveKind, bus_factor
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Alignment, CollectiveTime, RankTime, Time
@@ -184,7 +184,15 @@ def without_rank(analysis: RunAnalysis, rank: int) -> RunAnalysis:
             per_rank=tuple(entry for entry in analysis.time.per_rank if entry.rank != rank),
             alignment=None,
         ),
-        gaps=(Gap(what="rank missing", rank=rank, reason="it was killed", remedy="record again"),),
+        gaps=(
+            Gap(
+                kind=GapKind.RANK_MISSING,
+                what="rank missing",
+                rank=rank,
+                reason="it was killed",
+                remedy="record again",
+            ),
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from zprof.checks.check import check
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Sense
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryPart, RankMemory
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import Tenant
@@ -163,7 +163,7 @@ def _volume(seen: int, parameters: int) -> Volume:
 
 
 _OTHER = Gap(what="steps", reason="", remedy="record again")
-_GAP = Gap(what="volume", reason="", remedy="say it: report --stage")
+_GAP = Gap(kind=GapKind.VOLUME, what="volume", reason="", remedy="say it: report --stage")
 
 
 def _straggler(made: Made) -> Finding:

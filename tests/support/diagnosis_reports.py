@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
 from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Difference, EqualWork, Report, Verdict, VerdictStatus, WorkUnit
 
 _NO_COUNTER = Gap(
@@ -13,6 +13,8 @@ _NO_COUNTER = Gap(
 )
 GAPS = (
     Gap(
+        kind=GapKind.UNTESTED_RULE,
+        causes=(Cause.LOW_BUS_BANDWIDTH, Cause.SHARDING_SPANS_NODES),
         what="rules low_bus_bandwidth, sharding_spans_nodes not tested",
         reason="no bandwidth to expect",
         remedy="say --expected-busbw GB_PER_S",

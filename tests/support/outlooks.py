@@ -6,7 +6,7 @@ stage below 3 holds all parameters.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import (
@@ -26,7 +26,9 @@ ASSUMPTIONS = {
     "states": Assumption(formula="(p + g + k) Psi / N", source="arXiv 1910.02054, figure 1"),
 }
 NO_TIME = Gap(what="step", reason="no step was timed", remedy="record with zprof record")
-NO_MEMORY = Gap(what="memory", reason="no memory was recorded", remedy="record in full mode")
+NO_MEMORY = Gap(
+    kind=GapKind.MEMORY, what="memory", reason="no memory was recorded", remedy="record in full mode"
+)
 
 
 def foreseen(analysis: RunAnalysis, changes: tuple[Change, ...], /) -> Outlook:

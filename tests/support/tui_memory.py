@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.memories import MIB, memory_of
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.tui.session import LoadedRun
 
 NO_MEMORY = Gap(
+    kind=GapKind.MEMORY,
     what="memory",
     reason="a trace has the times of a job and not its memory",
     remedy="zprof record -o RUN -- COMMAND",

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import ExposedInCollectives, Time
 from zprof.tui.figures import UNKNOWN, Figure
 from zprof.tui.presenters.communication import build_collectives_table, find_split
@@ -121,7 +121,7 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
 def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -> None:
     assert check_texts(loaded)["bytes a step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
     assert build_checks_table(loaded).lines[0].opens is Opens.NOTHING
-    gap = Gap(what="volume", reason="not known: the sharding stage", remedy="name it")
+    gap = Gap(kind=GapKind.VOLUME, what="volume", reason="not known: the sharding stage", remedy="name it")
     found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
     cells = check_texts(found)["bytes a step"]
     assert (cells[1], cells[-1]) == (UNKNOWN, gap.reason)

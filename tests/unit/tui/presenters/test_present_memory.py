@@ -110,8 +110,8 @@ def test_a_rank_without_memory_says_why_and_the_largest_stands_in(alone: LoadedR
 
 
 def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: LoadedRun) -> None:
-    alike = ("memory before the first step", "ranks of the files", "rule memory not tested")
-    gaps = tuple(Gap(what=what, reason="another thing", remedy="") for what in alike)
+    others = (GapKind.MEMORY_PART, GapKind.FILE, GapKind.UNTESTED_RULE)
+    gaps = tuple(Gap(kind=kind, what="memory", reason="another thing", remedy="") for kind in others)
     report = replace(with_memory(alone, Memory()).report, gaps=gaps)
     assert "another thing" not in " ".join(explain_missing_memory(report))
     assert "another thing" not in explain_missing_rank(report, 0)
