@@ -1,4 +1,4 @@
-# make demo: environment, install, main job.   make test: the same, then the tests.
+# make demo: environment, install, main job.   make test: the same, then the tests.   make test-all: more of them, nightly.
 # Tests that judge times run by themselves. The others wait as often as they compute: more workers than cores.
 # make bench: the engine against DDP, ZeroRedundancyOptimizer and FSDP2 (minutes; wants a quiet machine).
 PYTHON ?= python3
@@ -9,7 +9,7 @@ READY  := $(VENV)/.installed
 GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 	--link-gbps 0.4 --link-latency-us 50 --compute-forward-ms 4 --compute-backward-ms 8
 
-.PHONY: demo test bench check guard clean
+.PHONY: demo test test-all bench check guard clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -23,6 +23,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed and not slow"
 	$(BIN)/python -m pytest tests/integration -m "timed and not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed"
+	$(BIN)/python -m pytest tests/integration -m "timed"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.engine

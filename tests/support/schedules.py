@@ -5,18 +5,14 @@ thread), keeps the truth, and writes the run that a recorder would have written,
 wrong clock.  Shares no code with the analysis: plain Python integers, loops over spans.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import RunManifest, rank_folder
+from zprof.run.manifest import RunManifest
 from zprof.run.schema import TABLES
 from zprof.run.writer import RankWriter
 
@@ -354,17 +350,3 @@ def _marks(truth: RankTruth, offset: int) -> dict[str, list[object]]:
         name: [row[column] for row in rows]
         for column, name in enumerate(("time_ns", "kind", "number", "name"))
     }
-
-
-def rewrite_collective(path: Path, spec: Spec, *, rank: int, collective: Collective) -> None:
-    """Let the table of one rank say something else of one collective: what ``spec`` and it now hold."""
-    folder = rank_folder(path, rank)
-    manifest = json.loads((folder / "rank.json").read_text())
-    rows = pq.read_table(folder / "collectives.parquet").to_pylist()
-    for row in rows:
-        if row["sequence"] == collective.sequence:
-            row |= {"kind": collective.kind, "bytes": spec.unit_bytes}
-    pq.write_table(pa.Table.from_pylist(rows, schema=TABLES["collectives"]), folder / "collectives.parquet")
-    content = (folder / "collectives.parquet").read_bytes()
-    manifest["files"]["collectives"]["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "rank.json").write_text(json.dumps(manifest))
