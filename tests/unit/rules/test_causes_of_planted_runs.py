@@ -82,7 +82,7 @@ def sure(job: Diagnosed) -> set[str]:
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=SLOW) for case in MORE)], ids=str)
-def test_a_planted_cause_is_first_and_alone_and_priced(case: Case, tmp_path: Path) -> None:
+def test_a_planted_cause_is_first_and_priced(case: Case, tmp_path: Path) -> None:
     job = planted(case.cause, case.plan(), tmp_path / "job", case.strength)
     assert_first_and_priced(job, case.cause, case.plan(), tmp_path, case.strength, widest=case.widest)
 

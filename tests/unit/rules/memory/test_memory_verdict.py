@@ -14,7 +14,7 @@ from zprof.model.report import Report
 from zprof.model.report import VerdictStatus as Status
 from zprof.rules.diagnose import diagnose
 from zprof.rules.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
-from zprof.rules.memory.model_structure import format_module, read_sharding, saved_bytes
+from zprof.rules.memory.model_structure import read_sharding, saved_bytes
 from zprof.rules.rule import list_untested
 from zprof.rules.verdict import judge_peak
 
@@ -149,8 +149,3 @@ def test_without_one_size_on_the_wire_the_larger_element_counts(
     sharding = read_sharding(memory_run(facts=facts))
     assert sharding is not None
     assert sharding.wire_bytes == wire * (FACTS.parameters or 0)
-
-
-def test_sixty_characters_of_a_name_are_shown() -> None:
-    assert format_module("a" * 60) == "a" * 60
-    assert len(format_module("a" * 61)) == 60

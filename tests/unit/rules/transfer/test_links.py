@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.support.analyses import Scenario
@@ -11,7 +10,6 @@ from tests.support.rule_runs import Run, found, judged, run_of, values, without_
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.rule import Check
-from zprof.rules.transfer.bandwidth import ReachedBandwidth, is_similar, measure_group_rates
 from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth, read_reached_ratios
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
 
@@ -164,21 +162,6 @@ def test_against_a_stated_bandwidth(check: Check, run: Run, expected: str | None
     assert judged(check, run()) == expected
 
 
-@pytest.mark.parametrize(("small_mib", "large"), [(7.9, 4), (8, 8)])
-def test_a_quarter_of_the_largest_message_is_large(small_mib: float, large: int) -> None:
-    analysis = link_run(
-        gathers(1, 32 * MIB, 4 * MS), gathers(1, round(small_mib * MIB), MS, begins_ns=100 * MS)
-    )
-    (rate,) = measure_group_rates(ReachedBandwidth(analysis))
-    assert rate.count == large
-
-
-def test_sizes_within_a_factor_of_four_are_similar() -> None:
-    sizes = np.array([24.9, 25.0, 100.0, 400.0, 401.0])
-    assert is_similar(sizes, 100).tolist() == [False, True, True, True, False]
-
-
-MIB = 1 << 20
 SIZE = 32 * MIB
 ALL = "0,1,2,3"
 
@@ -266,14 +249,3 @@ def test_an_unmeasured_host_is_taken_to_be_twice_as_fast_inside() -> None:
     measured = run(*over_hosts(shows=1.0), within(2 * MS - 1000, 24 * MIB))
     assert unknown[0] == pytest.approx(found(sharding_spans_nodes, measured).saving_ns[0], rel=0.01)
     assert unknown[1] > found(sharding_spans_nodes, measured).saving_ns[1]
-
-
-def test_a_cpu_rank_may_win_less() -> None:
-    """It blocks on each reduce_scatter before it launches the all_reduce over the hosts."""
-    savings = {
-        device: found(
-            sharding_spans_nodes, run(*over_hosts(shows=1.0), device=device, idle_ns=2 * MS)
-        ).saving_ns
-        for device in ("cpu", "cuda")
-    }
-    assert savings["cpu"][0] < savings["cuda"][0]

@@ -178,24 +178,6 @@ def test_it_saves_half_to_a_little_more_than_all_that_could_hide() -> None:
     assert finding.saving_ns == pytest.approx((0.5 * hideable, 1.15 * hideable), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "run", [lambda: run_of(LATE, engine="fsdp2"), lambda: half("matched", False)], ids=["fsdp2", "unmatched"]
-)
-def test_a_saving_that_may_be_waiting_starts_at_zero(run: Run) -> None:
-    assert found(no_prefetch, run()).saving_ns[0] == 0
-
-
-def test_the_fix_is_for_the_engine_or_for_all() -> None:
-    names = {
-        "reference": "ZeroConfig",
-        "fsdp2": "set_modules_to_forward_prefetch",
-        "deepspeed": "overlap_comm",
-    }
-    for engine in (*names, "unknown"):
-        fix = found(no_prefetch, run_of(LATE, engine=engine)).fix
-        assert {of for of, name in names.items() if name in fix} == ({engine} & set(names) or set(names))
-
-
 THREE = Scenario(steps=3)
 
 

@@ -12,6 +12,7 @@ from zprof.rules.transfer.single_unit import single_unit
 MIB = 1 << 20
 WHOLE, REDUCE = gathers(1, 200 * MIB, 10 * MS), reduces(1, 200 * MIB, 10 * MS)
 MODEL = replace(WHOLE, units=["model"], begins_ns=30 * MS)
+BUCKETS = replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)
 
 
 def run(*sent: Sent) -> RunAnalysis:
@@ -57,14 +58,7 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
         (lambda: run(replace(REDUCE, bytes=23 * MIB, begins_ns=30 * MS), REDUCE), None),  # two buckets
         (lambda: run(replace(REDUCE, bytes=25 * MIB)), "low"),  # a usual bucket
         (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), "high"),  # a larger bucket
-        # stages 1 and 2 gather once, after the reductions
-        # after the update
-        (
-            lambda: run(
-                replace(WHOLE, begins_ns=700 * MS), replace(REDUCE, count=20, bytes=10 * MIB, each_ns=MS // 2)
-            ),
-            None,
-        ),
+        (lambda: run(replace(WHOLE, begins_ns=700 * MS), BUCKETS), None),  # after the update: stages 1 and 2
         (lambda: first_steps(3), "high"),  # three steps
         (lambda: first_steps(2), "medium"),  # two steps
         (lambda: without_collectives(run()), "gap"),  # no collectives

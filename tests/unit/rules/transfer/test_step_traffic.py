@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.link_runs import MS, US, gathers, link_run, reduces
 from tests.support.rule_runs import in_groups_of_one, with_clocks
-from zprof.rules.transfer.bandwidth import bus_bandwidths
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.traffic import (
     Pass,
@@ -130,12 +129,6 @@ def test_groups_of_one_rank_and_gathers_of_nothing_are_no_traffic() -> None:
 def test_what_the_clocks_cannot_tell_is_not_timed(uncertainty_ns: int, *, timed: bool) -> None:
     analysis = with_clocks(link_run(gathers(2, MIB, MS)), uncertainty_ns=uncertainty_ns)
     assert bool(len(transfer_times(analysis, analysis.collectives))) is timed
-
-
-def test_messages_without_bytes_have_no_bandwidth() -> None:
-    analysis = link_run(gathers(2, MIB, MS), gathers(2, 0, MS, begins_ns=100 * MS))
-    each = bus_bandwidths(analysis, analysis.collectives, gathers(1, 1, 1).kind)
-    assert set(each["bytes"]) == {MIB}
 
 
 LATENCY_NS = 500 * US

@@ -191,7 +191,7 @@ def partly(first: str, whole: str) -> RunAnalysis:
 
 
 def hidden_reductions(ratio: float | None) -> RunAnalysis:
-    """Four micro-batches that reduce, all hidden; the links carry this many times the formula's bytes."""
+    """Four micro-batches that reduce, hidden; the links carry this many times the formula's bytes."""
     made = analysis_with(reductions(0.0, 0.0, 0.0, 0.0))
     assert made.volume is not None
     seen = None if ratio is None else replace(made.volume, seen_bytes=round(12_000_000 * ratio), ratio=ratio)
