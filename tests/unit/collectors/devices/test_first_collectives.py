@@ -21,7 +21,6 @@ class CudaTensor(torch.Tensor):
 
 
 ON_GPU = torch.ones(2).as_subclass(CudaTensor)
-ON_HOST = torch.ones(2)
 
 
 class Watched:
@@ -69,14 +68,6 @@ def test_a_groups_first_collective_has_a_row_before_and_one_after() -> None:
     watched.group("7", [0, 1]).allgather([[ON_GPU]], [ON_GPU])
     first = [(2, BEFORE, "0,1"), "allreduce 0", (2, AFTER, "0,1")]
     assert watched.log == [*first, "allgather 0", (2, BEFORE, "0,1#7"), "allgather 7", (2, AFTER, "0,1#7")]
-
-
-def test_a_collective_on_the_host_is_not_the_first() -> None:
-    watched = Watched()
-    group = watched.group("0", [0], "cpu:gloo,cuda:nccl")
-    group.allreduce([ON_HOST])
-    group.allreduce([ON_GPU])
-    assert watched.log == ["allreduce 0", (2, BEFORE, "0"), "allreduce 0", (2, AFTER, "0")]
 
 
 def test_the_methods_are_restored_after_a_step_without_a_new_group() -> None:

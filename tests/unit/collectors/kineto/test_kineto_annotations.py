@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tests.support.kineto_traces import at, span, trace_of
 from zprof.collectors.kineto.annotations import IntervalIndex, find_rows, parse_unit
-from zprof.collectors.kineto.trace import count_elements
 
 
 @pytest.mark.parametrize(
@@ -32,26 +31,6 @@ from zprof.collectors.kineto.trace import count_elements
 )
 def test_the_unit_of_an_annotation(annotation, unit):
     assert parse_unit(annotation) == unit
-
-
-@pytest.mark.parametrize(
-    ("dims", "argument", "types", "count"),
-    [
-        ([[6, 10], []], 0, None, 60),
-        ([[6, 10], []], 1, None, None),
-        ([[6, 10], []], 1, ["float", "Scalar"], None),
-        ([[6, 10], []], 1, ["float", "float"], 1),
-        ([[[8], [8]]], 0, None, 16),
-        ([[[]], [], []], 0, ["TensorList", "", ""], 1),
-        ([[0]], None, ["float"], 0),
-        ([[2], [3]], None, None, 5),
-        ([[2]], 5, None, None),
-        ("[[2]]", None, None, None),
-        ([[2]], None, "float", 2),
-    ],
-)
-def test_elements_of_an_argument(dims, argument, types, count):
-    assert count_elements(dims, argument, types) == count
 
 
 NESTED = st.recursive(

@@ -27,20 +27,12 @@ def rows_of(*events, groups=(PAIR,)):
     return converted(trace_of([worker, *events], groups, world_size=2))
 
 
-def operator(name, start, *dims):
-    return span(name, start, start + 2, category="cpu_op", **{"Input Dims": [*dims, [], []]})
-
-
-def execution(op, start, end, elements):
-    return span(f"gloo:{op}", start, end, WORKER, **{"Input Dims": [[elements]], "Input type": ["float"]})
-
-
 def test_a_modelled_collective_comes_from_its_ranges():
     rows, gaps = rows_of(
         span(GATHER.format("launch", 0, 4), 10, 12),
         span(GATHER.format("comm", 0, 4), 15, 40, COMM),
         span("c10d::_allgather_base_", 16, 18, COMM, "cpu_op", **{"Input Dims": [[400], [200], []]}),
-        execution("all_gather", 17, 20, 200),
+        span("gloo:all_gather", 17, 20, WORKER, **{"Input Dims": [[200]], "Input type": ["float"]}),
         span("zero::wait all_gather pg=0 seq=4 unit=b.1", 30, 41),
         span("zprof::wait", 31, 40),
         span("zero::wait all_gather pg=0 seq=4 unit=b.1", 50, 51),
@@ -66,22 +58,6 @@ def test_a_modelled_collective_comes_from_its_ranges():
             "method": "range",
         }
     ]
-
-
-def test_a_modelled_collective_counts_once_though_gloo_carries_it_outside():
-    """The link's thread waits for a collective of gloo that the main thread launched."""
-    text = "zero::{} reduce_scatter pg=0 seq={} unit=b bytes=480 dtype=float32"
-    rows, gaps = rows_of(
-        span(text.format("launch", 0), 10, 15),
-        operator("c10d::_reduce_scatter_base_", 11, [60], [120]),
-        execution("all_reduce", 12, 20, 120),
-        span(text.format("comm", 0), 16, 60, COMM),
-        span(text.format("launch", 1), 70, 75),
-        operator("c10d::_reduce_scatter_base_", 71, [60], [120]),
-        execution("all_reduce", 72, 80, 120),
-    )
-    assert not gaps
-    assert [(row["sequence"], row["method"], row["end_ns"]) for row in rows] == [(0, "range", at(60))]
 
 
 def test_events_keep_operators_and_device_work_and_leave_out_bookkeeping():

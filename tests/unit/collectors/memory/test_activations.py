@@ -88,18 +88,17 @@ def test_what_a_pack_hook_keeps_is_activations(pack: Callable[[torch.Tensor], An
     assert "recomputed" in set(window.lives.segments.sub)
 
 
-def test_the_random_states_of_checkpointed_blocks_are_activations() -> None:
-    blocks = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
-    original = torch.get_rng_state
-    size = original().untyped_storage().nbytes()
-
-    def body() -> None:
-        x = torch.randn(4, 16)
-        for block in blocks:
+class Checkpointed(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self:
             x = checkpoint(block, x, use_reentrant=False)
-        x.sum().backward()
+        return x
 
-    window = record(body, blocks)
+
+def test_the_random_states_of_checkpointed_blocks_are_activations() -> None:
+    model, original = Checkpointed(*(nn.Linear(16, 16) for _ in range(3))), torch.get_rng_state
+    size = original().untyped_storage().nbytes()
+    window = record(lambda: model(torch.randn(4, 16)).sum().backward(), model)
     assert owners_at_the_backward(window).count((size, "activations", "retained")) == 3
     assert torch.get_rng_state is original
 

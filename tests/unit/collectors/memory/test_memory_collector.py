@@ -10,6 +10,7 @@ import pytest
 import torch
 from memory_window import Window, record, small_model, train_step
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from zprof.collectors.memory.collector import WITHOUT_MODEL, MemoryCollector
 from zprof.collectors.schedule import MemoryMode
@@ -90,6 +91,12 @@ def test_memory_of_numpy_is_foreign() -> None:
     assert window.alloc.loc[window.alloc["source"] == "foreign", "bytes"].tolist() == [8000]
 
 
+def test_recomputing_is_a_phase_of_its_own() -> None:
+    model, x = small_model(), torch.randn(8, 64)
+    window = record(lambda: checkpoint(model, x, use_reentrant=False).sum().backward(), model)
+    assert phases(window) == ["forward", "backward", "recompute", "backward"]
+
+
 def test_masters_are_optimizer_state_and_their_gradients_gradients() -> None:
     model = nn.Linear(64, 64, bias=False).to(torch.bfloat16)
     master = model.weight.detach().float().requires_grad_()
@@ -151,13 +158,6 @@ def test_a_parameter_that_is_swapped_for_its_use_is_communication(mode: MemoryMo
 
     window = record(body, model, collector=MemoryCollector(model, None, mode))
     assert window.lives.peak().tenants[COMMUNICATION] == FULL
-
-
-def test_a_hook_that_frees_the_gradient_first_does_not_hide_it() -> None:
-    model = nn.Linear(64, 64, bias=False)
-    model.weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
-    window = record(lambda: model(torch.randn(8, 64)).sum().backward(), model)
-    assert window.subs("gradients") == {"unreduced"}
 
 
 @pytest.mark.parametrize("known", [True, False])

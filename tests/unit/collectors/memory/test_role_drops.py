@@ -6,7 +6,6 @@ import pytest
 import torch
 from memory_window import Window, record, small_model, train_step
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from zprof.analysis.memory.live_bytes import sum_by_tenant
 from zprof.analysis.memory.tables import TENANT_CODES
@@ -139,17 +138,3 @@ def test_a_parameter_that_is_taken_out_of_the_model_is_none(remove: Callable[[nn
     window = record(body, model, optimizer)
     assert held_at_end(window, PARAMETERS) == kept[0].nbytes
     assert drops(window) == [PARAMETERS]
-
-
-def test_recomputing_the_whole_model_drops_nothing() -> None:
-    model = small_model()
-    optimizer = sgd(model)
-
-    def body() -> None:
-        halves = [checkpoint(model, torch.ones(8, 64), use_reentrant=False) for _ in range(2)]
-        sum(halves).sum().backward()
-        optimizer.step()
-
-    window = record(body, model, optimizer)
-    assert drops(window) == []
-    assert held_at_end(window, GRADIENTS) == size(model)

@@ -27,10 +27,6 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def is_any(optimizer: object, found: object) -> bool:
-    return any(one is optimizer for one in found)  # type: ignore[attr-defined]
-
-
 def test_the_root_is_the_wrapper_and_copies_are_not_trained() -> None:
     model = Wrapper(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
     copies = AveragedModel(model), copy.deepcopy(model)
@@ -55,12 +51,3 @@ def test_the_largest_model_is_taken_where_copies_are_optimized() -> None:
     masters = [parameter.detach().clone() for parameter in model.parameters()]
     found = find_trained([torch.optim.SGD(masters, lr=0.1)])
     assert (found.models, found.by_size) == ((model,), True)
-
-
-def test_an_optimizer_within_another_is_found_by_its_states() -> None:
-    model = nn.Linear(3, 3)
-    inner, outer = torch.optim.Adam(model.parameters()), optimizer_of(model)
-    model(torch.ones(1, 3)).sum().backward()
-    assert not is_any(inner, find_trained([outer]).optimizers)
-    inner.step()
-    assert is_any(inner, find_trained([outer]).optimizers)

@@ -69,9 +69,8 @@ def test_beyond_its_limit_it_ends_at_the_next_module(window: InitWindow) -> None
     model = nn.Linear(8, 8)
     deadline = time.monotonic() + 60
     while is_watched() and time.monotonic() < deadline:
-        for _ in range(100):
-            torch.ones(3) + 1
         model(torch.ones(1, 8))
+        time.sleep(0.02)
     assert not is_watched()
     assert len(window.gaps()) == 1
     assert claimed(window, "parameters")

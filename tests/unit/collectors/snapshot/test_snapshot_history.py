@@ -77,7 +77,7 @@ def assert_as_it_was(tables: SnapshotTables, allocator: Allocator) -> None:
         assert joined(found.held) == joined(truth.held), time_ns
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**9), steps=st.integers(1, 60), ring=st.none() | st.integers(1, 40))
 def test_every_entry_leaves_what_the_allocator_had(seed: int, steps: int, ring: int | None) -> None:
     first = random_history(seed, steps, ring=ring)

@@ -63,20 +63,6 @@ def test_tags_contexts_streams_pools_and_stacks_are_of_the_allocation() -> None:
     ]
 
 
-def test_pools_of_older_torch_come_from_the_segments_at_the_end() -> None:
-    allocator = recorded()
-    gone = allocator.alloc(30 * MIB, pool=(0, 9))
-    allocator.free(gone)
-    allocator.empty_cache()
-    assert allocator.alloc(30 * MIB, pool=(0, 3)) == gone
-    snapshot = snapshot_of(allocator)
-    for entry in snapshot["device_traces"][0]:
-        del entry["pool_id"]
-    first, second = blocks(convert_snapshot(snapshot))["pool"].tolist()
-    assert pd.isna(first)
-    assert second == "0,3"
-
-
 def test_blocks_from_before_the_history_are_known_and_a_gap() -> None:
     allocator = Allocator()
     freed, kept = allocator.alloc(1000), allocator.alloc(3000, frames=frames("init"))

@@ -56,9 +56,10 @@ def test_metadata_of_the_operator_around_the_launch():
     assert (row["start_ns"], row["end_ns"], row["stream"]) == (at(20), at(30), 40)
 
 
-def test_an_external_id_that_repeats_the_correlation_is_ignored():
+@pytest.mark.parametrize("start", [1, 90])
+def test_an_external_id_that_repeats_the_correlation_is_ignored(start):
     """Old traces write the correlation as External id; an operator of another time may have that number."""
-    stranger = record(90, 95, **{"External id": 77, "Collective name": "broadcast"})
+    stranger = record(start, start + 1, **{"External id": 77, "Collective name": "broadcast"})
     launched = kernel(20, 30, correlation=77, **{"External id": 77})
     assert one(stranger, record(9, 16), call(10, 12, 77), launched)[0]["kind"] == "all_gather"
     assert one(stranger, launched)[0]["method"] == "kernel_name_order"
@@ -86,17 +87,6 @@ def test_operators_describe_a_kernel_without_metadata():
     assert (row["kind"], row["bytes"], row["dtype"]) == ("all_gather", 128, "bfloat16")
     assert (row["group"], row["group_size"], row["method"]) == ("0,1", 2, "operator_order")
     assert not gaps
-
-
-@pytest.mark.parametrize(
-    ("op", "dims", "size"), [("all_reduce", [[5], [3]], 32), ("_all_gather_base", [[5]], 0)]
-)
-def test_an_annotation_alone_has_the_kind_and_the_size_of_its_input(op, dims, size):
-    """The input of a gather is one part of an unknown number."""
-    annotation = span(f"nccl:{op}", 7, 16, MAIN, **{"Input Dims": dims, "Input type": ["float"]})
-    row, gaps = one(annotation, call(10, 12, 77), kernel(20, 30, correlation=77))
-    assert (row["bytes"], row["group"]) == (size, "stream:40")
-    assert ("bytes of collectives" in gaps) == (size == 0)
 
 
 def test_kernels_without_a_description_are_rows_with_gaps():
@@ -131,6 +121,17 @@ def test_collectives_without_numbers_are_counted_within_their_group():
         (at(30), "0,1", 1),
         (at(40), "0,2", 1),
     ]
+
+
+def test_collectives_of_two_streams_are_numbered_by_launch():
+    rows, _ = rows_of(
+        record(9, 16),
+        call(10, 11, 1),
+        call(12, 13, 2),
+        kernel(50, 60, stream=40, correlation=1),
+        kernel(20, 30, stream=41, correlation=2),
+    )
+    assert {row["stream"]: row["sequence"] for row in rows} == {40: 0, 41: 1}
 
 
 def test_the_launch_range_of_an_engine_gives_number_unit_and_wait():

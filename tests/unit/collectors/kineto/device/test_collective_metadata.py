@@ -133,14 +133,16 @@ def test_roots_and_peers_are_global_ranks(name, args, peer):
 
 def test_messages_are_numbered_per_peer_as_the_other_side_counts_them():
     """torch counts per process: rank 1 of a pipeline has sent to 2 as often as it received from 0."""
-    stated = [("recv", "Src Rank", 0, 1), ("send", "Dst Rank", 2, 2), ("recv", "Src Rank", 0, 3)]
+    keys = {"send": "Dst Rank", "recv": "Src Rank"}
+    stated = [("recv", 0), ("send", 2), ("recv", 0), ("send", 3)]
     events = [
-        span(KERNEL, 10 * seq, 10 * seq + 5, 40, "kernel", **{"Collective name": name, key: peer, "Seq": seq})
-        for name, key, peer, seq in stated
+        span(KERNEL, seq, seq + 1, 40, "kernel", **{"Collective name": name, keys[name]: peer, "Seq": seq})
+        for seq, (name, peer) in enumerate(stated, start=1)
     ]
     rows, _ = converted(trace_of(events))
     assert [(row["kind"], row["peer_rank"], row["sequence"], row["method"]) for row in rows] == [
         ("recv", 0, 0, "nccl_order"),
         ("send", 2, 0, "nccl_order"),
         ("recv", 0, 1, "nccl_order"),
+        ("send", 3, 0, "nccl_order"),
     ]

@@ -209,6 +209,7 @@ def test_a_message_has_its_peer_its_bytes_its_post_and_its_wait():
         ((WORLD, PIPELINE), 3, 3),  # only the world has so many
         ((WORLD, PIPELINE), 1, None),  # 1 of the world, or 2 of the pipeline
         ((WORLD, PIPELINE), 9, None),
+        ((WORLD, PIPELINE), 0, None),  # no rank sends to itself
     ],
 )
 def test_a_place_in_a_group_is_a_global_rank_only_where_groups_agree(groups, place, peer):
@@ -218,18 +219,6 @@ def test_a_place_in_a_group_is_a_global_rank_only_where_groups_agree(groups, pla
     )
     assert row["peer_rank"] == peer
     assert ("point-to-point messages" in {gap.what for gap in gaps}) == (peer is None)
-
-
-def test_messages_of_unknown_peers_waits_or_posts_are_gaps():
-    rows, gaps = rows_of(
-        post("c10d::recv_any_source_", 10, None, 5),
-        message("recvAnySource", 10.5, 20, 5),
-        post("c10d::send", 30, 1, 5),  # nobody waited for it
-        message("recv", 50, 60, 5),  # nobody posted it
-        groups=(WORLD,),
-    )
-    assert values(rows, "kind", "peer_rank", "bytes") == [("recv", None, 20), ("recv", None, 20)]
-    assert [gap.what for gap in gaps] == ["point-to-point messages"] * 3
 
 
 @pytest.mark.parametrize(
