@@ -88,6 +88,7 @@ def test_a_look_is_bounded_and_every_rank_gets_its_turn(
         b"[" * MAX_LINE_BYTES + b"\n",
         b"\0" * 50_000 + b"\n",
         line(5) + line(2),
+        line(5) + line(5),
     ],
 )
 def test_hostile_lines_are_counted_and_left_out(tmp_path: Path, content: bytes) -> None:

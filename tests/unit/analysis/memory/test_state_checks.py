@@ -133,6 +133,13 @@ def test_checks_are_per_rank_and_state_and_sum_to_what_was_measured() -> None:
     assert [check.unexplained_bytes for check in checks] == [0, 92, 0, 0, -2_008, 4_000]
 
 
+@pytest.mark.parametrize(("stated", "seen", "counted"), [(0, 208, 208), (52, 4, 208)])
+def test_stated_counters_come_before_those_that_were_seen(stated: int, seen: int, counted: int) -> None:
+    facts = replace(FACTS, step_counters=stated)
+    check = check_formulas(facts, [measured(0, 2_000, 2_000, 4_208, counter_bytes=seen)])[2]
+    assert (check.scalar_bytes, check.unexplained_bytes) == (counted, 0)
+
+
 def test_unstated_padding_must_be_equal_in_two_states() -> None:
     padded = check_formulas(FACTS, [measured(0, 2_024, 2_000, 4_048)])
     assert [check.cause.startswith(PADDING) for check in padded] == [True, False, True]

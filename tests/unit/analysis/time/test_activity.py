@@ -1,5 +1,6 @@
 """Which events of a rank are compute, copies, waits or collectives; which work belongs to which step."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,6 +13,7 @@ from zprof.analysis.time.activity_from_events import (
     read_device_activity,
     read_host_activity,
 )
+from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import find_step_windows
 
 MAIN, OTHER = 1, 2
@@ -176,3 +178,19 @@ def test_a_step_that_launched_behind_the_last_kernel_of_the_trace_is_unknown() -
     other.event(295, 296, "cuda_runtime", "cudaLaunchHostFunc", correlation=9)
     other.event(296, 297, "cuda_runtime", "cudaMemsetAsync", correlation=10)
     assert windows_of(other).unknown == (), "calls that never have a kernel"
+
+
+def test_a_clock_moves_every_time_of_a_rank() -> None:
+    rows = ranged("ProfilerStep#0", 8, 8).kernel(90, 125, stream=8).call(111, 4)
+    rows.event(115, 116, "cuda_sync", "Stream Wait Event", stream=7).call(118, 5)
+    rows.kernel(125, 128, correlation=4).kernel(131, 133, correlation=5).collective(300, 310)
+    later = Rows()
+    later.events = [row | {"start_ns": row["start_ns"] + 5} for row in rows.events]
+    later.collectives = [row | {"start_ns": 305, "end_ns": 315} for row in rows.collectives]
+    moved, want = device(later).on(RankClock(offset_ns=5)), device(rows)
+    for name in ("compute", "copies", "coverage", "launched", "work", "nameless", "unlaunched", "kernels"):
+        assert getattr(moved, name).tolist() == getattr(want, name).tolist(), name
+    assert moved.steps.spans.tolist() == want.steps.spans.tolist()
+    known = np.abs(want.awaits_until) < 1 << 61
+    assert known.any()
+    assert moved.awaits_until[known].tolist() == want.awaits_until[known].tolist()

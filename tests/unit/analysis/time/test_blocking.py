@@ -93,6 +93,13 @@ def test_a_recorded_wait_tells_what_the_kernel_depends_on(rows: Rows, exposed: l
     assert exposed_on_device(rows) == exposed
 
 
+def test_kernels_of_one_graph_launch_can_wait_for_anything() -> None:
+    rows = Rows().call(0, 1).kernel(0, 10, correlation=1).kernel(50, 60, correlation=1)
+    rows.collective(10, 45, 20, launch=0).collective(12, 48, 21, launch=0)
+    rows.event(-20, -19, "cuda_sync", "Stream Wait Event", stream=7, thread=7)
+    assert exposed_on_device(rows) == [2, 36]
+
+
 @st.composite
 def collectives(draw):
     start, end = draw(spans)

@@ -95,6 +95,13 @@ def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second)
     assert busy.sum() + timeline.outside_ns == total.span - total.idle
 
 
+def test_a_communication_kernel_without_a_description_is_unexplained_but_for_copies() -> None:
+    rows = Rows().kernel(0, 10).kernel(10, 40, stream=20, name=NCCL).copy(15, 22).kernel(30, 50)
+    _, table, _ = measured(rows)
+    found = table.iloc[0][["compute_ns", "exposed_memcpy_ns", "unexplained_ns", "idle_ns"]]
+    assert found.tolist() == [30, 7, 13, 0]
+
+
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=7), st.integers(1, 50))
 def test_means_still_sum(sums: list[int], count: int) -> None:
     means = divide_evenly(sums, count)

@@ -153,3 +153,22 @@ def test_a_delay_along_a_chain_of_groups(tmp_path: Path) -> None:
     assert set(late["origin_rank"]) == {0}
     reasons = dict(zip(late["blamed_rank"], late["late_reason"], strict=True))
     assert reasons == {0: "compute"} | dict.fromkeys(range(1, last), "previous_collective")
+
+
+def test_a_stream_still_busy_with_another_group_is_followed(tmp_path: Path) -> None:
+    """Rank 1 computes on, but its stream is busy with a collective to which rank 0 is late: 2 waits for 1."""
+    left, right = (0, 1), (1, 2)
+    ops: Programs = {rank: [] for rank in range(3)}
+    for turn in range(3):
+        for rank, mine in ops.items():
+            mine += [Kernel(ns=LATE)] if (rank, turn) == (0, 2) else []
+            for group in (left, right):
+                if rank in group:
+                    key = f"{group} {turn}"
+                    mine += [Collect(key=key, group=group, ns=MS, lane="one", after_compute=rank == 0)]
+            length = 1 if rank == 0 else 20 if (rank, turn) == (1, 1) else 3
+            mine += [Kernel(ns=length * MS)]
+    frame = analysed(tmp_path, ops).collectives
+    (row,) = frame[(frame["unit"] == f"{right} 2") & (frame["rank"] == 2)].to_dict("records")
+    assert row["wait_ns"] > 0.5 * LATE
+    assert (row["blamed_rank"], row["late_reason"], row["origin_rank"]) == (1, "previous_collective", 0)

@@ -94,6 +94,9 @@ def test_groups_that_overlap_carry_clocks_on() -> None:
     seen = synchronised(world)
     assert worst_error(seen, world) <= 3 * US
     assert seen.collectives["matched"].all()
+    for rank, true in OFFSETS.items():
+        low, high = seen.clocks.interval_ns[rank]
+        assert low <= true <= high < low + 50 * MS
 
 
 Stamps = dict[int, dict[int, tuple[int, int]]]

@@ -153,6 +153,28 @@ def test_stated_numbers_that_count_something_else_on_one_rank(since: int, shifts
     assert whole(seen) == world.steps * len(world.ops)
 
 
+def test_a_bad_stamp_costs_one_instance() -> None:
+    world = World(ranks=4, steps=6, stated=True, offsets=OFFSETS)
+    frame, timelines = recorded(world)
+    row = frame[(frame["rank"] == 1) & (frame["true"] == 9)].index
+    frame.loc[row, ["start_ns", "end_ns"]] += 400 * MS
+    seen = synchronise(frame, timelines, 4)
+    assert not seen.excluded
+    assert whole(seen) == 6 * len(world.ops) - 1
+    assert (seen.collectives.loc[seen.collectives["true"] == 9, "instance"] == -1).all()
+
+
+def test_a_number_that_a_rank_states_twice_is_not_believed() -> None:
+    world = World(ranks=4, steps=6, stated=True, offsets=OFFSETS, ops=ALIKE)
+    frame, timelines = recorded(world)
+    frame.loc[(frame["rank"] == 2) & (frame["true"] == 9), "sequence"] = 8
+    seen = synchronise(frame, timelines, 4)
+    assert not wrong_instances(seen)
+    assert not seen.excluded
+    assert not seen.collectives.loc[seen.collectives["true"].isin([8, 9]), "matched"].any()
+    assert whole(seen) == 6 * len(ALIKE) - 2
+
+
 def test_a_missing_rank_leaves_instances_and_one_gap() -> None:
     ops = [Op(groups=[(0, 1), (2, 3)]), Op(groups=[(0, 2), (1, 3)], kind="all_reduce")]
     seen = synchronised(World(ops=ops, missing=[3]))

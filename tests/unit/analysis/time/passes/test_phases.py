@@ -117,3 +117,25 @@ def test_recomputation_outside_of_the_nodes_of_autograd_is_no_micro_batch(thread
     found = at(collected(*rows, thread=thread), 2, 22, 102, 112, 122, 142, 152)
     assert " ".join(found.phase) == "forward forward recompute backward recompute recompute backward"
     assert set(found.micro_batch.tolist()) == {0}
+
+
+def test_a_forward_of_some_units_behind_the_optimizer_recomputes_nothing() -> None:
+    evidence = collected(
+        ("FSDP::pre_forward (layers.0)", 0, 5),
+        ("FSDP::pre_forward (layers.1)", 10, 15),
+        ("FSDP::post_backward (layers.1)", 20, 25),
+        ("Optimizer.step#AdamW.step", 30, 40),
+        ("FSDP::pre_forward (layers.0)", 50, 55),
+    )
+    assert list(at(evidence, 52).phase) == ["forward"]
+
+
+@pytest.mark.parametrize(("times", "forward"), [((100, 200, 300), []), ((1000, 1200, 1300), [[1000, 1200]])])
+def test_phases_marked_before_the_timed_steps_are_not_theirs(
+    times: tuple[int, ...], forward: list[list[int]]
+) -> None:
+    events = Rows().event(1000, 1100, "cpu_op", "aten::mm").event(1200, 1300, "cpu_op", "MmBackward0")
+    names = ["forward", "backward", "optimizer"]
+    marks = pd.DataFrame({"time_ns": times, "kind": "phase", "name": names})
+    evidence = collect_phase_evidence(events.events_table(), marks, RankClock())
+    assert evidence.forward.tolist() == forward

@@ -176,6 +176,7 @@ FREE = {
         [GATHERS[0], ("reduce_scatter", 12, 17), GATHERS[1]], [(10, 30)], {}, [0, 2, 15],
     ),
     "compute before both": ([("all_gather", 10, 20), ("all_gather", 20, 30)], [(0, 10)], {}, [0, 0]),
+    "another step": (GATHERS, [(10, 30)], {"step": [0, 1]}, [0, 0]),
     "another group": (GATHERS, [(10, 30)], {"group": ["0", "1"]}, [0, 0]),
     "a gather that ends late": (
         [("all_gather", 0, 25), ("all_gather", 5, 10), GATHERS[1]], [(0, 30)], {}, [0, 0, 5],

@@ -25,6 +25,11 @@ def test_a_clean_line_is_found(latency: float, slope: float, drawn: set[int]) ->
         assert line.latency_ns == pytest.approx(latency, rel=1e-3, abs=1e-3 * slope * sizes[-1] + 1e-6)
 
 
+@pytest.mark.parametrize("sizes", [[], [MIB], [MIB, MIB * 3 // 2]])
+def test_too_few_or_too_similar_sizes_are_not_fitted(sizes: list[int]) -> None:
+    assert fit_line(np.array(sizes, dtype=float), np.array(sizes, dtype=float)) is None
+
+
 def test_wild_times_change_little() -> None:
     random = np.random.default_rng(1)
     sizes = np.tile([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB], 20).astype(float)
