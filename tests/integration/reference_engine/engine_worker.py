@@ -1,5 +1,6 @@
 """One rank that trains with the training program, and notes what it keeps and moves after every step."""
 
+import hashlib
 import json
 import os
 import signal
@@ -10,7 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer
 from zprof.reference_engine import train as training
@@ -19,22 +23,30 @@ from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import LossScale
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.reference_engine.tensor_parallel import SPLIT_MARK
 
 
 @dataclass
 class Watcher:
-    """``fault`` kills or fails a rank after a step; ``plant`` puts a value into a gradient of a step."""
+    """``fault`` kills or fails a rank after a step; ``plant`` puts a value into a gradient of a step.
+
+    ``forward_bytes`` are what each forward has made and leaves behind.
+    """
 
     case: dict[str, Any]
     notes: list[dict[str, Any]] = field(default_factory=list)
+    forward_bytes: list[int] = field(default_factory=list)
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
         self.model, self.optimizer = model, optimizer
+        if self.case.get("measured"):
+            model.register_forward_pre_hook(self._before_forward)
+            model.register_forward_hook(self._after_forward)
         self._note()
         self._prepare(0)
 
     def step_done(self, step: int, loss: float) -> None:
-        self._note()
+        self._note(loss)
         fault = self.case.get("fault", {})
         if (step, dist.get_rank()) == (fault.get("step"), fault.get("rank")):
             if fault["by"] == "kill":
@@ -43,7 +55,19 @@ class Watcher:
         self._prepare(step + 1)
 
     def finished(self) -> None:
-        pass
+        if self.model.mp is not None:
+            self.digests = digests(self.model)
+
+    def _before_forward(self, *_: object) -> None:
+        self._born = Born()
+        self._born.__enter__()
+
+    def _after_forward(self, *_: object) -> None:
+        self._born.__exit__(None, None, None)
+        # gloo's threads may be the last to hold a tensor that was reduced; what they still hold can only go.
+        for _ in range(20):
+            dist.barrier()
+        self.forward_bytes.append(self._born.alive_bytes())
 
     def _prepare(self, step: int) -> None:
         plant = self.case.get("plant", {})
@@ -53,11 +77,36 @@ class Watcher:
                 lambda gradient: handle.remove() or torch.full_like(gradient, value)
             )
 
-    def _note(self) -> None:
-        note = {"bytes": kept_bytes(self.model, self.optimizer), "moved": dict(self.model.comm.moved)}
+    def _note(self, loss: float | None = None) -> None:
+        moved = [dict(comm.moved) for comm in (self.model.comm, self.model.mp) if comm is not None]
+        note = {"loss": loss, "bytes": kept_bytes(self.model, self.optimizer), "moved": moved}
         if self.case.get("numbers"):
             note |= numbers_of(self.model, self.optimizer)
         self.notes.append(note)
+
+
+class Born(TorchDispatchMode):
+    """The storages that operators make: memory of torch's allocator, not memory that was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {address(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and address(leaf) not in given:
+                storage = leaf.untyped_storage()
+                self._storages[address(leaf)] = StorageWeakRef(storage), storage.nbytes()
+        return result
+
+    def alive_bytes(self) -> int:
+        return sum(size for storage, size in self._storages.values() if not storage.expired())
+
+
+def address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
@@ -114,9 +163,18 @@ def config_of(case: dict[str, Any]) -> TrainConfig:
 def run(case: dict[str, Any]) -> dict[str, Any]:
     if case.get("traced"):
         return run_traced(case)
+    groups = len(dist.distributed_c10d._world.pg_map)
     watcher = Watcher(case)
     losses = training.train(config_of(case), watcher)
-    return {"losses": losses, "notes": watcher.notes, "facts": asdict(watcher.model.facts)}
+    seen = {"losses": losses, "notes": watcher.notes, "facts": asdict(watcher.model.facts)}
+    comm, mp = watcher.model.comm, watcher.model.mp
+    if mp is not None:
+        seen |= {
+            "place": [comm.rank, mp.rank],
+            "digests": watcher.digests,
+            "forward_bytes": watcher.forward_bytes,
+        }
+    return seen | {"groups_left": len(dist.distributed_c10d._world.pg_map) - groups}
 
 
 def run_traced(case: dict[str, Any]) -> dict[str, Any]:
@@ -129,3 +187,13 @@ def run_traced(case: dict[str, Any]) -> dict[str, Any]:
         events = json.loads(Path(file.name).read_text())["traceEvents"]
     ranges = [event for event in events if event.get("ph") == "X" and event["name"].startswith("zero::")]
     return {"ranges": [[e["name"], e["ts"], e["ts"] + e["dur"], e["tid"]] for e in ranges]}
+
+
+def digests(model: ZeroModel) -> dict[str, dict[str, str]]:
+    """Of every parameter, split or whole."""
+    table: dict[str, dict[str, str]] = {"split": {}, "whole": {}}
+    with model.gathered() as module:
+        for name, parameter in module.named_parameters():
+            digest = hashlib.sha256(parameter.detach().clone().view(torch.uint8).numpy().tobytes())
+            table["split" if hasattr(parameter, SPLIT_MARK) else "whole"][name] = digest.hexdigest()
+    return table

@@ -21,11 +21,11 @@ SAVED = {
     "bfloat16": {"stage": 2, "dtype": "bfloat16"},
     "float16": {"stage": 3, "dtype": "float16"},
 }
-#: Saved by 2 ranks; by ranks that load: stage that saved, stage that loads.
+#: Saved by 2 ranks; by ranks that load: stage that saved, stage that loads.  All 16 pairs of stages.
 LOADED = {
     1: [(1, 0), (3, 2)],
-    2: [(0, 1), (1, 2), (2, 3), (3, 0), (3, 3)],
-    4: [(0, 3), (2, 0), (3, 2)],
+    2: [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 0)],
+    4: [(0, 2), (0, 3), (1, 3), (2, 0), (2, 1), (3, 1)],
 }
 
 

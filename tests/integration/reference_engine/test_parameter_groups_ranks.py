@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from grouped_model import SLICES, STEPS, Grouped, trained_by_torch
+from groups_worker import SLICES, STEPS, Grouped, trained_by_torch
 
 pytestmark = pytest.mark.ranks
 

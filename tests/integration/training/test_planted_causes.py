@@ -56,6 +56,7 @@ def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
     pytest.fail(f"no recording names the planted rank with its delay: {seen}")
 
 
+@pytest.mark.slow
 def test_a_healthy_run_accuses_nobody(healthy: Path, tmp_path: Path) -> None:
     """On a machine that does something else, too, a rank is truly late at times, but not each time."""
     again = (recorded(tmp_path, f"healthy{count}", *HEALTHY) for count in range(1, RECORDINGS))

@@ -21,7 +21,8 @@ def compiled(kind: str) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("kind", [pytest.param("wrapped", marks=pytest.mark.slow), "in place", "whole"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wrapped", "in place", "whole"])
 def test_compiled_models_train_as_they_do_without_the_engine(kind):
     torch._dynamo.reset()
     counters.clear()

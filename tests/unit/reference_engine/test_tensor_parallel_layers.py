@@ -66,19 +66,6 @@ def test_the_whole_model_has_the_logits_and_gradients_of_the_plain_one(tied: boo
             torch.testing.assert_close(parameters[0].grad, expected.grad)
 
 
-def test_weights_are_slices_of_the_plain_model_with_the_same_seed_and_the_rest_is_freed():
-    torch.manual_seed(0)
-    plain = GPT(SIZES)
-    expand = plain.blocks[1].expand.weight
-
-    for rank, mp in enumerate(on_ranks(4, lambda mp: mp)):
-        torch.manual_seed(0)
-        model = GPT(SIZES, mp)
-        part = model.blocks[1].expand.weight
-        assert torch.equal(part, expand[rank * 16 : (rank + 1) * 16])
-        assert part.untyped_storage().nbytes() == expand.untyped_storage().nbytes() // 4
-
-
 @pytest.mark.parametrize(
     ("make", "word"),
     [

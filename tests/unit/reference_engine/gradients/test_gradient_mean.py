@@ -130,3 +130,8 @@ def test_all_forwards_may_come_before_all_backwards(stage, each):
     )
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient)
+
+
+def test_a_constant_buffer_smaller_than_an_aligned_part_for_each_rank_is_refused():
+    with pytest.raises(ValueError, match="constant_buffers is 31"):
+        run_steps(2, train, stage=2, constant_buffers=31, alignment=16)

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from training_helpers import Run, healthy, planted, started
 
@@ -187,59 +186,3 @@ def test_each_checkpoint_is_copied_out_and_in_before_the_block_goes_on(start):
     copies = [event.name for event in profiled.events() if event.name.startswith("zero::copy")]
     assert Counter(name.split()[2] for name in copies) == {f"unit={unit}": 2 for unit in BLOCKS}
     assert run.config.activations.host
-
-
-def test_whole_gradients_are_kept_between_micro_batches(pair):
-    def kept_bytes(run: Run) -> int:
-        run.built.optimizer.zero_grad()
-        tokens = torch.zeros(1, run.config.gpt.context, dtype=torch.int64)
-        run.built.model(tokens, tokens).backward()
-        grads = [parameter.grad for parameter in run.built.model.module.parameters()]
-        return sum(grad.nbytes for grad in grads if grad is not None)
-
-    run, right = pair("retained_gradients")
-    assert kept_bytes(run) == 4 * sum(unit.layout.numel for unit in run.built.model.units)
-    assert kept_bytes(right) == 0
-
-
-def saved_bytes(run: Run) -> Counter[tuple[int, ...]]:
-    """Bytes that autograd keeps of one forward, by shape; each memory once, parameters left out."""
-    owned = {parameter.untyped_storage()._cdata for parameter in run.built.model.parameters()}
-    sizes: dict[int, tuple[tuple[int, ...], int]] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in owned:
-            sizes[storage.data_ptr()] = (tuple(tensor.shape), storage.nbytes())
-        return tensor
-
-    tokens = torch.zeros(run.config.batch // 2, run.config.gpt.context, dtype=torch.int64)
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = run.built.model(tokens, tokens)
-    total: Counter[tuple[int, ...]] = Counter()
-    for shape, size in sizes.values():
-        total[shape] += size
-    del loss
-    return total
-
-
-def state_bytes(run: Run) -> int:
-    """Parameters, gradients and AdamW of this rank by the law, float32."""
-    facts = run.built.model.facts
-    whole = facts.parameters + facts.padding_elements
-    return 16 * whole // (2 if facts.stage == 3 else 1)
-
-
-def test_what_is_planted_in_memory_is_more_than_the_rest(start):
-    run = start(find_plant("activations_dominate").apply(TrainConfig()))
-    assert sum(saved_bytes(run).values()) > 2 * state_bytes(run)
-    run = start(find_plant("logits_dominate").apply(TrainConfig()))
-    saved = saved_bytes(run)
-    logits = sum(size for shape, size in saved.items() if 1 << 14 in shape)
-    assert logits > 0.9 * sum(saved.values())
-    assert logits > state_bytes(run)
-    run = start(find_plant("replicated_state").apply(TrainConfig()))
-    assert run.built.model.facts.stage == 0
-    assert state_bytes(run) > 5 * sum(saved_bytes(run).values())
-    run = start(planted("buffers_dominate"))
-    assert 2 * 4 * run.built.model.facts.constant_buffers > 4 * state_bytes(run)
