@@ -82,3 +82,11 @@ def test_every_scheme_works_off_the_same_global_batch(
     batch = Batch(samples=5, sequence=7, micro_batches=micro_batches)
     made = spread_devices(Job(parameters=10**9, degrees=stated, batch=batch), scheme)
     assert made.batch == replace(batch, micro_batches=expected)
+
+
+def test_model_parallel_ranks_pad_the_vocabulary_and_have_parts_of_units() -> None:
+    made = spread_devices(job(HEADLESS, dp=64), MEGATRON)
+    assert made.shape is not None
+    assert made.shape.vocabulary == 50_264
+    whole = replace(job(dp=8), units=(Unit(name="a", elements=17, saved_bytes=5),))
+    assert spread_devices(whole, MEGATRON).units == (Unit(name="a", elements=3),)

@@ -83,7 +83,8 @@ EVEN = [10.0, 10.1, 10.0, 9.9]
         ([EVEN, [12.0, 12.1, 12.0, 12.1]], [[0] * 4, [1] * 4]),
         ([EVEN, EVEN, EVEN, [12.0, 12.1, 12.0, 12.1]], [[0] * 4] * 3 + [[1] * 4]),
         ([[12.0, 10.0, 12.0, 10.0], [10.0, 12.0, 10.0, 12.0]], [[1, 0, 1, 0], [0, 1, 0, 1]]),
-        # Steps that are longer on all ranks accuse nobody.
+        # A fast rank, and steps that are longer on all ranks, accuse nobody.
+        ([EVEN, EVEN, EVEN, [8.0, 8.1, 8.0, 7.9]], [[0] * 4] * 4),
         ([[10.0, 15.0, 9.0, 20.0], [10.3, 15.4, 9.1, 20.2]], [[0] * 4] * 2),
     ],
 )
@@ -107,3 +108,9 @@ def test_the_first_step_shows_which_device_is_slow_but_no_host() -> None:
     assert find_slowest(find_excess(devices, no_loading(devices), in_turn=True)).tolist() == [0, 1]
     hosts = np.array([[0.0, 5.0, 0.0], [0.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
     assert find_slowest(hosts).tolist() == [0, NONE]
+
+
+def test_turns_leave_out_what_a_rank_is_slower_in_all_of_its_steps() -> None:
+    graph = ranks_of([12.0, 12.1, 12.0, 12.1], [10.0, 13.0, 10.0, 10.1], [10.0] * 4, [10.1] * 4)
+    turns = find_excess(graph, no_loading(graph), in_turn=True)
+    assert np.argwhere(turns > 0).tolist() == [[1, 1]]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.model.collectives import CollectiveKind
+from zprof.replay.added_messages import shard_within_hosts
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
@@ -210,3 +211,11 @@ def test_a_dropped_reduction_leaves_the_cost_of_its_copies_if_gradients_are_adde
     assert ends_ms(graph) == [10.0]
     assert ends_ms(drop_collectives(graph, frozenset([0]))) == [4.0]
     assert ends_ms(drop_collectives(graph, frozenset([0]), keeps_copies=True)) == [5.0]
+
+
+def test_shards_within_a_host_are_reduced_between_hosts_as_well() -> None:
+    tasks = [("gemm", COMPUTE, 1.0), ("reduce", COMM, 4.0), ("update", COMPUTE, 1.0)]
+    ranks = [rank_of(number, tasks, waits={1: (0,), 2: (1,)}, rows={1: 0}) for number in range(2)]
+    graph = graph_of(*ranks, transfer_ns=[4.0 * MS])
+    within = shard_within_hosts(graph, {0: 0.25, 1: 0.25}, {0: 2.0 * MS, 1: 2.0 * MS}, {0: 0, 1: 0})
+    assert (ends_ms(graph), ends_ms(within)) == ([6.0, 6.0], [5.0, 5.0])

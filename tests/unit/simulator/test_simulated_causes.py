@@ -7,6 +7,7 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.simulator.causes import Cause, choose_victim, plant
+from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Plan
 from zprof.simulator.simulate import simulate
 
@@ -61,12 +62,13 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[Cause, dict[str, f
 
 
 @pytest.mark.parametrize("cause", GROWS)
-def test_a_cause_shows_in_its_term(
+def test_a_cause_shows_in_its_term_until_it_is_fixed(
     cause: Cause, healthy: dict[Cause, dict[str, float]], tmp_path: Path
 ) -> None:
     term, share, without = GROWS[cause]
     before, after = healthy[without], ledger(plant(BASE, cause), tmp_path)
     assert after[term] - before[term] > share * before["wall"]
+    assert ledger(plant_and_fix(BASE, cause), tmp_path)["wall"] < after["wall"]
 
 
 @pytest.mark.parametrize("cause", MOVES)

@@ -5,7 +5,6 @@ rank.  What gloo copies while it runs comes and goes with its threads: where uni
 a recording varies by a unit of them, and the shapes here are chosen so that this stays below the limit.
 """
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +12,8 @@ from functools import cache
 import pytest
 
 from tests.support.expected_states import expected_state
-from tests.support.forked_ranks import run_forked
+from tests.support.reference_runs import parse_options, record_reference
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.integrations.reference_job import ReferenceJob
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
@@ -23,9 +21,8 @@ from zprof.model.training import TrainingFacts
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.walk.layout import model_state_bytes
 from zprof.planner.memory.walk.peak import peak_of
-from zprof.reference_engine.program.options import add_arguments, make_config
+from zprof.reference_engine.program.options import make_config
 from zprof.reference_engine.program.train_config import TrainConfig
-from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks
 
@@ -47,11 +44,9 @@ class Case:
     options: str
 
     @property
-    def namespace(self) -> argparse.Namespace:
+    def whole_options(self) -> str:
         sizes, each = SHAPES[self.shape]
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        return parser.parse_args(f"{sizes} --batch {each * self.ranks} --steps 4 {self.options}".split())
+        return f"{sizes} --batch {each * self.ranks} --steps 4 {self.options}"
 
 
 def list_cases(shape: str, ranks: int, more: str = "") -> Iterator[Case]:
@@ -102,16 +97,10 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     @cache
     def record_once(case: Case) -> Recorded:
         folder = tmp_path_factory.mktemp("ranks")
-        job = ReferenceJob(
-            world_size=case.ranks, options=vars(case.namespace), run=folder / "run.zprof", time_steps=0
-        )
-        arguments = ["-m", "zprof.integrations.reference_rank", job.to_json()]
-        for rank in run_forked(arguments, case.ranks, folder):
-            assert rank.code == 0, rank.lines
-        run = load(folder / "run.zprof")
-        assert len(run.ranks) == case.ranks
+        run = record_reference(folder, case.whole_options, case.ranks, time_steps=0)
+        config = make_config(parse_options(case.whole_options))
         memory = analyse_memory(run).memory.per_rank
-        return Recorded(make_config(case.namespace), case.ranks, memory, run.manifest.training)
+        return Recorded(config, case.ranks, memory, run.manifest.training)
 
     return record_once
 

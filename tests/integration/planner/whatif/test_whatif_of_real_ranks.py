@@ -1,40 +1,35 @@
 """What-if on real gloo ranks with a modelled link: predicted from one run, recorded changed."""
 
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from benchmarks.planner import PAIRS, one_round
+from tests.support.reference_runs import record_reference
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.model.whatif import Change
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.run.reader import load
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 #: Two ranks; what the blocks take is long beside what the machine adds.
 JOB = (
-    "--ranks 2 --layers 3 --hidden 64 --vocabulary 64 --context 16 --batch 4 --steps 9 --skip-steps 1 "
-    "--memory-steps 2 --time-steps 5 --link-gbps 0.04 --link-latency-us 50 "
-    "--compute-forward-ms 20 --compute-backward-ms 40"
+    "--layers 3 --hidden 64 --vocabulary 64 --context 16 --batch 4 --steps 9 --link-gbps 0.04 "
+    "--link-latency-us 50 --compute-forward-ms 20 --compute-backward-ms 40"
 )
 #: One pair of short runs on a machine that others use too.
 WITHIN = 0.15
 
 
-def record(folder: Path, *options: str) -> RunAnalysis:
-    run = folder / "run.zprof"
-    command = [sys.executable, "-m", "zprof", "train", "-o", str(run), *JOB.split(), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
-    return analyse(load(run))
+def record(folder: Path, options: str) -> RunAnalysis:
+    return analyse(
+        record_reference(folder, f"{JOB} {options}", 2, skip_steps=1, memory_steps=2, time_steps=5)
+    )
 
 
 def test_stage_2_is_predicted_from_stage_3(tmp_path_factory: pytest.TempPathFactory) -> None:
-    sharded = record(tmp_path_factory.mktemp("3"), "--stage", "3", "--prefetch", "0")
-    replicated = record(tmp_path_factory.mktemp("2"), "--stage", "2")
+    sharded = record(tmp_path_factory.mktemp("3"), "--stage 3 --prefetch 0")
+    replicated = record(tmp_path_factory.mktemp("2"), "--stage 2")
     made = predict_changes(sharded, [Change(stage=2), Change(prefetch=1), Change(bandwidth_ratio=2.0)])
     assert made.calibration is not None
     assert (made.calibration.units, made.calibration.prefetch) == (4, 0)

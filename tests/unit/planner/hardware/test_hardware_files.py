@@ -97,6 +97,7 @@ BAD_NUMBERS = ["0", "-1", "nan", "inf", "-inf", "true", '"8"', "[8]", "{a = 1}",
 BAD_VALUES = [
     *(("memory_gb", value) for value in BAD_NUMBERS),
     *((key, "-1") for key in WHOLE if key not in ("name", "memory_gb")),
+    *(("node_gb_per_s", value) for value in ("1e300", "1e-300")),
     ("efficiency", "1.01"),
     ("devices_per_node", "7.5"),
     *(("base", value) for value in ('"b300"', "3", "[1]")),

@@ -53,10 +53,13 @@ def test_states_follow_the_formula_to_the_byte_without_a_model_of_the_step() -> 
         optimizer_state_bytes=8, communication_bytes=4, padding_elements=16, step_counters=6,
     )  # fmt: skip
     run = replace(SHAPES["a norm only"](), training=facts, memory=memory_of(3))
-    stage_2, wider = predict_changes(run, [Change(stage=2), Change(shard_ranks=4)]).predictions
+    changes = [Change(stage=2), Change(shard_ranks=4), Change(stage=0)]
+    stage_2, wider, stage_0 = predict_changes(run, changes).predictions
     padded = 4_000_000 + 16
     whole, quarter = named(stage_2.memory, "parameters"), named(wider.memory, "optimizer_state")
     assert predicted(whole) - (whole.measured or 0) == 4 * padded - 4 * padded // 2
     assert (quarter.measured or 0) - predicted(quarter) == 8 * padded // 2 - 8 * padded // 4
+    state = named(stage_0.memory, "optimizer_state")
+    assert predicted(state) - (state.measured or 0) == 8 * padded - 8 * padded // 2
     kept = named(stage_2.memory, "activations")
     assert kept.predicted == kept.measured

@@ -111,3 +111,11 @@ def test_a_latency_far_off_may_not_scale_at_all(cpu: RunAnalysis) -> None:
     for ratio in (100.0, 0.1):
         assert count_gaps(cpu, Change(latency_ratio=ratio)) == 1
     assert count_gaps(cpu, Change(latency_ratio=4.0)) == 0
+
+
+@pytest.mark.parametrize("change", [Change(stage=0, overlap_gather=False), Change(stage=2, prefetch=2)])
+def test_a_change_that_means_nothing_in_its_stage_is_a_gap(cpu: RunAnalysis, change: Change) -> None:
+    stage = f"stage {change.stage}"
+    assert any(stage in gap.reason for gap in predict_changes(cpu, [change]).gaps)
+    alone = replace(change, prefetch=None, overlap_gather=None)
+    assert count_gaps(cpu, alone) == 0
