@@ -30,7 +30,7 @@ from zprof.run.reader import Run, load
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 ROOT = Path(__file__).parents[3]
-TIME_LIMIT_S = 400
+TIME_LIMIT_S = 900
 
 
 class Recorded:
