@@ -8,9 +8,9 @@ from tests.support.analyses import MS, Scenario, without_rank
 from tests.support.peaks import gpu
 from tests.support.rule_runs import run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.comparison import NO_INTERVAL, list_baseline_gaps
+from zprof.analysis.comparison import list_baseline_gaps
 from zprof.model.findings import Cause, Confidence
-from zprof.model.gaps import RANK_MISSING
+from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import Time
@@ -81,7 +81,9 @@ def test_a_healthy_run_has_nothing_above_low_confidence(plan: Scenario, seed: in
 def test_the_verdict_against_a_baseline(plan: Scenario, baseline: Scenario, status: VerdictStatus) -> None:
     report = report_of(plan, baseline)
     assert report.verdict.status is status
-    assert any(gap.what == NO_INTERVAL for gap in report.gaps) is (min(plan.steps, baseline.steps) < 3)
+    assert any(gap.kind is GapKind.NO_INTERVAL for gap in report.gaps) is (
+        min(plan.steps, baseline.steps) < 3
+    )
 
 
 def test_savings_share_no_time() -> None:
@@ -129,7 +131,7 @@ def test_a_missing_rank_is_a_gap_and_nobody_is_accused() -> None:
     report = diagnose(without_rank(late, 2))
     assert report.verdict.status is VerdictStatus.INCONCLUSIVE
     assert not any(finding.cause is Cause.STRAGGLER_RANK for finding in report.findings)
-    assert [gap.rank for gap in report.gaps if gap.what == RANK_MISSING] == [2]
+    assert [gap.rank for gap in report.gaps if gap.kind is GapKind.RANK_MISSING] == [2]
     assert [gap.rank for gap in list_baseline_gaps(without_rank(run_of(DDP), 1), late)] == [1]
 
 
