@@ -17,6 +17,8 @@ from tests.support.diagnoses import (
     true_saving_ns,
 )
 from tests.support.rule_runs import found
+from zprof.rules.counterfactual.findings import find_by_replay
+from zprof.rules.counterfactual.pricing import Replay
 from zprof.rules.diagnose import diagnose
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import Cause, plant
@@ -50,6 +52,7 @@ CASES = [
     Case(Cause.NO_PREFETCH, GLOO, 2.0, 3),
     Case(Cause.RATE_LIMITED_PREFETCH, NVIDIA, 0.5, 1),
     Case(Cause.ROTATING_STRAGGLER, GLOO, 2.0, 3, 3),
+    Case(Cause.STRAGGLER_RANK, NVIDIA, 0.5, 1, 3),
 ]
 MORE = [
     Case(Cause.UNHIDDEN_OPTIMIZER_GATHER, GLOO, seed=6),
@@ -73,10 +76,11 @@ MORE = [
     Case(Cause.LATENCY_BOUND_COLLECTIVES, NVIDIA, seed=3, units=4, widest=6),
     Case(Cause.UNITS_TOO_SMALL, AMD, seed=3, units=4, widest=4),
     Case(Cause.SHARDING_SPANS_NODES, GLOO, 2.0, 3, 4, widest=4),
-    Case(Cause.STRAGGLER_RANK, NVIDIA, 0.5, 1, 3),
 ]
 
 
+#: What the replay of a device's step finds by itself, without a rule.
+REPLAYED = {Cause.STRAGGLER_RANK, Cause.DATA_LOADER, Cause.RATE_LIMITED_PREFETCH}
 #: Copies around collectives, which any step has, and waits that another cause makes.
 BESIDE = {"copy_overhead", "blocking_sync"}
 
@@ -90,6 +94,9 @@ def test_a_planted_cause_is_first_and_alone_and_priced(case: Case, tmp_path: Pat
     job = planted(case.cause, case.plan(), tmp_path / "job", case.strength)
     assert_first_and_priced(job, case.cause, case.plan(), tmp_path, case.strength, widest=case.widest)
     assert sure(job) <= {case.cause.value, *BESIDE}
+    if case.cause in REPLAYED and case.vendor is not GLOO:
+        found_alone = find_by_replay(job.analysis, Replay(analysis=job.analysis), ())
+        assert case.cause.value in {finding.cause.value for finding in found_alone}
 
 
 @pytest.mark.parametrize(
