@@ -42,7 +42,7 @@ def first_finding(fault: str, folder: Path, beside: tuple[str, ...] = ()) -> dic
 @pytest.mark.parametrize(
     ("fault", "slept_ns", "beside"),
     [
-        ("straggler_rank", 250e6, ()),
+        pytest.param("straggler_rank", 250e6, (), marks=SLOW),
         pytest.param("rotating_straggler", 250e6, (), marks=SLOW),
         pytest.param("data_loader", 150e6, ("ZP3",), marks=SLOW),
     ],

@@ -68,12 +68,16 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
 @pytest.mark.parametrize(
     ("seed", "fault"),
     [
-        (0, "no_prefetch"),
+        pytest.param(0, "no_prefetch", marks=pytest.mark.slow),
         pytest.param(0, "rate_limited_prefetch", marks=pytest.mark.slow),
         pytest.param(1, "data_loader", marks=pytest.mark.slow),
         (0, "comm_slows_compute"),  # one GEMM kernel serves matrices of several sizes
-        (0, "compute_blocks_comm"),  # reductions are held as well, and still need their gradients
-        (2, "units_too_small"),  # the head's gather moves ahead by a block, too
+        pytest.param(
+            0, "compute_blocks_comm", marks=pytest.mark.slow
+        ),  # reductions are held as well, and still need their gradients
+        pytest.param(
+            2, "units_too_small", marks=pytest.mark.slow
+        ),  # the head's gather moves ahead by a block, too
         (6010, "rotating_straggler"),  # of two steps, each has another slow device
         (4009, "checkpoint_regathers"),  # a later micro-batch gathers for recomputation alone
     ],

@@ -18,6 +18,7 @@ from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
 from zprof.rules.volume.last_unit_regathered import last_unit_regathered
 from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
 from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
+from zprof.rules.volume.regathers import read_gathers, select_gone_with_cause
 
 RULES: dict[Cause, Check] = {
     Cause.ACCUMULATION_REGATHERS: accumulation_regathers,
@@ -135,6 +136,19 @@ SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
 )
 def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
     assert judged(RULES[cause], run()) == expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "gone"),
+    [
+        (RESHARDED, {RESHARDED, LAST_UNIT}),  # a program that keeps all units keeps the last one
+        (LAST_UNIT, {LAST_UNIT}),
+        (Cause.CHECKPOINT_REGATHERS, {Cause.CHECKPOINT_REGATHERS}),
+    ],
+)
+def test_which_gathers_vanish_with_a_cause(cause: Cause, gone: set[Cause]) -> None:
+    gathers = read_gathers(analysis_with([*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)]))
+    assert set(select_gone_with_cause(gathers, cause)["cause"]) == gone
 
 
 def test_the_rank_with_least_memory_decides_if_units_can_be_kept() -> None:
