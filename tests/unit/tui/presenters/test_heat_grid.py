@@ -49,6 +49,7 @@ def test_a_split_axis_leaves_nobody_out(count: int, room: int, at: int, folded: 
     found = split_axis(count, room, at, folded=folded)
     shown = len(found) - 1
     assert 1 <= shown <= max(1, room)
+    assert 0 <= found[0] <= at < found[-1] <= count
     assert (np.diff(found) >= 1).all()
     assert found[find_cell(found, at)] <= at < found[find_cell(found, at) + 1]
     if folded or count <= room:
