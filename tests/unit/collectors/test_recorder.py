@@ -66,7 +66,7 @@ def test_windows_open_and_close_between_the_right_steps(tmp_path: Path) -> None:
     run = Run(tmp_path)
     (rank,) = run.rank_manifests.values()
     assert (rank.memory_steps, rank.time_steps, rank.status) == ((1, 2), (3, 4, 5), "complete")
-    marks = run.frame(0, "mark").groupby("kind")
+    marks = run.frame(0, "mark").groupby("kind", observed=True)
     assert marks.get_group("step_begin")["number"].tolist() == [0, 1, 2, 3, 4, 5]
     assert marks.get_group("step_end")["number"].tolist() == [0, 1, 2, 3, 4, 5]
     assert marks.get_group("window_begin")["name"].tolist() == ["memory", "time"]

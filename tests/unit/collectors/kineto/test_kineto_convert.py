@@ -36,28 +36,30 @@ def test_a_modelled_collective_comes_from_its_ranges():
         span("zero::wait all_gather pg=0 seq=4 unit=b.1", 30, 41),
         span("zprof::wait", 31, 40),
         span("zero::wait all_gather pg=0 seq=4 unit=b.1", 50, 51),
+        span("c10d::allreduce_", 60, 62, category="cpu_op", **{"Input Dims": [[[60]], [], []]}),
+        span("gloo:all_reduce", 61, 63, WORKER, **{"Input Dims": [[60]], "Input type": ["float"]}),
     )
     assert not gaps
-    assert rows == [
-        {
-            "kind": "all_gather",
-            "group": "0,1",
-            "group_size": 2,
-            "sequence": 4,
-            "dtype": "bfloat16",
-            "bytes": 800,
-            "start_ns": at(15),
-            "end_ns": at(40),
-            "launch_start_ns": at(10),
-            "launch_end_ns": at(12),
-            "wait_start_ns": at(30),
-            "wait_end_ns": at(41),
-            "unit": "b.1",
-            "stream": None,
-            "peer_rank": None,
-            "method": "range",
-        }
-    ]
+    modelled, plain = rows
+    assert (plain["sequence"], plain["method"]) == (0, "gloo_fifo_order")
+    assert modelled == {
+        "kind": "all_gather",
+        "group": "0,1",
+        "group_size": 2,
+        "sequence": 4,
+        "dtype": "bfloat16",
+        "bytes": 800,
+        "start_ns": at(15),
+        "end_ns": at(40),
+        "launch_start_ns": at(10),
+        "launch_end_ns": at(12),
+        "wait_start_ns": at(30),
+        "wait_end_ns": at(41),
+        "unit": "b.1",
+        "stream": None,
+        "peer_rank": None,
+        "method": "range",
+    }
 
 
 def test_events_keep_operators_and_device_work_and_leave_out_bookkeeping():
