@@ -139,3 +139,18 @@ def test_collectives_that_ended_before_they_began_come_to_an_end() -> None:
     pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
     assert (pieces[0].end_ns, pieces[-1].begin_ns) == (500_000, 0)
     assert all(later.begin_ns == earlier.end_ns for later, earlier in itertools.pairwise(pieces))
+
+
+def test_a_collective_that_holds_a_rank_up_later_is_not_on_the_path() -> None:
+    """Rank 1 came last to the first; the second, beside it, ends after the path has passed."""
+    points = two_ranks(
+        start=[200_000, 300_000, 100_000, 100_000],
+        end=[400_000, 400_000, 600_000, 600_000],
+        last=[1, 1, 2, 2],
+        queued=[-1, -1, -1, -1],
+    )
+    blocked = {0: intervals([200_000], [400_000]), 1: intervals([100_000], [600_000])}
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    assert [(piece.rank, piece.end_ns, piece.moving) for piece in pieces] == [
+        (0, 500_000, False), (0, 400_000, True), (1, 300_000, False), (1, 100_000, False),
+    ]  # fmt: skip
