@@ -133,7 +133,7 @@ def test_the_largest_allocations_have_stack_operator_module_and_basis() -> None:
     """The stack is that of the storage which an operator made, not of one that was only seen."""
     tables = Tables()
     tables.block(0x10, 100, 9, 90, operator="aten::mm")
-    tables.storage(3, 0x10, 60, 11, 90, operator=None)
+    tables.storage(3, 0x10, 60, 9.5, 90, operator=None)
     tables.storage(4, 0x10, 100, 10, 90, module="blocks.0")
     tables.block(0x20, 50, 10, 90, operator=None)
     stacks = {3: ("wrong",), 4: ("a.py:3 forward", "a.py:9 <module>")}

@@ -168,6 +168,18 @@ def test_uneven_shards_need_all_ranks_and_the_sum(second: int | None, explained:
     assert found == ([(0, Tenant.PARAMETERS), (1, Tenant.PARAMETERS)] if explained else [])
 
 
+def test_ranks_that_own_whole_parameters_hold_as_many_step_counters() -> None:
+    """ZeroRedundancyOptimizer: one large parameter on rank 0, five small ones on rank 1."""
+    facts = replace(FACTS, stage=1, step_counters=5)
+    ranks = [
+        measured(0, 4_000, 4_000, 6_404, counter_bytes=4),
+        measured(1, 4_000, 4_000, 1_620, counter_bytes=20),
+    ]
+    rows = [check for check in check_formulas(facts, ranks) if check.tenant is Tenant.OPTIMIZER_STATE]
+    assert [(row.scalar_bytes, row.unexplained_bytes) for row in rows] == [(4, 2_400), (20, -2_400)]
+    assert NOT_EXPLAINED not in {row.cause for row in rows}
+
+
 @pytest.mark.parametrize("missing", ["parameters", "stage", "shard_ranks"])
 def test_without_a_formula_there_is_one_gap_and_no_check(missing: str) -> None:
     facts = replace(FACTS, **{missing: None})

@@ -162,6 +162,19 @@ def test_state_from_before_the_history_is_state_unless_it_is_freed() -> None:
     assert [seen.of(before[n]) for n in (0, 2, 3)] == [STATE_OF_OPTIMIZER, WEIGHT, UNKNOWN]
 
 
+@pytest.mark.parametrize("forward_before_the_history", [False, True])
+def test_without_a_forward_pass_a_block_without_frames_has_no_owner(
+    forward_before_the_history: bool,
+) -> None:
+    program = Training()
+    if forward_before_the_history:
+        program.alloc(3 * MIB, FORWARD)
+    program.allocator.begin_history()
+    lone = program.alloc(4 * MIB, BARE)
+    program.alloc(4 * MIB, STEP)
+    assert named(program.allocator).of(lone) == UNKNOWN
+
+
 def test_inference_makes_no_activations() -> None:
     program = trained(0)
     kept = [program.forward() for _ in range(3)]

@@ -1,5 +1,6 @@
 """The critical path lies where the time was lost, on whichever rank that is, and sums to the step."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,3 +123,34 @@ def test_it_goes_through_the_collective_before_on_the_stream() -> None:
         (1, 150_000, 300_000, True),
         (0, 0, 150_000, False),
     ]
+
+
+def test_a_collective_that_still_ran_was_not_waited_for() -> None:
+    """The rank computes nothing beside it, and goes on long before its end: its host was late."""
+    points = two_ranks(start=[100_000, 50_000], end=[900_000, 900_000], last=[0, 0], queued=[-1, -1])
+    pieces = walk_back(1, {0: 0, 1: 0}, 500_000, {0: EMPTY, 1: intervals([100_000], [400_000])}, points)
+    assert {(piece.rank, piece.moving) for piece in pieces} == {(1, False)}
+
+
+def test_collectives_that_ended_before_they_began_come_to_an_end() -> None:
+    """Whatever the clocks say: each piece is at least a nanosecond, and they join."""
+    points = two_ranks(start=[900_000, 900_000], end=[400_000, 400_000], last=[1, 0], queued=[1, 0])
+    blocked = dict.fromkeys((0, 1), intervals([100], [600_000]))
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    assert (pieces[0].end_ns, pieces[-1].begin_ns) == (500_000, 0)
+    assert all(later.begin_ns == earlier.end_ns for later, earlier in itertools.pairwise(pieces))
+
+
+def test_a_collective_that_holds_a_rank_up_later_is_not_on_the_path() -> None:
+    """Rank 1 came last to the first; the second, beside it, ends after the path has passed."""
+    points = two_ranks(
+        start=[200_000, 300_000, 100_000, 100_000],
+        end=[400_000, 400_000, 600_000, 600_000],
+        last=[1, 1, 2, 2],
+        queued=[-1, -1, -1, -1],
+    )
+    blocked = {0: intervals([200_000], [400_000]), 1: intervals([100_000], [600_000])}
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    assert [(piece.rank, piece.end_ns, piece.moving) for piece in pieces] == [
+        (0, 500_000, False), (0, 400_000, True), (1, 300_000, False), (1, 100_000, False),
+    ]  # fmt: skip

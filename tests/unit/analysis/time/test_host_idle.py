@@ -4,14 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, write
+from tests.support.device_ranks import Rows
 from zprof.analysis.intervals import EMPTY, intervals, measure, union
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.host_calls import HostCalls
+from zprof.analysis.time.host_calls import HostCalls, select_host_calls
 from zprof.analysis.time.host_idle import MAX_GAP_AFTER_NS, IdlePart, split_cpu_idle, split_device_idle
 from zprof.run.reader import load
 
@@ -94,6 +96,19 @@ def test_the_longest_occurrence_of_a_part_is_that_of_one_call_with_its_gap() -> 
     assert shares.largest_ns(IdlePart.SYNC, steps).tolist() == [4 * MS, MS]
     shares = split_device_idle(idle, EMPTY, EMPTY, calls())
     assert shares.largest_ns(IdlePart.LAUNCH, steps).tolist() == [2 * MS, MS]
+
+
+def test_a_copy_whose_call_returns_with_it_is_a_wait() -> None:
+    rows = Rows().call(0, 9).event(10, 60, "cuda_runtime", "cudaMemcpyAsync", correlation=1)
+    rows.event(30, 60, "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", stream=7, thread=7, correlation=1)
+    rows.event(100, 105, "cuda_runtime", "cudaMemcpyAsync", correlation=2)
+    rows.event(120, 150, "gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", stream=7, thread=7, correlation=2)
+    sizes = pa.array([None, None, 64, None, 128], pa.int64())
+    found = select_host_calls(rows.events_table().append_column("bytes", sizes))
+    assert found.sync.tolist() == [[10, 60]]
+    assert found.copies.pending.tolist() == [[10, 30], [100, 120]]
+    assert found.copies.to_host.tolist() == [True, False]
+    assert found.copies.size_bytes.tolist() == [64, 128]
 
 
 def host_table(folder: Path, planted: list[Op]) -> pd.DataFrame:
