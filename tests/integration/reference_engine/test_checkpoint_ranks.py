@@ -6,6 +6,7 @@ import math
 import pickle
 import signal
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +50,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(run_on, folder: Path) -> dict[Any, Any]:
-    """What the first rank saw, by ranks; ``saved`` is by 2 ranks."""
+def seen(run_on, folder: Path):
+    """What the first rank saw: ``seen(2)`` of the saves and loads of 2 ranks, ``seen(4)`` of loads by 4."""
 
-    def run(ranks: int, cases: dict[str, Any]) -> dict[str, Any]:
+    @cache
+    def run(ranks: int) -> dict[str, Any]:
+        cases = loads(folder, ranks)
+        if ranks == 2:
+            saves = {name: case("save", folder / name, **settings) for name, settings in SAVED.items()}
+            cases = saves | {"split": case("save", folder / "split", stage=1) | {"mp": 2}} | cases
+        else:
+            run(2)
         return run_on(ranks, "checkpoint_worker", cases)[0]
 
-    saves = {name: case("save", folder / name, **settings) for name, settings in SAVED.items()}
-    split = folder / "split"
-    two = run(2, saves | {"split": case("save", split, stage=1) | {"mp": 2}} | loads(folder, 2))
-    grids = {"split": case("load", split, stage=3) | {"mp": 2}, "not split": case("refused", split, stage=3)}
-    four = run(4, loads(folder, 4) | grids)
-    return {"saved": two, 1: run(1, loads(folder, 1)), 2: two, 4: four}
+    return run
 
 
 def assert_says(line: str, *words: str) -> None:
@@ -68,11 +71,15 @@ def assert_says(line: str, *words: str) -> None:
     assert all(word in line for word in words)
 
 
+def marked(ranks: int, *rest: int) -> Any:
+    return pytest.param(ranks, *rest, marks=[pytest.mark.slow] if ranks == 4 else [])
+
+
 @pytest.mark.parametrize(
-    ("ranks", "first", "then"), [(ranks, *pair) for ranks, pairs in LOADED.items() for pair in pairs]
+    ("ranks", "first", "then"), [marked(ranks, *pair) for ranks, pairs in LOADED.items() for pair in pairs]
 )
-def test_the_next_losses_are_those_of_the_run_without_interruption(results, ranks, first, then):
-    expected, found = results["saved"][f"stage{first}"], results[ranks][f"stage{first} to {then}"]
+def test_the_next_losses_are_those_of_the_run_without_interruption(seen, ranks, first, then):
+    expected, found = seen(2)[f"stage{first}"], seen(ranks)[f"stage{first} to {then}"]
     assert found["progress"] == {"step": 2}
     assert found["numbers"] == expected["numbers"]
     if ranks == 2:
@@ -85,9 +92,9 @@ def test_the_next_losses_are_those_of_the_run_without_interruption(results, rank
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("ranks", LOADED)
-def test_mixed_precision_goes_on_from_its_master_weights_and_its_loss_scale(results, ranks, dtype):
-    expected, found = results["saved"][dtype], results[ranks][f"load {dtype}"]
+@pytest.mark.parametrize("ranks", [marked(ranks) for ranks in LOADED])
+def test_mixed_precision_goes_on_from_its_master_weights_and_its_loss_scale(seen, ranks, dtype):
+    expected, found = seen(2)[dtype], seen(ranks)[f"load {dtype}"]
     assert found["numbers"] == expected["numbers"]
     assert (expected["numbers"]["loss_scale"] is not None) == (dtype == "float16")
     # The sums over another number of ranks are rounded elsewhere.
@@ -96,17 +103,21 @@ def test_mixed_precision_goes_on_from_its_master_weights_and_its_loss_scale(resu
     )
 
 
-def test_with_tensor_parallelism_the_number_of_data_parallel_ranks_alone_may_change(results, folder):
-    expected, found = results["saved"]["split"], results[4]["split"]
+def test_with_tensor_parallelism_the_number_of_data_parallel_ranks_alone_may_change(run_on, seen, folder):
+    expected, split = seen(2)["split"], folder / "split"
+    cases = {"found": case("load", split, stage=3) | {"mp": 2}, "refused": case("refused", split, stage=3)}
+    results = run_on(4, "checkpoint_worker", cases)[0]
+    found = results["found"]
     assert found["numbers"] == expected["numbers"]
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     entries = pickle.loads((folder / "split" / ".metadata").read_bytes()).state_dict_metadata
     assert {"model.final_norm.weight", "model.token_embedding.weight/mp1of2"} < entries.keys()
-    assert_says(results[4]["not split"]["line"], "ValueError", "model-parallel", "rank 0")
+    assert_says(results["refused"]["line"], "ValueError", "model-parallel", "rank 0")
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_rank_writes_its_share_and_nothing_is_written_twice(results, folder, stage):
+def test_every_rank_writes_its_share_and_nothing_is_written_twice(seen, folder, stage):
+    seen(2)
     folder = folder / f"stage{stage}"
     index = pickle.loads((folder / ".metadata").read_bytes())
     written = Counter({"__0_0.distcp": 0, "__1_0.distcp": 0})

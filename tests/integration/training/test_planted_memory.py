@@ -10,7 +10,7 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 SHORT = ("--skip-steps", "1", "--memory-steps", "2", "--time-steps", "0")
 #: The program of ``buffers_dominate`` without its plant.
@@ -30,11 +30,11 @@ def peak_bytes(found: Report) -> int:
     ("cause", "least_ratio", "status"),
     [
         (Cause.BUFFERS_DOMINATE, 0.5, VerdictStatus.RISK),
-        pytest.param(Cause.ACTIVATIONS_DOMINATE, 0.3, VerdictStatus.RISK, marks=pytest.mark.slow),
-        pytest.param(Cause.LOGITS_DOMINATE, 0.5, VerdictStatus.RISK, marks=pytest.mark.slow),
-        pytest.param(Cause.REPLICATED_STATE, 0.0, VerdictStatus.RISK, marks=pytest.mark.slow),
+        (Cause.ACTIVATIONS_DOMINATE, 0.3, VerdictStatus.RISK),
+        (Cause.LOGITS_DOMINATE, 0.5, VerdictStatus.RISK),
+        (Cause.REPLICATED_STATE, 0.0, VerdictStatus.RISK),
         # a twelfth of a small peak
-        pytest.param(Cause.RETAINED_GRADIENTS, 0.0, VerdictStatus.OK, marks=pytest.mark.slow),
+        (Cause.RETAINED_GRADIENTS, 0.0, VerdictStatus.OK),
     ],
 )
 def test_a_plant_is_the_first_finding(
@@ -50,7 +50,6 @@ def test_a_plant_is_the_first_finding(
     assert found.verdict.status is status
 
 
-@pytest.mark.slow
 def test_the_saving_of_a_finding_is_what_its_change_frees(tmp_path: Path) -> None:
     found = report(tmp_path / "planted.zprof", "--plant", Cause.BUFFERS_DOMINATE.value)
     healthy = report(tmp_path / "healthy.zprof", *HEALTHY)

@@ -51,6 +51,7 @@ def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "mine/file").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_what_the_ranks_refuse_is_one_line_and_code_2(tmp_path: Path, capsys) -> None:
     assert train(tmp_path, f"--resume {tmp_path}/nothing") == 2

@@ -70,3 +70,15 @@ def test_a_modelled_link_carries_cpu_tensors_alone() -> None:
         assert not comm.moved
     finally:
         comm.close()
+
+
+@pytest.mark.parametrize("rank", range(6))
+def test_a_grid_of_unequal_sides_has_the_right_neighbours(monkeypatch, rank: int):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 6)
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
+    monkeypatch.setattr(dist, "new_group", tuple)
+    mesh = make_mesh(lambda group: group, dp=2, mp=3)
+    row, column = divmod(rank, 3)
+    assert (mesh.dp_index, mesh.mp_index, mesh.dp_size, mesh.mp_size) == (row, column, 2, 3)
+    assert mesh.mp == (3 * row, 3 * row + 1, 3 * row + 2)
+    assert mesh.dp == (column, column + 3)
