@@ -23,6 +23,7 @@ print(json.dumps([overlap, compute]))
 """
 
 
+@pytest.mark.slow
 def test_hta_finds_the_true_overlap_and_compute(tmp_path: Path) -> None:
     pytest.importorskip("hta")
     plan = Plan(ranks=2, units=3, prefetch=0, recording=Recording(indented=False))

@@ -61,8 +61,8 @@ def test_streams_and_communicators_run_in_order(seed: int, fault: str | None, sh
         assert min(t.end for t in operation.tasks.values()) > max(t.start for t in operation.tasks.values())
 
 
-#: One of a rank, one of the engine's settings and one of the network; the others are as slow as these.
-QUICK_CAUSES = ("data_loader", "no_prefetch", "low_bus_bandwidth")
+#: One of a rank and one of the engine's settings; the others are as slow as these.
+QUICK_CAUSES = ("data_loader", "no_prefetch")
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,14 @@ def test_a_transfer_takes_as_long_as_its_links(plan: Plan, took_ns: int) -> None
 
 
 def test_work_beside_a_collective_is_slower_for_as_long_as_it_runs() -> None:
-    """Rank 0: 100 alone, 300 beside collectives do 150, 150 alone; rank 1 is done as the first starts."""
+    """Rank 0: 100 alone, 300 beside collectives do 150, 150 alone; rank 1 is done as the first starts.
+
+    Rank 2 is beside one all the time.
+    """
     contention = Contention(2.0)
-    contention.add(np.array([100, 500]), np.array([300, 900]))
-    contention.add(np.array([250, 2_000]), np.array([400, 3_000]))
-    assert contention.end_of(np.array([0, 0]), np.array([400, 500])).tolist() == [550, 500]
+    contention.add(np.array([100, 500, 0]), np.array([300, 900, 1_000]))
+    contention.add(np.array([250, 2_000, 900]), np.array([400, 3_000, 1_000]))
+    assert contention.end_of(np.array([0, 0, 0]), np.array([400, 500, 100])).tolist() == [550, 500, 200]
 
 
 def test_a_host_waits_where_it_syncs_and_runs_no_further_ahead_than_it_may() -> None:

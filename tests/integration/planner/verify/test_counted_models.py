@@ -104,8 +104,8 @@ def test_a_model_with_nothing_to_count_is_refused(name: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "wall_s"),
     [
-        ("killed", 120),
         ("sleeps", 2),
+        pytest.param("killed", 120, marks=pytest.mark.slow),
         pytest.param("empty", 120, marks=pytest.mark.slow),
         pytest.param("gone", 120, marks=pytest.mark.slow),
     ],

@@ -138,6 +138,7 @@ def users_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "models_to_verify"
 
 
+@pytest.mark.slow
 def test_a_users_own_model_runs_in_a_child(users_models: str) -> None:
     by_shape = plan(CHECKPOINTED, schemes=(Scheme.ZERO_3,))
     found = verify_plan(replace(by_shape, job=replace(by_shape.job, shape=None)), f"{users_models}:build")

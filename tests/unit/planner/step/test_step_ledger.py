@@ -146,3 +146,10 @@ def test_a_job_in_fp32_has_no_time_where_that_peak_is_unknown() -> None:
 def test_without_all_of_its_inputs_there_is_no_time(unknown: dict[str, object]) -> None:
     job = replace(trillion(H100, 512), **unknown)  # type: ignore[arg-type]
     assert plan_step(job, Scheme.ZERO_3) is None
+
+
+def test_a_unit_that_states_its_flop_is_believed_for_the_batch_it_is_of() -> None:
+    job = replace(trillion(H100, 512), degrees=Degrees(), residual=Residual())
+    stated = replace(job, units=tuple(replace(unit, forward_flop=1e12) for unit in job.units))
+    seconds = 3 * 128 * 1e12 / (H100.flops_per_s * H100.efficiency_ratio)
+    assert step(stated).compute_ns / 1e9 == pytest.approx(seconds)

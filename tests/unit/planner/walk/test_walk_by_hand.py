@@ -8,7 +8,7 @@ from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak
 from tests.support.planned_jobs import known_unit as unit
 from zprof.model.job import Backend, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.layout import model_state_bytes
+from zprof.planner.memory.walk.layout import model_state_bytes, trained_elements
 from zprof.planner.memory.walk.peak import peak_of
 
 #: Two units of 10 and 6 elements, on two ranks: as stored, and a rank's part of them.
@@ -35,6 +35,8 @@ def test_states_are_padded_and_gradients_have_the_wire_type_from_stage_2_on() ->
 
 AHEAD = Overlap(prefetch=1, reductions_in_flight=1)
 BARE = (unit("a", 10), unit("b", 6))
+FROZEN_LAST = (unit("a", 10, saved=1000), unit("b", 10, saved=1000, backward=50, frozen=10))
+FROZEN_FIRST = (unit("a", 10, kept=100, frozen=10), unit("b", 10, saved=1000, kept=100))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,9 @@ BARE = (unit("a", 10), unit("b", 6))
         (by_hand(*PAIR, residual=CHECKPOINTED), 0, sum(STATES[0]) + 100 + 1000 + 100, "recompute of b"),
         (by_hand(*PAIR), 3, 32 + STATES[3][2] + 2000 + 50 + 6 * 4, "backward of b"),
         (by_hand(*PAIR, overlap=AHEAD), 3, 32 + STATES[3][2] + 2000 + 50 + 16 * 4, "backward of b"),
+        # A frozen unit has a backward where it keeps something: units before it are trained.
+        (by_hand(*FROZEN_LAST), 0, 80 + 40 + 84 + 2000 + 50, "backward of b"),
+        (by_hand(*FROZEN_FIRST, residual=CHECKPOINTED), 0, 80 + 40 + 84 + 1000 + 100, "recompute of b"),
         # a's 10 gradients loose, b's part there, and b's buffer is given back for a's, of another size.
         (by_hand(*BARE), 2, 64 + STATES[2][2] + 40 + 12 + 40, "backward of a (reduction)"),
     ],
@@ -149,3 +154,11 @@ def test_frozen_parameters_have_no_gradient_and_no_optimizer_state(
     """A unit half and a unit wholly frozen; one step count of 4 bytes, that of the unit which is trained."""
     job = by_hand(unit("a", 10, frozen=4), unit("b", 10, saved=1, frozen=10))
     assert tuple(model_state_bytes(job, stage).values()) == states
+
+
+def test_units_that_do_not_say_what_is_frozen_have_their_share() -> None:
+    """10 x 12/17 and 7 x 12/17, rounded up."""
+    even = replace(by_hand(unit("a", 10), unit("b", 7)), frozen_parameters=5)
+    assert [trained_elements(each, even) for each in even.units] == [8, 5]
+    stated = by_hand(unit("a", 10, frozen=5), unit("b", 7))
+    assert [trained_elements(each, stated) for each in stated.units] == [5, 7]

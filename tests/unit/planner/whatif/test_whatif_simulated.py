@@ -121,7 +121,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+QUICK = ("prefetch", "even ranks", "micro-batches", "merged units")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in OTHERS]
+)
 def test_changes_of_other_jobs_are_predicted(name: str) -> None:
     plan, change, changes, seen = OTHERS[name]
     made = predict_changes(analysed(plan), [change])
