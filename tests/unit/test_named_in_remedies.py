@@ -4,6 +4,7 @@ import argparse
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import zprof
@@ -18,20 +19,21 @@ COMMAND = re.compile(r"\bzprof ([a-z]+)((?: (?!--? )[^\s;,:`'\"()]+)*)", re.ASCI
 OPTION = re.compile(r"(?<=\s)--[a-z][a-z-]+", re.ASCII)
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@cache
+def texts() -> list[tuple[str, str]]:
     """(place, text) of what is given as one of these arguments, without what f-strings fill in."""
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                for keyword in node.keywords if isinstance(node, ast.Call) else ():
-                    if keyword.arg in ARGUMENTS:
-                        parts = (
-                            part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)
-                        )
-                        yield (
-                            f"{path.relative_to(ROOT)}:{node.lineno}",
-                            "".join(p for p in parts if isinstance(p, str)),
-                        )
+    found = []
+    for path in [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]:
+        source = path.read_text(encoding="utf-8")
+        if not any(f"{name}=" in source for name in ARGUMENTS):
+            continue
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        for node, keyword in ((node, keyword) for node in calls for keyword in node.keywords):
+            if keyword.arg in ARGUMENTS:
+                parts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
+                text = "".join(part for part in parts if isinstance(part, str))
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return found
 
 
 def options() -> dict[str, set[str]]:
