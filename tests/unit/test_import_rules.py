@@ -28,7 +28,8 @@ ALLOWED = {
     "testing": "integrations collectors checks rules analysis run model",
     "pytest_plugin": "testing model",
     "tui": "integrations reports checks rules planner analysis run model",
-    "cli": "tui integrations simulator reference_engine reports checks rules planner analysis run model",
+    "cli": "tui integrations simulator reference_engine reports checks rules planner replay analysis run "
+    "model",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}
 CUDA_KERNEL = ROOT / "reference_engine/optimizer/cuda"

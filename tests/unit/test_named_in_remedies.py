@@ -28,7 +28,7 @@ def texts() -> list[tuple[str, str]]:
         if not any(f"{name}=" in source for name in ARGUMENTS):
             continue
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        for node, keyword in ((node, keyword) for node in calls for keyword in node.keywords):
+        for node, keyword in ((call, keyword) for call in calls for keyword in call.keywords):
             if keyword.arg in ARGUMENTS:
                 parts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
                 text = "".join(part for part in parts if isinstance(part, str))

@@ -164,15 +164,15 @@ def test_differences_are_what_both_state_and_state_differently() -> None:
     a = stating(FAST, tokens_per_step=512, samples_per_step=8, ranks=2)
     b = stating(SLOW, tokens_per_step=512, samples_per_step=4, ranks=4, micro_batches=3, parameters=None)
     b = replace(b, run=replace(b.run, device="cuda (H100)", backend="unknown"))
-    found = {difference.what: (difference.a, difference.b) for difference in between(a, b).differences}
+    found = {difference.key: (difference.a, difference.b) for difference in between(a, b).differences}
     assert found.pop("modelled") == tuple("; ".join(run.run.modelled) for run in (a, b))
     assert found == {
-        "ranks": ("2", "4"),
-        "ranks loaded": ("all", "0,1"),
+        "world_size": ("2", "4"),
+        "ranks_loaded": ("all", "0,1"),
         "device": (a.run.device, "cuda (H100)"),
-        "micro-batches": ("1", "3"),
-        "samples a step": ("8", "4"),
-        "tokens a sample": ("64", "128"),
+        "micro_batches": ("1", "3"),
+        "samples_per_step": ("8", "4"),
+        "tokens_per_sample": ("64", "128"),
     }
     silent = replace(FAST, training=TrainingFacts())
     assert between(silent, stating(FAST, micro_batches=4, model_parallel_ranks=2)).differences == ()

@@ -177,11 +177,13 @@ def test_the_interval_and_the_change_decide(comparison: Comparison, status: Stat
     assert judge_against_baseline(comparison, (), ())[0] is status
 
 
-@pytest.mark.parametrize("what", ["ranks", "micro-batches", "parameters", "model-parallel ranks", "device"])
-def test_jobs_of_another_size_are_compared_only_at_known_work(what: str) -> None:
-    other = replace(SLOWER, differences=(Difference(key="some_key", what=what, a="2", b="4"),))
+@pytest.mark.parametrize(
+    "key", ["world_size", "micro_batches", "parameters", "model_parallel_ranks", "device"]
+)
+def test_jobs_of_another_size_are_compared_only_at_known_work(key: str) -> None:
+    other = replace(SLOWER, differences=(Difference(key=key, what="setting", a="2", b="4"),))
     assert judge_against_baseline(other, (), ())[0] is (
-        Status.SLOWER if what == "device" else Status.INCONCLUSIVE
+        Status.SLOWER if key == "device" else Status.INCONCLUSIVE
     )
     assert judge_against_baseline(at_equal_work(other, 130, (20, 40)), (), ())[0] is Status.SLOWER
 

@@ -44,20 +44,20 @@ def grid(values: np.ndarray, floor_ns: float | None = None) -> HeatGrid:
 
 @settings(max_examples=50)
 @given(st.integers(1, 1100), st.integers(-2, 60), st.integers(0, 1099), st.booleans())
-def test_a_split_axis_leaves_nobody_out(count: int, room: int, at: int, folded: bool) -> None:
+def test_a_split_axis_leaves_nobody_out(count: int, width_limit: int, at: int, folded: bool) -> None:
     at = min(at, count - 1)
-    found = split_axis(count, room, at, folded=folded)
+    found = split_axis(count, width_limit, at, folded=folded)
     shown = len(found) - 1
-    assert 1 <= shown <= max(1, room)
+    assert 1 <= shown <= max(1, width_limit)
     assert 0 <= found[0] <= at < found[-1] <= count
     assert (np.diff(found) >= 1).all()
     assert found[find_cell(found, at)] <= at < found[find_cell(found, at) + 1]
-    if folded or count <= room:
+    if folded or count <= width_limit:
         assert (found[0], found[-1]) == (0, count)
         assert np.diff(found).max() - np.diff(found).min() <= 1
     else:
         assert (np.diff(found) == 1).all()
-        assert shown == max(1, room)
+        assert shown == max(1, width_limit)
 
 
 @settings(max_examples=25)

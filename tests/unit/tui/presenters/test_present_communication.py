@@ -119,11 +119,11 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
 
 
 def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -> None:
-    assert check_texts(loaded)["bytes a step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
+    assert check_texts(loaded)["bytes per step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
     assert build_checks_table(loaded).lines[0].opens is Opens.NOTHING
     gap = Gap(kind=GapKind.VOLUME, what="volume", reason="not known: the sharding stage", remedy="name it")
     found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
-    cells = check_texts(found)["bytes a step"]
+    cells = check_texts(found)["bytes per step"]
     assert (cells[1], cells[-1]) == (UNKNOWN, gap.reason)
     assert build_checks_table(found).lines[0].opens is Opens.GAP
 
