@@ -27,12 +27,13 @@ def texts() -> list[tuple[str, str]]:
         source = path.read_text(encoding="utf-8")
         if not any(f"{name}=" in source for name in ARGUMENTS):
             continue
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        for node, keyword in ((call, keyword) for call in calls for keyword in call.keywords):
-            if keyword.arg in ARGUMENTS:
+        for call in ast.walk(ast.parse(source)):
+            for keyword in call.keywords if isinstance(call, ast.Call) else ():
+                if keyword.arg not in ARGUMENTS:
+                    continue
                 parts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
                 text = "".join(part for part in parts if isinstance(part, str))
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+                found.append((f"{path.relative_to(ROOT)}:{call.lineno}", text))
     return found
 
 

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: Terms of the step ledger in display order, which sum to the wall time, and their names.
+#: Terms of the step ledger in the order of the report's leaves; they sum to the wall time.
+LEDGER_TERMS = (
+    "compute_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "exposed_memcpy_ns",
+    "idle_ns",
+    "unexplained_ns",
+)
+#: Their names, in the order in which they are shown.
 LEDGER_NAMES: Mapping[str, str] = {
     "compute_ns": "compute",
     "exposed_transfer_ns": "exposed transfer",
@@ -16,7 +25,6 @@ LEDGER_NAMES: Mapping[str, str] = {
     "idle_ns": "idle",
     "unexplained_ns": "unexplained",
 }
-LEDGER_TERMS = tuple(LEDGER_NAMES)
 
 
 class WindowPolicy(StrEnum):

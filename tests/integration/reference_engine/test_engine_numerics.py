@@ -63,9 +63,9 @@ def plain(dtype: str, slices: int = 1) -> list[float]:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", cases())
 def test_losses_equal_those_of_one_process(seen, ranks: int, name: str):
-    # Stages 2 and 3 do not round gradients that are reduced in fp32 back.
+    # Stages 2 and 3 do not round gradients that are reduced in fp32 back.  Two numbers have one order only.
     dtype = "float32" if "float32" in name or "modelled" in name else "bfloat16"
-    exact = dtype == "float32" or name in ("2 exact", "3 exact")
+    exact = dtype == "float32" or (name in ("2 exact", "3 exact") and ranks <= 2)
     truth = plain(dtype, ranks if "exact" in name else 1)
     assert truth[-1] < 0.99 * truth[0]  # or equal losses mean little
     for rank in seen(ranks, name):

@@ -20,6 +20,7 @@ from zprof.rules.registry import all_rules
 
 BANDWIDTH, PREFETCH, ONE_UNIT = Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH, Cause.SINGLE_UNIT
 STRAGGLER, SYNCS = Cause.STRAGGLER_RANK, Cause.ACCUMULATION_SYNCS
+REDUCE, LOW, MEDIUM = Cause.FP32_REDUCE, Confidence.LOW, Confidence.MEDIUM
 GATHER, REGATHER = Cause.UNHIDDEN_OPTIMIZER_GATHER, Cause.LAST_UNIT_REGATHERED
 TERMS = (
     "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns",
@@ -32,85 +33,51 @@ def rank(number: int = 0, **terms: int) -> RankTime:
 
 
 @pytest.mark.parametrize(
-    ("claims", "terms", "kept"),
+    ("claims", "transfer_ns", "kept"),
     [
-        # the smaller saving gets what is left
+        # the smaller saving gets what is left; with no time left, an unexplained finding stays
+        ([claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)], 100, {PREFETCH: (50, 90), BANDWIDTH: (10, 10)}),
+        ([claim(BANDWIDTH, 50, 90), claim(REDUCE, 30, 60)], 90, {BANDWIDTH: (50, 90), REDUCE: (0, 0)}),
+        # the explaining finding claims first; without time an explained one is dropped, if it promised any
+        ([claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)], 100, {ONE_UNIT: (30, 60), PREFETCH: (40, 40)}),
+        ([claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)], 60, {ONE_UNIT: (30, 60)}),
+        ([claim(ONE_UNIT, 30, 60), claim(PREFETCH, 0, 0)], 100, {ONE_UNIT: (30, 60), PREFETCH: (0, 0)}),
+        # higher confidence claims first, and a guess explains nothing
         (
-            [claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)],
-            {"exposed_transfer_ns": 100},
-            [(PREFETCH, (50, 90)), (BANDWIDTH, (10, 10))],
+            [claim(REGATHER, 60, 95, LOW), claim(SYNCS, 50, 90, MEDIUM), claim(GATHER, 30, 60)],
+            100,
+            {GATHER: (30, 60), SYNCS: (40, 40), REGATHER: (0, 0)},
         ),
-        # a second term is used when the first is used up
         (
-            [claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)],
-            {"exposed_transfer_ns": 100, "exposed_wait_ns": 20},
-            [(PREFETCH, (50, 90)), (STRAGGLER, (10, 30))],
-        ),
-        # the explaining finding claims first
-        (
-            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
-            {"exposed_transfer_ns": 100},
-            [(ONE_UNIT, (30, 60)), (PREFETCH, (40, 40))],
-        ),
-        # an explained finding without time is dropped
-        (
-            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 50, 90)],
-            {"exposed_transfer_ns": 60},
-            [(ONE_UNIT, (30, 60))],
-        ),
-        # an unexplained finding without time stays
-        (
-            [claim(BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60)],
-            {"exposed_transfer_ns": 90},
-            [(BANDWIDTH, (50, 90)), (Cause.FP32_REDUCE, (0, 0))],
-        ),
-        # a finding that promised no time stays
-        (
-            [claim(ONE_UNIT, 30, 60), claim(PREFETCH, 0, 0)],
-            {"exposed_transfer_ns": 100},
-            [(ONE_UNIT, (30, 60)), (PREFETCH, (0, 0))],
-        ),
-        # higher confidence claims first
-        (
-            [
-                claim(REGATHER, 60, 95, Confidence.LOW),
-                claim(SYNCS, 50, 90, Confidence.MEDIUM),
-                claim(GATHER, 30, 60),
-            ],
-            {"exposed_transfer_ns": 100},
-            [(GATHER, (30, 60)), (SYNCS, (40, 40)), (REGATHER, (0, 0))],
-        ),
-        # a guess explains nothing
-        (
-            [claim(ONE_UNIT, 30, 60, Confidence.LOW), claim(PREFETCH, 50, 90)],
-            {"exposed_transfer_ns": 100},
-            [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 10))],
+            [claim(ONE_UNIT, 30, 60, LOW), claim(PREFETCH, 50, 90)],
+            100,
+            {PREFETCH: (50, 90), ONE_UNIT: (10, 10)},
         ),
         # a finding stands behind a surer one that explains it
         (
-            [claim(PREFETCH, 50, 90, Confidence.MEDIUM), claim(ONE_UNIT, 10, 20)],
-            {"exposed_transfer_ns": 200},
-            [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
+            [claim(PREFETCH, 50, 90, MEDIUM), claim(ONE_UNIT, 1, 2)],
+            200,
+            {ONE_UNIT: (1, 2), PREFETCH: (50, 90)},
         ),
-        # not behind one that is as sure
+        ([claim(PREFETCH, 50, 90), claim(ONE_UNIT, 1, 2)], 200, {PREFETCH: (50, 90), ONE_UNIT: (1, 2)}),
         (
-            [claim(PREFETCH, 50, 90), claim(ONE_UNIT, 10, 20)],
-            {"exposed_transfer_ns": 200},
-            [(PREFETCH, (50, 90)), (ONE_UNIT, (10, 20))],
-        ),
-        # medium is surer than low
-        (
-            [claim(PREFETCH, 50, 90, Confidence.LOW), claim(ONE_UNIT, 10, 20, Confidence.MEDIUM)],
-            {"exposed_transfer_ns": 200},
-            [(ONE_UNIT, (10, 20)), (PREFETCH, (50, 90))],
+            [claim(PREFETCH, 5, 9, LOW), claim(ONE_UNIT, 1, 2, MEDIUM)],
+            20,
+            {ONE_UNIT: (1, 2), PREFETCH: (5, 9)},
         ),
     ],
 )
 def test_savings_are_split(
-    claims: list[Finding], terms: dict[str, int], kept: list[tuple[Cause, tuple[int, int]]]
+    claims: list[Finding], transfer_ns: int, kept: dict[Cause, tuple[int, int]]
 ) -> None:
-    split = split_savings(claims, all_rules(), [rank(**terms)])
-    assert [(finding.cause, finding.saving_ns) for finding in split] == kept
+    split = split_savings(claims, all_rules(), [rank(exposed_transfer_ns=transfer_ns)])
+    assert [(finding.cause, finding.saving_ns) for finding in split] == list(kept.items())
+
+
+def test_a_second_term_is_used_when_the_first_is_used_up() -> None:
+    ranks = [rank(exposed_transfer_ns=100, exposed_wait_ns=20)]
+    split = split_savings([claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)], all_rules(), ranks)
+    assert [finding.saving_ns for finding in split] == [(50, 90), (10, 30)]
 
 
 def test_a_saving_is_at_most_its_term_on_the_largest_rank() -> None:
@@ -140,11 +107,11 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
     spoiling = claim(Cause.MEASUREMENT_ARTIFACT)
     note = claim(Cause.MEASUREMENT_ARTIFACT, severity=Severity.LOW)
     big, small = claim(BANDWIDTH, 1, 9), claim(PREFETCH, 2, 6)
-    guess = claim(Cause.DATA_LOADER, 50, 90, Confidence.LOW)
-    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=Confidence.MEDIUM, frees=9)
+    guess = claim(Cause.DATA_LOADER, 50, 90, LOW)
+    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=MEDIUM, frees=9)
     less, perhaps = (
         claim(Cause.BUFFERS_DOMINATE, frees=8),
-        claim(Cause.WRONG_STAGE, confidence=Confidence.LOW, frees=99),
+        claim(Cause.WRONG_STAGE, confidence=LOW, frees=99),
     )
     right = [spoiling, big, small, guess, large, less, perhaps, note]
     assert order_findings(reversed(right)) == right

@@ -33,7 +33,7 @@ ENDS = [
         True,
         "zprof_run.load(RUN)",
         "failure",
-        ("collective_bytes_law: ", "\npeak_memory: "),
+        ("law: ", "\npeak_memory: "),
     ),
     ('wait="1 us"', True, "zprof_run.load(RUN)", "passed", ()),
     ('peek="1 KiB"', True, "print('it ran')", "error", ("peek", "peak")),

@@ -94,11 +94,16 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
         assert lines.made < MAX_LINES
 
 
-def test_units_with_most_exposed_time_come_first(loaded: LoadedRun) -> None:
-    table = build_units_table(loaded)
+def test_units_with_most_exposed_time_come_first_each_with_its_own_leaves(loaded: LoadedRun) -> None:
+    units = loaded.report.time.units[::-1]
+    table = build_units_table(with_time(loaded, units=units))
     exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.lines]
     assert exposed == sorted(exposed, reverse=True)
-    assert len(exposed) == len(loaded.report.time.units)
+    assert len(exposed) == len(units)
+    for line in table.lines:
+        entry = units[int(line.key.removeprefix("time.units[").removesuffix("]"))]
+        assert line.cells[0].text == entry.unit
+        assert value(table, line, "exp. transfer") == pytest.approx(entry.exposed_transfer_ns, abs=1)
 
 
 def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> None:
