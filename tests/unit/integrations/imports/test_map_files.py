@@ -46,10 +46,11 @@ def test_the_job_that_kills_its_process_is_found_and_the_others_go_on() -> None:
 
 
 def test_an_abandoned_map_leaves_no_process() -> None:
+    others = set(multiprocessing.active_children())  # of other tests in this process
     results = map_in_processes(double, range(50), 2)
     next(results)
     results.close()
-    assert multiprocessing.active_children() == []
+    assert not set(multiprocessing.active_children()) - others
 
 
 def test_a_script_without_a_guard_is_not_run_again_for_every_file(tmp_path: Path) -> None:
