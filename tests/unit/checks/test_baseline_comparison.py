@@ -11,7 +11,6 @@ from zprof.checks.baseline_comparison import (
     find_condition_differences,
     list_bounds,
     list_changes,
-    other_conditions,
 )
 from zprof.model.baseline import Conditions
 
@@ -62,13 +61,6 @@ def test_what_makes_a_check_judge_less_is_listed(made: Made, row: tuple[str, str
     assert changes(made)[row[0]] == (None, row[1])
     assert " ".join(row) in list_bounds(made.baseline)
     assert not list_bounds(BASE)
-
-
-def test_conditions_are_rows_too() -> None:
-    after = replace(BASE, conditions=replace(BASE.conditions, torch="2.8.0", stage=2, window="trace"))
-    assert other_conditions(BASE, BASE) == ()
-    assert len(other_conditions(BASE, after)) == 3
-    assert {row.name for row in list_changes(BASE, after)} == {"stage", "torch", "window"}
 
 
 HERE = Conditions(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -125,16 +124,6 @@ def test_a_screen_needs_a_terminal_of_its_own(
     assert find_display_obstacle({"TERM": "xterm"}) == ""
     assert find_display_obstacle({"TERM": "xterm", "RANK": "0"})
     assert find_display_obstacle({"TERM": "dumb"})
-
-
-def test_record_goes_on_without_a_terminal(tmp_path: Path) -> None:
-    program = ["sh", "-c", "echo out; exit 4"]
-    done = subprocess.run(
-        [sys.executable, "-m", "zprof", "record", "--live", "-o", str(tmp_path / "r"), "--", *program],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (4, "out\n")
-    assert "--live" in done.stderr
 
 
 def test_output_of_a_job_goes_into_its_run(tmp_path: Path) -> None:

@@ -125,17 +125,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(runs: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
-def test_stderr_that_cannot_be_written_changes_nothing(runs: Path, tmp_path: Path) -> None:
-    targets = tmp_path / "a.json", tmp_path / "b.json"
-    with open("/dev/full", "w") as full:
-        done = shell("report", runs / "good.zprof", "-o", targets[0], stderr=full)
-    assert (done.returncode, done.stdout) == (0, "")
-    closed = {"stderr": None, "preexec_fn": lambda: os.close(2)}
-    assert shell("report", runs / "good.zprof", "-o", targets[1], **closed).returncode == 0
-    assert targets[0].read_bytes() == targets[1].read_bytes()
-
-
 @pytest.mark.parametrize(
     "mebibytes",
     [32, pytest.param(100, marks=pytest.mark.slow), 180, pytest.param(260, marks=pytest.mark.slow)],

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import plans
 from tests.support.full_memories import full_memory
 from tests.support.html_pages import Parsed
 from tests.support.many_ranks import spread_out
@@ -18,7 +17,6 @@ from zprof.reports.page import AreaChart
 from zprof.reports.presenters import heat
 from zprof.reports.presenters.heat import Measured, binned, heat_map
 from zprof.reports.presenters.memory_figures import ORDER, stack_areas
-from zprof.reports.presenters.plan_memory import plan_bars
 from zprof.reports.presenters.timeline import MAX_POINTS, timeline_section
 from zprof.reports.svg_memory import render
 
@@ -92,15 +90,6 @@ def test_many_ranks_make_no_large_page() -> None:
     assert not page.problems
     assert len(page.all("tr")) < 2_000
     assert "rank 777 in step 19, 1000.0 ms" in page.text
-
-
-def test_bars_of_a_plan_stack_the_tenants_and_the_widest_is_the_largest() -> None:
-    plan = plans.full()
-    most = max(row.least_bytes for row in plan.rows)
-    for bar, row in zip(plan_bars(plan).bars, plan.rows, strict=True):
-        ends = [segment.start + segment.width for segment in bar.segments]
-        assert [segment.start for segment in bar.segments] == pytest.approx([0, *ends[:-1]], abs=0.02)
-        assert ends[-1] == pytest.approx(100 * row.least_bytes / most, abs=0.02)
 
 
 def test_areas_of_the_picture_have_the_height_of_their_bytes() -> None:

@@ -14,7 +14,6 @@ from tests.support.reports import SITUATIONS, slower, trace
 from zprof.model.check import GateResult, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Severity
-from zprof.model.formatting import display_width
 from zprof.model.report import VerdictStatus
 from zprof.reports import junit, sarif
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
@@ -29,7 +28,7 @@ from zprof.reports.formats import (
     page_text,
 )
 from zprof.reports.presenters.check import check_page
-from zprof.reports.presenters.check_words import MARKS, change, figure
+from zprof.reports.presenters.check_words import change, figure
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])
@@ -87,18 +86,6 @@ def test_a_verdict_that_is_not_ok_is_never_green(
     assert [(result["ruleId"], result["level"]) for result in results] == [
         ("verdict", each) for each in levels
     ]
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_the_page_of_a_check_has_worse_gates_first_and_the_outcome_last(name: str) -> None:
-    found = CHECKS[name]
-    lines = page_text(check_page(found, slower())).splitlines()
-    assert all(display_width(line) <= 80 for line in lines)
-    last = lines[max(at for at, line in enumerate(lines) if not line) + 1]
-    assert last.startswith(f"{MARKS[found.outcome]} {found.outcome.value.replace('_', ' ').upper()}")
-    order = [mark for line in lines if (mark := line.strip()[:1]) in MARKS.values() and line.startswith("  ")]
-    ranked = [list(MARKS.values()).index(mark) for mark in order[: len(found.results)]]
-    assert ranked == sorted(ranked)
 
 
 def test_thousands_of_gates_and_notices_fit() -> None:

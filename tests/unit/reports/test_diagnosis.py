@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 from tests.support.diagnosis_reports import (
-    DIAGNOSES,
     FULL,
     GAPS,
     LATE,
     against_baseline,
     alone,
 )
-from zprof.model.formatting import display_width
 from zprof.model.report import Report
 from zprof.reports.formats import page_text
 from zprof.reports.page import Table
@@ -19,16 +17,6 @@ from zprof.reports.presenters.diagnosis import diagnosis_page
 
 def render(report: Report) -> str:
     return page_text(diagnosis_page(report))
-
-
-def test_the_page_has_two_screens_in_the_order_of_the_answer() -> None:
-    for make in DIAGNOSES.values():
-        assert max(map(display_width, render(make()).splitlines())) <= 80
-    text = render(against_baseline())
-    assert len(text.splitlines()) <= 60
-    parts = ["✗ SLOWER", "run       ", "WHERE THE TIME GOES", "WHAT TO CHANGE", "UNEXPLAINED", "NOT TESTED"]
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
 
 
 def test_the_terms_sum_and_the_largest_change_comes_first() -> None:

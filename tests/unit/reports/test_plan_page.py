@@ -75,16 +75,6 @@ def test_what_is_not_known_is_a_dash_and_a_partial_sum_a_bound(output: str) -> N
     assert "≥9.5" in shown(output, half)
 
 
-@each_output
-def test_every_assumption_has_its_formula_and_its_source(output: str) -> None:
-    plan = plans.full()
-    said = shown(output, plan).replace("`", "").replace("\\_", "_")
-    for key, assumption in plan.assumptions.items():
-        assert all(
-            part in said for part in (key, assumption.formula, assumption.source, assumption.deviation)
-        )
-
-
 def prediction(words: str, step_ms: float, saving_ms: tuple[float, float], peak_mib: int) -> Prediction:
     """Of a step of 380 ms and a peak of 301 MiB."""
     usual = plans.outlook().predictions[0]

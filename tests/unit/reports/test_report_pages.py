@@ -51,14 +51,6 @@ def test_the_run_verdict_findings_and_gaps_are_on_every_report(output: str) -> N
             assert " ".join(gap.reason.split()) in said
 
 
-def test_the_answer_comes_first_and_unknowns_last() -> None:
-    said = text(slower())
-    assert said.startswith("✗ SLOWER")
-    parts = ("MODELLED", "FINDINGS", "WHERE THE TIME GOES", "MEMORY AT EACH", "BY RANK", "NOT MEASURED (3)")
-    places = [said.index(title) for title in parts]
-    assert places == sorted(places)
-
-
 @each_output
 def test_a_peak_that_is_a_bound_is_marked_on_both_sides(output: str) -> None:
     report = slower()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pytest_suites import ROOT, Suite, said_by_zprof
+from tests.support.pytest_suites import ROOT, Suite
 
 USES_NOTHING = """
 import sys
@@ -65,10 +65,3 @@ def test_pytest_lists_marker_fixture_and_option(suite: Suite) -> None:
     suite.again("--markers").stdout.fnmatch_lines(["@pytest.mark.zprof_limit(peak=*"])
     suite.again("--fixtures").stdout.fnmatch_lines(["zprof_run*"])
     suite.again("--help").stdout.fnmatch_lines(["*--zprof-update-baseline*"])
-
-
-def test_the_summary_is_there_once(suite: Suite) -> None:
-    marked = '@pytest.mark.zprof_limit(peak="+0%")\ndef test_a(zprof_run): zprof_run.load(RUN)\n'
-    result = suite.run(marked, "-ra")
-    assert len(said_by_zprof(result)) == 1
-    assert [line.strip("=") for line in result.outlines].count(" zprof ") == 1

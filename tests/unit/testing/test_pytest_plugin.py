@@ -170,18 +170,6 @@ def test_a_test_that_fails_or_compares_nothing_keeps_no_baseline(suite: Suite, s
     assert not (suite.folder / "zprof-baselines").exists()
 
 
-def test_a_group_of_workers_in_parallel_has_no_baseline_of_its_own(suite: Suite) -> None:
-    suite.run(COMPARED, UPDATE)
-    (suite.folder / "conftest.py").write_text(
-        "def pytest_collection_modifyitems(items):\n"  # as pytest-xdist does with --dist loadgroup
-        "    for item in items:\n"
-        "        item._nodeid = f'{item.nodeid}@group'\n"
-    )
-    result = suite.again()
-    result.assert_outcomes(passed=1)
-    assert not said_by_zprof(result)
-
-
 def gate(outcome: Outcome, sentence: str, **more: str) -> GateResult:
     limit = Limit(gate="step_time", unit="ns", value=1.0, said="1 ns", origin="zprof_limit")
     return GateResult(limit=limit, outcome=outcome, sentence=sentence, **more)  # type: ignore[arg-type]

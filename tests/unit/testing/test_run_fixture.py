@@ -16,9 +16,8 @@ import pytest
 from tests.support.pytest_suites import RUNS
 from zprof.integrations.rank_of_test import RankPlan, failure_path, place_path
 from zprof.model.errors import BadInput, MissingData, ZprofError
-from zprof.model.training import TrainingFacts
 from zprof.testing.ranks import describe_failure, describe_timeout, end_rank
-from zprof.testing.run_fixture import RecordedRun, RunFixture
+from zprof.testing.run_fixture import RunFixture
 
 
 class Step:
@@ -89,13 +88,6 @@ def test_limits_are_of_one_run(runs: RunFixture) -> None:
     runs.load(RUNS / "ddp")
     with pytest.raises(BadInput, match="2 runs"):
         runs.held()
-
-
-def test_the_report_is_made_once_and_again_for_other_facts() -> None:
-    run = RecordedRun(RUNS / "zero3")
-    assert run.report is run.report
-    assert run.report.run.stage == 3
-    assert run.described(TrainingFacts(stage=2)).report.run.stage == 2
 
 
 LOST = "RuntimeError: Connection closed by peer"
