@@ -27,7 +27,7 @@ FP32_TOLERANCE = 1e-5
 #: Half of a bfloat16's last place (8 bits: 2^-9) is what a gradient may be off by when its parts are added
 #: in another order, or rounded once more.  An update, and the losses of some steps, are off by no more.
 BF16_TOLERANCE = 2.0**-9
-#: Masters that differ in their last place (torch's AdamW fuses other products on other processors) round to the
+#: Masters that differ in their last place (torch fuses other products on other processors) round to the
 #: same bfloat16 weights at first.  Gradients rounded to bfloat16 once more are off by 2e-5 in the third loss.
 EXACT_STEPS, EXACT_TOLERANCE = 3, 1e-6
 
