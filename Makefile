@@ -9,6 +9,9 @@ READY  := $(VENV)/.installed
 GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 	--link-gbps 0.4 --link-latency-us 50 --compute-forward-ms 4 --compute-backward-ms 8
 
+# Compiled once, and not by each worker and each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all bench check guard clean
 
 $(READY): pyproject.toml constraints.txt
