@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: Of a hosted machine; the environment of the tests has zprof already.
 _INSTALLS = "pip install"
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timed]
+pytestmark = [pytest.mark.ranks, pytest.mark.timed, pytest.mark.slow]
 
 
 def section(page: str, title: str) -> str:
@@ -94,7 +94,6 @@ def test_the_github_workflow(repository: Path, tmp_path: Path) -> None:
     assert (repository / "zprof.sarif").is_file()
 
 
-@pytest.mark.slow
 def test_the_gitlab_job(repository: Path) -> None:
     (repository / "zprof.xml").unlink()
     for command in gitlab_commands():

@@ -71,7 +71,9 @@ def base(folder: Path) -> Path:
     ("planted", "gates", "grew"),
     [
         ("--batch 16", {"peak_memory"}, "activations"),
-        ("--accumulate 2", {"collective_bytes", "collective_count"}, "all_gather"),
+        pytest.param(
+            "--accumulate 2", {"collective_bytes", "collective_count"}, "all_gather", marks=pytest.mark.slow
+        ),
         pytest.param("--constant-buffers 262144", {"peak_memory"}, "communication", marks=pytest.mark.slow),
         pytest.param("--units layers", {"collective_count"}, "all_gather", marks=pytest.mark.slow),
     ],
@@ -87,11 +89,13 @@ def test_a_planted_regression_fails_at_its_gate(
     assert all(grew in wrong[gate].grew for gate in gates), wrong
 
 
+@pytest.mark.slow
 def test_an_equal_run_passes_to_the_byte(folder: Path, base: Path) -> None:
     found = held(record(folder / "equal.zprof", TINY), base, *EXACT)
     assert found.outcome == "passed", [result.sentence for result in found.results]
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_lost_overlap_fails_through_its_interval(folder: Path) -> None:
     fixed = record(folder / "fixed.zprof", MODELLED, "--cured")

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timed]
+pytestmark = [pytest.mark.ranks, pytest.mark.timed, pytest.mark.slow]
 PROGRAM = Path(__file__).parent / "programs/faulty_fsdp2.py"
-SLOW = pytest.mark.slow
 #: Findings that a busy machine truly has beside a fault: a late rank (ZP3), slow hosts and copies (ZP5).
 BUSY = ("ZP3", "ZP5")
 
@@ -42,9 +41,9 @@ def first_finding(fault: str, folder: Path, beside: tuple[str, ...] = ()) -> dic
 @pytest.mark.parametrize(
     ("fault", "slept_ns", "beside"),
     [
-        pytest.param("straggler_rank", 250e6, (), marks=SLOW),
-        pytest.param("rotating_straggler", 250e6, (), marks=SLOW),
-        pytest.param("data_loader", 150e6, ("ZP3",), marks=SLOW),
+        ("straggler_rank", 250e6, ()),
+        ("rotating_straggler", 250e6, ()),
+        ("data_loader", 150e6, ("ZP3",)),
     ],
 )
 def test_a_sleep_is_named_and_priced(
@@ -62,11 +61,11 @@ def test_a_sleep_is_named_and_priced(
     "fault",
     [
         "checkpoint_regathers",
-        pytest.param("accumulation_syncs", marks=SLOW),
-        pytest.param("accumulation_regathers", marks=SLOW),
-        pytest.param("needless_reshard_after_forward", marks=SLOW),
-        pytest.param("units_too_small", marks=SLOW),
-        pytest.param("single_unit", marks=SLOW),
+        "accumulation_syncs",
+        "accumulation_regathers",
+        "needless_reshard_after_forward",
+        "units_too_small",
+        "single_unit",
     ],
 )
 def test_needless_messages_are_named(fault: str, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) 
     ("seed", "fault"),
     [
         (0, "straggler_rank"),
-        (0, "rotating_straggler"),
+        pytest.param(0, "rotating_straggler", marks=pytest.mark.slow),
         pytest.param(1, "rotating_straggler", marks=pytest.mark.slow),
     ],
 )
@@ -71,7 +71,8 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
         pytest.param(0, "no_prefetch", marks=pytest.mark.slow),
         pytest.param(0, "rate_limited_prefetch", marks=pytest.mark.slow),
         pytest.param(1, "data_loader", marks=pytest.mark.slow),
-        (0, "comm_slows_compute"),  # one GEMM kernel serves matrices of several sizes
+        # one GEMM kernel serves matrices of several sizes
+        pytest.param(0, "comm_slows_compute", marks=pytest.mark.slow),
         pytest.param(
             0, "compute_blocks_comm", marks=pytest.mark.slow
         ),  # reductions are held as well, and still need their gradients
@@ -79,13 +80,15 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
             2, "units_too_small", marks=pytest.mark.slow
         ),  # the head's gather moves ahead by a block, too
         (6010, "rotating_straggler"),  # of two steps, each has another slow device
-        (4009, "checkpoint_regathers"),  # a later micro-batch gathers for recomputation alone
+        # a later micro-batch gathers for recomputation alone
+        pytest.param(4009, "checkpoint_regathers", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_cause_is_sure_and_priced(tmp_path: Path, seed: int, fault: str) -> None:
     assert_priced(*simulated(tmp_path, seed, fault), fault)
 
 
+@pytest.mark.slow
 def test_gathers_held_by_kernels_are_no_missing_prefetch(tmp_path: Path) -> None:
     analysis, _ = simulated(tmp_path, 4006, "compute_blocks_comm")
     found = {finding.cause: finding for finding in diagnose(analysis).findings}
@@ -93,6 +96,7 @@ def test_gathers_held_by_kernels_are_no_missing_prefetch(tmp_path: Path) -> None
     assert "no_prefetch" not in found
 
 
+@pytest.mark.slow
 def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: Path) -> None:
     fault = "needless_reshard_after_forward"
     analysis, truth = simulated(tmp_path, 4015, fault)

@@ -50,7 +50,7 @@ ONE_RANK = {
     "single_mlp": Case(1, MLP),
     "hidden_tensor": Case(1, MLP, untagged_bytes=2_000_000),
     "averaged_weights": Case(1, MLP, untagged_bytes=SMALL),
-    "compiled": Case(1, WHOLE),
+    "compiled": Case(1, WHOLE, slow=True),
     "compiled_inductor": Case(1, MLP, slow=True),
     "checkpointing": Case(1, MLP),
     "checkpointing_reentrant": Case(1, MLP, slow=True),
@@ -61,20 +61,22 @@ ONE_RANK = {
     "step_in_backward": Case(1),
     "accumulation": Case(1, MLP),
     "convolution": Case(1),
-    "low_rank": Case(1, (P + 4 * ADDED, 4 * ADDED, 8 * ADDED + 4 * 16)),
+    "low_rank": Case(1, (P + 4 * ADDED, 4 * ADDED, 8 * ADDED + 4 * 16), slow=True),
 }
 DDP = {
-    f"ddp{kind}": Case(2, WHOLE, slow=kind not in ("", "_bucket_view"))
+    f"ddp{kind}": Case(2, WHOLE, slow=kind != "")
     for kind in ("", "_bucket_view", "_static", "_unused", "_accumulation", "_compiled")
 }
 FSDP2 = {
     f"fsdp2{kind}": Case(2, SHARDED, slow=kind != "")
     for kind in ("", "_bf16", "_accumulation", "_checkpointing", "_kept", "_offload", "_compiled")
 }
-#: One kind of each stage is in the default run; two of them run over the modelled link.
-DEFAULT_KINDS = ("bf16_modelled", "fp32", "bf16_modelled", "bf16")
+#: In the default run; the others are slow.
+DEFAULT_ENGINE = ("zero1_fp32", "zero2_bf16_modelled", "zero3_bf16")
 ENGINE = {
-    f"zero{stage}_{kind}": Case(2, zero_states(stage, 2, kind), slow=kind != DEFAULT_KINDS[stage])
+    f"zero{stage}_{kind}": Case(
+        2, zero_states(stage, 2, kind), slow=f"zero{stage}_{kind}" not in DEFAULT_ENGINE
+    )
     for stage in range(4)
     for kind in ("fp32", "fp32_modelled", "bf16", "bf16_modelled")
 }
@@ -98,7 +100,7 @@ TWO_RANKS = {
     **FSDP2,
     **ENGINE,
     **JOBS,
-    "tensor_parallel": Case(2, adam(4 * TENSOR_PARALLEL, 3 * 4)),
+    "tensor_parallel": Case(2, adam(4 * TENSOR_PARALLEL, 3 * 4), slow=True),
 }
 FOUR_RANKS = {
     "zero2_of_four": Case(4, zero_states(2, 4, "bf16"), slow=True),

@@ -16,9 +16,13 @@ RECORDED_STEPS = 2
 slow = pytest.mark.slow
 
 
-def test_ddp_buckets_are_communication_unless_they_are_the_gradients(recorded: Recorded) -> None:
+def test_ddp_buckets_are_communication(recorded: Recorded) -> None:
     for memory in recorded.ranks("ddp"):
         assert memory.tenants[Tenant.COMMUNICATION_BUFFERS] == P
+
+
+@slow
+def test_ddp_buckets_that_are_the_gradients_are_no_communication(recorded: Recorded) -> None:
     for memory in recorded.ranks("ddp_bucket_view"):
         assert memory.tenants[Tenant.COMMUNICATION_BUFFERS] == 0
         assert memory.tenants[Tenant.GRADIENTS] >= P
@@ -27,7 +31,7 @@ def test_ddp_buckets_are_communication_unless_they_are_the_gradients(recorded: R
 @pytest.mark.parametrize(
     ("case", "graphs"),
     [
-        ("compiled", 1),
+        pytest.param("compiled", 1, marks=slow),
         pytest.param("compiled_inductor", 1, marks=slow),
         pytest.param("ddp_compiled", 2, marks=slow),  # the optimizer of DDP cuts the graph in two
         pytest.param("fsdp2_compiled", 4, marks=slow),

@@ -30,7 +30,7 @@ class Case:
 
 
 CASES = {
-    "gan": Case("gan.py"),
+    "gan": Case("gan.py", slow=True),
     "arguments": Case("arguments.py", ARGUMENTS),
     "one step": Case("endings.py", ["1"], here=True, slow=True),
     "exit3": Case("endings.py", ["exit3"], slow=True),

@@ -70,7 +70,11 @@ CASES: dict[int, dict[str, Any]] = {
         "in fours": case("Pa", 4, stage=0),
     },
 }
-NAMES = [(ranks, name) for ranks in CASES for name in CASES[ranks]]
+NAMES = [
+    pytest.param(ranks, name, marks=[pytest.mark.slow] if ranks > 2 else [])
+    for ranks in CASES
+    for name in CASES[ranks]
+]
 
 
 @pytest.fixture(scope="module")

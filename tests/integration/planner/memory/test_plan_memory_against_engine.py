@@ -56,7 +56,11 @@ def list_cases(shape: str, ranks: int, more: str = "") -> Iterator[Case]:
             yield Case(shape, ranks, f"--stage {stage} {checkpoint} {more}")
 
 
-FEW = [*list_cases("activations", 2), Case("activations", 4, "--stage 3")]
+#: Each stage once, half of them with activations that are computed again.
+FEW = [
+    Case("activations", 2, f"--stage {stage} {'--checkpoint' if stage in (0, 3) else ''}")
+    for stage in range(4)
+]
 SCHEDULES = (
     "--accumulate 2",
     "--prefetch 0",
@@ -70,6 +74,7 @@ SCHEDULES = (
 MANY = [
     *(case for shape in SHAPES for case in list_cases(shape, 2, "--dtype bfloat16")),
     *(case for shape in ("balanced", "states", "logits") for case in list_cases(shape, 2)),
+    *list_cases("activations", 2),
     *(case for schedule in SCHEDULES for case in list_cases("activations", 2, schedule)),
     *(case for shape in ("activations", "logits") for case in list_cases(shape, 4)),
     *(case for shape in ("activations", "logits") for case in list_cases(shape, 4, "--dtype bfloat16")),

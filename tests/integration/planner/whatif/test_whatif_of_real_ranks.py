@@ -27,6 +27,7 @@ def record(folder: Path, options: str) -> RunAnalysis:
     )
 
 
+@pytest.mark.slow
 def test_stage_2_is_predicted_from_stage_3(tmp_path_factory: pytest.TempPathFactory) -> None:
     sharded = record(tmp_path_factory.mktemp("3"), "--stage 3 --prefetch 0")
     replicated = record(tmp_path_factory.mktemp("2"), "--stage 2")
