@@ -28,7 +28,7 @@ test: $(READY)
 	$(BIN)/python -m pytest tests/integration -m "timed and not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed"
+	ZPROF_NEW_EXAMPLES=1 $(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed"
 	$(BIN)/python -m pytest tests/integration -m "timed"
 
 bench: $(READY)

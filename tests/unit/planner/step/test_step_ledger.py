@@ -68,14 +68,15 @@ def test_terms_sum_to_the_wall(job: Job, scheme: Scheme) -> None:
 def test_a_slower_network_never_helps_and_more_tokens_never_hurt(
     job: Job, scheme: Scheme, ratio: float, times: int
 ) -> None:
-    """More tokens by more samples: a gather stays as it is.  Whole nanoseconds may round the other way."""
+    """More tokens by more samples: a gather stays as it is.  Terms are rounded to whole nanoseconds."""
     fast = step(job, scheme)
     late = with_latency(job, 10 * H100.inter_latency_ns)
     for slow in (step(with_bandwidth(job, ratio), scheme), step(late, scheme)):
         assert slow.exposed_transfer_ns >= fast.exposed_transfer_ns
         assert slow.compute_ns == fast.compute_ns
     few, many = (step(with_tokens(job, (job.batch.tokens or 0) * n), scheme) for n in (1, times))
-    assert many.efficiency_ratio >= few.efficiency_ratio - 1e-6
+    rounding_ratio = 2 / max(few.wall_ns, 1)
+    assert many.efficiency_ratio >= few.efficiency_ratio - rounding_ratio
 
 
 @pytest.mark.parametrize("scheme", list(Scheme))
