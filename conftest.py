@@ -13,8 +13,8 @@ pytest_plugins = ["pytester"]
 # Tensors of tests are small, and tests run beside each other: a second thread only spins.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# No test judges absolute times: a busy machine makes any example slow once.  The same examples in every run, so
-# that a red run is due to the change; the nightly run (make test-all) draws new ones.
+# No test judges absolute times: a busy machine makes any example slow once.  Each default run has the same
+# examples, so that a red run is due to the change; the nightly run (make test-all) draws new ones.
 settings.register_profile(
     "zprof",
     deadline=None,
