@@ -82,7 +82,7 @@ def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
     """Return the last row to start in full syncs, and in other kinds the row known to be waited for."""
     instance, itself = frame["instance"].to_numpy(np.int64), np.arange(len(frame))
     instances = Instances(instance)
-    latest = instances.spread(instances.largest(start), itself)
+    latest = instances.broadcast(instances.find_largest_rows(start), itself)
     together = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
     together &= ~frame["bound"].to_numpy(np.bool_) & (instance >= 0)
     waited = frame["last_rank"].to_numpy(np.int64)

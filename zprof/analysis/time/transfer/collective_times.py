@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import RankSteps, group_by_texts
+from zprof.analysis.time.collective_rows import StepCounts, group_by_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
@@ -24,7 +24,7 @@ _SUM_COLUMNS = (
 )  # fmt: skip
 
 
-def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[CollectiveTime, ...]:
+def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[CollectiveTime, ...]:
     """Return one entry per kind, group and dtype, sorted by exposed time, largest first.
 
     Args:
@@ -32,7 +32,7 @@ def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[Collect
         steps: Steps of the window by rank.
     """
     entries = [
-        _make_collective_time(kind, group, dtype, rows, steps.over(group, rows))
+        _make_collective_time(kind, group, dtype, rows, steps.sum_for_group(group, rows))
         for (kind, group, dtype), rows in group_by_texts(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
@@ -117,10 +117,10 @@ _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_tran
 _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
 
 
-def sum_message_sizes(frame: pd.DataFrame, steps: RankSteps) -> tuple[MessageSizes, ...]:
+def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSizes, ...]:
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = [
-        _make_message_sizes(kind, group, bar, rows, steps.over(group, rows))
+        _make_message_sizes(kind, group, bar, rows, steps.sum_for_group(group, rows))
         for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
         for bar, rows in _split_by_size(of_both)
     ]
@@ -150,11 +150,11 @@ def _make_message_sizes(kind: str, group: str, bar: int, rows: pd.DataFrame, ran
 _UNIT_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
 
 
-def sum_unit_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[UnitTime, ...]:
+def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:
     """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
     named = frame[frame["unit"].notna()]
     entries = [
-        _make_unit_time(unit, kind, group, rows, steps.over(group, rows))
+        _make_unit_time(unit, kind, group, rows, steps.sum_for_group(group, rows))
         for (unit, kind, group), rows in group_by_texts(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
         if unit
     ]
@@ -178,7 +178,7 @@ def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_s
     )
 
 
-def sum_exposed_in_collectives(frame: pd.DataFrame, steps: RankSteps) -> ExposedInCollectives | None:
+def sum_exposed_in_collectives(frame: pd.DataFrame, steps: StepCounts) -> ExposedInCollectives | None:
     """Return means per step over the loaded ranks; None if no collective was seen.
 
     Args:

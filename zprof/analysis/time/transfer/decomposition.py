@@ -40,8 +40,8 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     wait = (np.minimum(seen.arrival_ns, end) - start).clip(min=0)
     together = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(bool)
     together &= frame["instance"].to_numpy(np.int64) >= 0
-    first = instances.spread(instances.reduce(np.minimum, start), start)
-    last_end = instances.spread(instances.reduce(np.maximum, end), end)
+    first = instances.broadcast(instances.reduce(np.minimum, start), start)
+    last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
     moved = np.where(seen.waits, (end - seen.arrival_ns).astype(np.float64), np.nan)
     return frame.assign(
         arrival_ns=seen.arrival_ns,
@@ -58,7 +58,7 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
 
 def _min_per_instance(instances: Instances, values: Floats) -> Floats:
     """Return the minimum known value of each instance, on all of its rows."""
-    return instances.spread(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
+    return instances.broadcast(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
 
 
 UNKNOWN_RANK = -1
@@ -89,7 +89,7 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
     for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
     for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, CollectiveKind.RECV)
-    last = instances.spread(instances.largest(start), np.full(len(frame), -1))
+    last = instances.broadcast(instances.find_largest_rows(start), np.full(len(frame), -1))
     row = np.where(for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last)
     complete = (for_all & frame["matched"].to_numpy(bool)) | (for_one & (row >= 0))
     there = (for_all | for_one) & (row >= 0)
@@ -102,7 +102,7 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
         waits=complete,
         bound=may_wait & ~complete & (frame["group_size"].to_numpy(np.int64) != 1),
         last_rank=np.where(complete & sure, rank[theirs], UNKNOWN_RANK),
-        doubt_ns=instances.spread(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
+        doubt_ns=instances.broadcast(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
     )
 
 
@@ -116,11 +116,11 @@ def _clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
 
 def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances) -> Mask:
     """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
-    last = instances.spread(instances.largest(start), np.arange(len(start)))
+    last = instances.broadcast(instances.find_largest_rows(start), np.arange(len(start)))
     lead = start[last] - start - 2 * np.maximum(uncertainty, uncertainty[last])
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
-    return instances.spread(clear, np.zeros(len(start), dtype=np.bool_))
+    return instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
 
 
 def _has_no_root(frame: pd.DataFrame, peer: Int64s) -> Mask:

@@ -9,7 +9,7 @@ reported as a gap.
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import Mask, RankSteps, parse_group_ranks
+from zprof.analysis.time.collective_rows import Mask, StepCounts, parse_group_ranks
 from zprof.analysis.zero_formulas import compute_expected_volume, compute_wire_parameter_bytes
 from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import format_bytes
@@ -23,7 +23,7 @@ _MIN_REPORTED_RATIO = 0.01
 
 
 def measure_volume(
-    frame: pd.DataFrame, training: TrainingFacts, steps: RankSteps
+    frame: pd.DataFrame, training: TrainingFacts, steps: StepCounts
 ) -> tuple[Volume | None, list[Gap]]:
     """Return the mean over the steps of the ranks that moved something, or None with a gap that says why."""
     expected = compute_expected_volume(training)
@@ -70,7 +70,7 @@ def _no_sizes_gap(silent: int, counted: int) -> Gap:
     )
 
 
-def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: RankSteps) -> int:
+def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
     """Return bytes per step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((frame["bytes"].to_numpy() * times)[rows].sum())
