@@ -135,7 +135,7 @@ def analyse_rank(
     exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
     launch = find_collective_launches(frame, activity.kernels, activity.kernel_stream)
     frame = frame.assign(
-        **launch.columns(frame),
+        **launch.make_columns(frame),
         blocked_ns=measure_blocked(frame, launch, activity.named),
         **measure_prefetch(frame, activity.compute, exposure.moving),
         exposed_wait_ns=exposure.wait_ns,

@@ -21,8 +21,8 @@ from zprof.model.collectives import FULL_SYNC
 class LateRows:
     """Columns of the collectives of all ranks as arrays, and indexes over their rows.
 
-    ``late``: the start minus the median start of the other ranks, NaN if there are none. ``is_full_sync``: matched
-    full syncs.
+    ``late``: the start minus the median start of the other ranks, NaN if there are none. ``is_full_sync``:
+    matched full syncs.
     """
 
     instances: Instances
@@ -49,8 +49,8 @@ class LateRows:
 class LateCases:
     """One entry per collective with a blamed rank.
 
-    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row. ``case_of_row``:
-    the case of each row of the table, -1 without one.
+    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row.
+    ``case_of_row``: the case of each row of the table, -1 without one.
     """
 
     instance: Int64s

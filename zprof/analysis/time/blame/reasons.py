@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blame.cases import Excess, LateCases, LateRows, ComparedIntervals, group_by_rank
+from zprof.analysis.time.blame.cases import ComparedIntervals, Excess, LateCases, LateRows, group_by_rank
 from zprof.analysis.time.collective_rows import Floats, Mask
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
@@ -108,7 +108,7 @@ def find_reasons(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> Reasons:
-    """Return the reasons of all cases; UNKNOWN if none explains half of the lateness, or nothing is compared."""
+    """Return the reasons of all cases; UNKNOWN if no reason explains half of the lateness."""
     if not len(cases):
         return Reasons(reason=np.empty(0, object), queued=np.empty(0, np.bool_), begin=np.empty(0, np.int64))
     excess = Excess(cases, compared)

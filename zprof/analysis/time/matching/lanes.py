@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import NOBODY, Bools, ClockTable, Floats
+from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
@@ -87,7 +87,7 @@ def make_match_rows(
     peer = _read_peers(frame)
     kind = frame["kind"].to_numpy()
     send, recv = kind == str(CollectiveKind.SEND), kind == str(CollectiveKind.RECV)
-    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NOBODY))
+    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NO_ROW))
     group = number_values(frame["group"])
     method = number_values(frame["method"])
     return MatchRows(
@@ -100,7 +100,7 @@ def make_match_rows(
         sync=is_full_sync(frame).to_numpy(dtype=bool),
         peer=peer,
         source=source.astype(np.int64),
-        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NOBODY).astype(np.int64),
+        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NO_ROW).astype(np.int64),
         group=group,
         counting=number_values(pd.Series(group * (int(method.max(initial=0)) + 1) + method)),
     )
@@ -124,8 +124,8 @@ def _update_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> 
 
 def _read_peers(frame: pd.DataFrame) -> Int64s:
     if "peer_rank" not in frame:
-        return np.full(len(frame), NOBODY, dtype=np.int64)
-    known: Int64s = frame["peer_rank"].fillna(NOBODY).to_numpy(dtype=np.int64)
+        return np.full(len(frame), NO_ROW, dtype=np.int64)
+    known: Int64s = frame["peer_rank"].fillna(NO_ROW).to_numpy(dtype=np.int64)
     return known
 
 
@@ -345,10 +345,10 @@ def _find_first_entered(start: Floats) -> Bools:
 
 
 def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
-    """Return the row of each instance's root; NOBODY if it is unknown, not loaded, or the ranks disagree."""
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NOBODY, dtype=np.int64)
+    """Return the row of each instance's root; NO_ROW if it is unknown, not loaded, or the ranks disagree."""
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NO_ROW, dtype=np.int64)
     np.minimum.at(low, column, roots[lane_rows])
     np.maximum.at(high, column, roots[lane_rows])
     members = np.array(lane.members)
     position = np.minimum(np.searchsorted(members, high), len(members) - 1)
-    return np.where((low == high) & (members[position] == high), position, NOBODY).astype(np.int64)
+    return np.where((low == high) & (members[position] == high), position, NO_ROW).astype(np.int64)

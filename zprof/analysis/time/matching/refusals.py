@@ -99,7 +99,7 @@ def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
 
 
 def _make_group_gaps(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
-    """Return a gap with the number of collectives (not rows) and at most two group names; none without rows."""
+    """Return one gap that counts the collectives (not rows) and names up to two groups."""
     bad = frame[rows]
     if not len(bad):
         return []

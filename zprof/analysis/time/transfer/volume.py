@@ -33,7 +33,7 @@ def measure_volume(
                 f"unknown: {', '.join(_list_missing_facts(training)) or 'the ZeRO formula of this stage'}"
             )
         ]
-    if not sum(steps.of_rank.values()):
+    if not sum(steps.by_rank.values()):
         return None, [_volume_gap("no step of a time window was recorded")]
     if expected == 0:
         return None, []
@@ -75,7 +75,7 @@ def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((frame["bytes"].to_numpy() * times)[rows].sum())
     ranks = frame["rank"].to_numpy()[rows]
-    return total // max(1, sum(steps.of_rank.get(int(rank), 0) for rank in np.unique(ranks)))
+    return total // max(1, sum(steps.by_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
 def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
