@@ -175,7 +175,7 @@ class Launches:
     """Launch times of the work of a device.
 
     ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
-    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of the other work.
+    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
     ``lost_ns``: launches after the last one whose work is in the trace.
     """
 

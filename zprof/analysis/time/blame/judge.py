@@ -1,8 +1,8 @@
 """Charge waits to the rank that arrived last, trace each delay to its origin, and sum per rank.
 
 blamed + tied + unjudged = total exposed wait. A rank that is late because another collective blocked it
-passes a delay on: each case points to the collective that blocked its rank longest, and the chains are followed to
-their ends.
+passes a delay on: each case points to the collective that blocked its rank longest, and the chains are
+followed to their ends.
 """
 
 from collections.abc import Mapping, Sequence

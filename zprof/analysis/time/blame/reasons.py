@@ -5,9 +5,9 @@
     previous collective time blocked by other collectives, or the stream still busy with the previous one
     host                idle time, or a late launch, to the extent that the host took longer for the same work
 
-The largest of the first three is the reason if it explains half of the lateness, else the host. The host comes
-last because a host that was slow only because its device was slow is not the reason. A late host is then
-split by its calls: data loader, allocator, waiting for the device.
+The largest of the first three is the reason if it explains half of the lateness, else the host. The host is
+tested last because a host that was slow only because its device was slow is not the reason. A late host is
+then split by its calls: data loader, allocator, waiting for the device.
 """
 
 from collections.abc import Callable, Mapping

@@ -292,7 +292,7 @@ def _clamp_to_intervals(reach: ReachedClocks, allowed: Mapping[int, _Interval]) 
 def _unify_host_clocks(
     reach: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
 ) -> set[int]:
-    """Give all ranks of a host the clock of its first rank unless they contradict it; return changed ranks."""
+    """Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks."""
     snapped: set[int] = set()
     for head in [rank for rank, mine in mates.items() if rank == mine[0]]:
         known = [rank for rank in mates[head] if rank in reach.value]

@@ -16,7 +16,7 @@ class RankClock:
     drift_ppb: float = 0.0
     origin_ns: int = 0
 
-    def to_common(self, times_ns: Int64s) -> Int64s:
+    def common(self, times_ns: Int64s) -> Int64s:
         """Return times of the rank on the common clock; any shape."""
         if not self.drift_ppb:
             return times_ns - self.offset_ns

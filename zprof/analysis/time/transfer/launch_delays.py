@@ -30,8 +30,8 @@ _NO_STREAM = -(1 << 60)
 class CollectiveLaunches:
     """Launches of collectives, one entry per row; without a recorded call ``launch_ns`` is the start.
 
-    ``known`` is False for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if missing;
-    ``previous`` is the row of the previous collective, -1 without one.
+    ``known`` is False for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there
+    are none; ``previous`` is the row of the previous collective, -1 without one.
     """
 
     launch_ns: Int64s
