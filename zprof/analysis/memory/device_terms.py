@@ -204,7 +204,9 @@ def make_device_memory(
     """
     terms = compute_terms(history, moment.time_ns)
     reserved = (
-        terms.reserved_bytes if len(history.stretches) and not _compute_missing_segment_bytes(terms) else None
+        terms.reserved_bytes
+        if len(history.held_segments) and not _compute_missing_segment_bytes(terms)
+        else None
     )
     leaf = DeviceMemory(
         rank=moment.rank,
@@ -252,7 +254,7 @@ def _compute_missing_segment_bytes(terms: AllocatorTerms) -> int:
 def _list_contradiction_gaps(
     moment: DeviceMoment, history: History, terms: AllocatorTerms, reserved: int | None
 ) -> list[Gap]:
-    if not len(history.stretches):
+    if not len(history.held_segments):
         reason = f"{moment.device}: the history has no segments"
         return [_make_device_gap(moment, "reserved memory", reason, "dump the snapshot with a current torch")]
     gaps = []

@@ -129,7 +129,7 @@ def reconcile_peak(
 
 
 def _reconcile_light(rank: int, peak: Peak, counter: CounterPeak | None) -> PeakReconciliation:
-    """Reconcile a light recording: the counter is exact if it covers the window; unseen bytes are untagged."""
+    """Reconcile a light recording: a counter that covers the window is exact; unseen bytes are untagged."""
     if counter is None or not counter.in_window:
         return PeakReconciliation(
             method=f"{_HOOKS}: a lower bound",
@@ -214,7 +214,7 @@ def _list_unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
             rank=rank,
             reason="not owned by a recorded model, optimizer, autograd graph, collective or operator of the "
             "recorded steps, such as data sets and copies of weights allocated earlier",
-            remedy="check the untagged entries among the largest live allocations at the peak; pass all models "
+            remedy="check the untagged entries among the largest allocations at the peak; pass all models "
             "and optimizers to the recorder",
         )
     ]
@@ -235,7 +235,7 @@ def _make_unknown_coverage_gap(rank: int) -> Gap:
         kind=GapKind.MEMORY_PART,
         what="coverage of memory",
         rank=rank,
-        reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and there is "
-        "no allocator counter for the rest; the peak is a lower bound",
+        reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and "
+        "there is no allocator counter for the rest; the peak is a lower bound",
         remedy="record in full mode",
     )

@@ -29,7 +29,7 @@ from zprof.analysis.memory.history import (
     find_reserved_peak,
     read_history,
 )
-from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
+from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_frame
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
@@ -111,7 +111,7 @@ def make_owners_lookup(lives: RankLives) -> OwnersAt:
     """Return a function that looks up the owners found by hooks."""
 
     def look_up(time_ns: int) -> LiveOwners:
-        rows = find_alive_segments(lives.segments, time_ns)
+        rows = find_live_segments(lives.segments, time_ns)
         return LiveOwners(
             address=lives.blocks.address[lives.segments.block[rows]],
             bytes=lives.segments.bytes[rows],

@@ -44,7 +44,7 @@ class _ClaimInterval:
 
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
-    """Cut every block's lifetime into segments; ``generation``: generation of each row in ``blocks.owner``."""
+    """Cut every block's lifetime into segments; ``generation``: the generation of each storage row."""
     single_owner = split_single_owner_blocks(blocks, _sort_claims(claims), generation)
     intervals_by_block = _make_claim_intervals(blocks, single_owner.others, generation)
     rows = [
@@ -98,7 +98,7 @@ def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> di
 
 
 def _sort_claims(claims: Claims) -> Claims:
-    """Sort claims by time; at equal times, releases first, then by ``sub`` so that row order does not matter."""
+    """Sort claims by time; at equal times, releases first, then by ``sub``, independent of row order."""
     subs = claims.sub.astype(str)
     rows = np.lexsort((subs, claims.gained, claims.time_ns))
     return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
@@ -186,7 +186,7 @@ class SingleOwnerBlocks:
 
 
 def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
-    """Split off the blocks with a single owner; ``generation``: generation of each row in ``blocks.owner``."""
+    """Split off the blocks with a single owner; ``generation``: the generation of each storage row."""
     claims = _sort_claims_by_time(claims)
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
     has_partial_claim = np.zeros(len(blocks), dtype=bool)

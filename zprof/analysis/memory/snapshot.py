@@ -124,15 +124,15 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         formula=None,
         method=_describe_method(device),
         parts=_list_parts(device),
-        basis_bytes=names.basis_bytes(device.rows, device.history.blocks.requested_bytes),
+        basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
     )
 
 
 def _describe_method(device: SnapshotDevice) -> str:
     """Describe the shares of the peak that are assigned by tags and by rules."""
     sizes, names = device.history.blocks.requested_bytes, device.names
-    basis = names.basis_bytes(device.rows, sizes)
-    bytes_by_confidence = names.confidence_bytes(device.rows, sizes)
+    basis = names.sum_basis_bytes(device.rows, sizes)
+    bytes_by_confidence = names.sum_confidence_bytes(device.rows, sizes)
 
     def share(count_bytes: int) -> str:
         return format_percent(count_bytes / device.peak_bytes if device.peak_bytes else 0.0)
@@ -153,7 +153,7 @@ def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
     for index in np.argsort(-sums, kind="stable").tolist():
         row = int(device.rows[first[index]])
         sub = names.subs[int(names.sub[row])] if len(held_bytes) < MAX_PARTS else "other"
-        key = (names.tenant_name(row), sub, names.basis_of(row))
+        key = (names.tenant_name(row), sub, names.get_basis(row))
         held_bytes[key] = held_bytes.get(key, 0) + int(sums[index])
     return tuple(
         MemoryPart(tenant=tenant, sub=sub, bytes=size, basis=basis)
@@ -185,8 +185,8 @@ def _list_largest_groups(device: SnapshotDevice) -> tuple[Allocation, ...]:
             tenant=names.tenant_name(row),
             sub=names.subs[int(names.sub[row])],
             module="",
-            stack=device.stacks.shown(int(blocks.stack[row])),
-            basis=names.basis_of(row),
+            stack=device.stacks.format_stack(int(blocks.stack[row])),
+            basis=names.get_basis(row),
             count=int(count[group]),
             total_bytes=int(total[group]),
         )
@@ -236,7 +236,8 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
                 device,
                 f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
                 reason,
-                f"{_RECORD_EARLIER}, or tag memory: torch.cuda.memory._set_memory_metadata('zprof:activations')",
+                f"{_RECORD_EARLIER}, or tag memory: "
+                "torch.cuda.memory._set_memory_metadata('zprof:activations')",
             )
         )
     return gaps
@@ -257,8 +258,8 @@ def _sum_unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
 def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
     """Report a device that the report leaves out."""
     reason = (
-        f"the snapshot has several devices; the report shows only {own.history.device}, which has the largest "
-        f"peak; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
+        f"the snapshot has several devices; the report shows the one with the largest peak, "
+        f"{own.history.device}; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
     )
     return Gap(
         kind=GapKind.DEVICE_MEMORY,

@@ -58,9 +58,9 @@ class StateDifference:
     """One state of one rank: formula, known additions to it, and measured bytes.
 
     ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among them.
-    ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the tensors
-    in them. ``excess_elements``: elements above the formula, if another state of the rank has the same number;
-    else None.
+    ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the
+    tensors in them. ``excess_elements``: elements above the formula, if another state of the rank has the
+    same number; else None.
     """
 
     tenant: Tenant
@@ -291,12 +291,12 @@ _MAX_SCALAR_BYTES = 8
 
 def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
     """Return the model states of a rank as one entry; empty if no step ended."""
-    moments, sizes = lives.state_moments(), lives.states()
+    moments, sizes = lives.find_state_moments(), lives.states()
     if sizes is None:
         return ()
     tensor_bytes = _find_largest_tensor_bytes(lives)
-    rows = {tenant: lives.state_rows(tenant, moment) for tenant, moment in moments.items()}
-    buffers = lives.state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
+    rows = {tenant: lives.find_state_rows(tenant, moment) for tenant, moment in moments.items()}
+    buffers = lives.find_state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
     return (
         MeasuredStates(
             rank=rank,
@@ -304,8 +304,8 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
             counter_bytes=_sum_step_counter_bytes(lives, rows[Tenant.OPTIMIZER_STATE], tensor_bytes),
             buffer_bytes=int(lives.segments.bytes[buffers].sum()),
             rounding_bytes={
-                tenant: _sum_rounding_bytes(lives, state_rows, tensor_bytes)
-                for tenant, state_rows in rows.items()
+                tenant: _sum_rounding_bytes(lives, find_state_rows, tensor_bytes)
+                for tenant, find_state_rows in rows.items()
             },
         ),
     )

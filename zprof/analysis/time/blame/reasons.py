@@ -48,7 +48,7 @@ def refine_host_reasons(
         reason: Reason of each case.
         lost_ns: Time to be explained.
         dry: Cases whose device ran dry.
-        cases, stretches, work, calls: As in :func:`find_reasons`.
+        cases, compared, work, calls: As in :func:`find_reasons`.
     """
     on_cpu = np.array([not work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
     is_refinable = (reason == LateReason.HOST) | ((reason == LateReason.COMPUTE) & on_cpu)
