@@ -142,7 +142,7 @@ def _measure_difference(
     return ClockDifference(
         offset=moved_clock[0] - fixed_clock[0],
         drift=moved_clock[1] - fixed_clock[1],
-        doubt_ns=float(uncertainty),
+        uncertainty_ns=float(uncertainty),
     )
 
 
