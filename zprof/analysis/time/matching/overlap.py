@@ -49,7 +49,7 @@ class RankRows:
 def overlaps_enough(
     first: RankRows, second: RankRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
 ) -> Bools:
-    """Mark rows that overlap the row at the same position by at least ``share`` of the shorter (broadcasts)."""
+    """Mark rows that overlap the row at the same position by at least ``share`` of the shorter."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     tolerance = np.minimum(uncertainty_ns, _TOLERANCE_SHARE * shorter + _TOLERANCE_NS)

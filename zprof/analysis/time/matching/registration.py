@@ -121,7 +121,7 @@ def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
 
 
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
-    """Return True if a fit is a candidate; with many unmatched rows it may still be right if its ends agree."""
+    """Return True if a fit is a candidate; if its ends agree, it may be right despite many unmatched rows."""
     return fit.count >= min_pairs and fit.score >= _MIN_RIVAL_SCORE
 
 

@@ -109,8 +109,8 @@ def _place_on(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) ->
 def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots of the ranks with the same rows in the same steps, if their times agree too.
 
-    Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other ranks
-    use the measured difference, or the votes of the rows.
+    Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
+    ranks use the measured difference, or the votes of the rows.
     """
     first = rows_by_rank[fixed]
     ranks = [
@@ -168,8 +168,8 @@ def check_overlaps(
     On overloaded processors, gloo's thread may leave one collective and enter the next late on one rank, so
     some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
     partner is not matched, and neither are adjacent rows with little overlap: if two ranks each lost a
-    different event, the rows between the two are paired with neighbours. A rank is refused only if it has more
-    than a few such rows.
+    different event, the rows between the two are paired with neighbours. A rank is refused only if it has
+    more than a few such rows.
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, more = (

@@ -45,8 +45,8 @@ def infer_units_by_order(
     A backward visits the units of the forward in reverse: each of its gathers is of the last unit of that
     size not yet visited. There are two exceptions. Pieces of a unit keep their forward order and are launched
     without compute between them. And recomputation gathers a unit again soon after the first gather: either
-    the gather matches no remaining unit, or there are too many gathers for one per unit. A gather that matches
-    no unit stays unnamed.
+    the gather matches no remaining unit, or there are too many gathers for one per unit. A gather that
+    matches no unit stays unnamed.
 
     Args:
         phases: The phase of each gather, in launch order.

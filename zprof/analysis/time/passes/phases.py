@@ -1,9 +1,9 @@
 """Find phase and micro-batch at an instant of a host, from the evidence in its events.
 
 Ranges of the program are the best evidence: FSDP1's and FSDP2's hooks, DDP's forward, the recorder's marks.
-Next is autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and all other work
-on an autograd thread is backward too. A forward is recomputation if it runs on an autograd thread, or visits
-only some of the units of the previous forward.
+Next is autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and all other
+work on an autograd thread is backward too. A forward is recomputation if it runs on an autograd thread, or
+visits only some of the units of the previous forward.
 """
 
 import re
@@ -51,8 +51,8 @@ class PhaseEvidence:
     """Spans of one rank's host, on the common clock.
 
     ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
-    ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in a
-    backward, according to threads and units; ``forward`` excludes them. ``operators``: operators of the
+    ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in
+    a backward, according to threads and units; ``forward`` excludes them. ``operators``: operators of the
     program's thread outside autograd and the optimizer, including gathers. All are disjoint sets, except
     ``forward``, ``recompute`` and ``backward``, which may be nested.
     """
@@ -155,7 +155,7 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def find_program_thread(view: EventView) -> int:
-    """Return the thread of the training loop: the one with step marks, else the optimizer, else most operators.
+    """Return the thread of the training loop: it has the step marks, else the optimizer or most operators.
 
     If an autograd thread recomputes, it runs more operators than the program's thread. So the busiest thread
     without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
@@ -183,8 +183,8 @@ def _find_busiest(threads: Int64s) -> int:
 def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
     """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
 
-    Only marks since the first event count, because a recorder may mark phases only in its memory window, which
-    does not help for the timed steps.
+    Only marks since the first event count, because a recorder may mark phases only in its memory window,
+    which does not help for the timed steps.
     """
     rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
     rows = rows.sort_values("time_ns", kind="stable")

@@ -30,9 +30,9 @@ Mask = npt.NDArray[np.bool_]
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
-#: Tensor parallelism reduces in a forward as often as in a backward. Gradients are never reduced in a forward,
-#: but the last reduction of a backward, launched after its end, appears to be in the next forward: at most one
-#: of three.
+#: Tensor parallelism reduces in a forward as often as in a backward. Gradients are never reduced in a
+#: forward, but the last reduction of a backward, launched after its end, appears to be in the next forward:
+#: at most one of three.
 _FORWARD_RATIO = 0.4
 _MICRO_BATCH = ["rank", "step", "micro_batch"]
 

@@ -83,7 +83,7 @@ def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
 
 
 def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
-    """Mark rows of groups whose ranks have the same part of the model; all rows without tensor parallelism."""
+    """Mark rows of groups whose ranks have the same model part; all rows without tensor parallelism."""
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
