@@ -86,8 +86,8 @@ def find_reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int
         return None
     left, right = before.iloc[-1], after.iloc[0]
     same = all(_are_equal(left[column], right[column]) for column in ("reserved_bytes", "retries"))
-    max_rows = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
-    return int(right["reserved_bytes"]) if same and max_rows else None
+    was_never_higher = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
+    return int(right["reserved_bytes"]) if same and was_never_higher else None
 
 
 def _are_equal(left: Any, right: Any) -> bool:

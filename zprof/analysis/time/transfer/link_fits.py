@@ -68,13 +68,13 @@ def _make_link_fit(
     )
 
 
-def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> LinkLine | None:
+def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) -> LinkLine | None:
     """Return the line through positive sizes and times; None if the sizes are too few or too similar.
 
-    ``min_spread``: minimum ratio of the largest to the smallest size.
+    ``least_spread``: minimum ratio of the largest to the smallest size.
     """
     distinct_sizes, codes = np.unique(sizes, return_inverse=True)
-    if len(distinct_sizes) < 2 or distinct_sizes[-1] < min_spread * distinct_sizes[0]:
+    if len(distinct_sizes) < 2 or distinct_sizes[-1] < least_spread * distinct_sizes[0]:
         return None
     typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
     kept = np.unique(
