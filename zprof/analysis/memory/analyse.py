@@ -124,5 +124,5 @@ def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:
 
 
 def _list_bytes_by_tenant(rank: RankMemory) -> Mapping[str, int]:
-    held = {tenant.value: rank.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
-    return held | {UNTAGGED_NAME: rank.untagged_bytes}
+    bytes_by_name = {tenant.value: rank.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
+    return bytes_by_name | {UNTAGGED_NAME: rank.untagged_bytes}

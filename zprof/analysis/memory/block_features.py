@@ -121,32 +121,34 @@ def compute_features(blocks: HeldBlocks, origin: Int) -> Features:
     passes, member = find_passes(blocks, origin)
     under_way = np.searchsorted(passes.first_ns, blocks.begin_ns, side="right") - 1
     under_way = np.where(blocks.before, -1, np.where(member >= 0, member, under_way))
-    within, at, end = under_way >= 0, np.maximum(under_way, 0), blocks.freed_ns
+    within, pass_index, end = under_way >= 0, np.maximum(under_way, 0), blocks.freed_ns
     forward, backward, optimizer = (
-        _find_next_pass_start(passes, kind, at) for kind in (FORWARD, BACKWARD, OPTIMIZER)
+        _find_next_pass_start(passes, kind, pass_index) for kind in (FORWARD, BACKWARD, OPTIMIZER)
     )
     return Features(
         origin=origin,
         requested_bytes=blocks.requested_bytes,
-        made_in=np.where(member >= 0, np.append(passes.kind, NONE)[at], NONE),
+        made_in=np.where(member >= 0, np.append(passes.kind, NONE)[pass_index], NONE),
         under_way=under_way,
         passes=passes,
         stays=end == FOREVER,
         before=blocks.before,
-        in_open_pass=within & (at == len(passes.kind) - 1),
-        outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[at]),
+        in_open_pass=within & (pass_index == len(passes.kind) - 1),
+        outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[pass_index]),
         sees_forward=within & _lives_until(end, forward),
         sees_backward=within & _lives_until(end, backward),
         sees_optimizer=within & _lives_until(end, optimizer),
         optimizer_is_next=within & (optimizer < forward),
-        dies_in_backward=within & (end != FOREVER) & (end <= _find_backward_end(passes, at)),
+        dies_in_backward=within & (end != FOREVER) & (end <= _find_backward_end(passes, pass_index)),
         outlives_recompute=_find_outliving_recompute(blocks, origin, member),
     )
 
 
-def _find_next_pass_start(passes: Passes, kind: int, at: Int) -> Int:
+def _find_next_pass_start(passes: Passes, kind: int, pass_index: Int) -> Int:
     return (
-        passes.find_next_starts(kind, at) if len(passes.kind) else np.full(len(at), FOREVER, dtype=np.int64)
+        passes.find_next_starts(kind, pass_index)
+        if len(passes.kind)
+        else np.full(len(pass_index), FOREVER, dtype=np.int64)
     )
 
 
@@ -156,12 +158,12 @@ def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
     return reached
 
 
-def _find_backward_end(passes: Passes, at: Int) -> Int:
+def _find_backward_end(passes: Passes, pass_index: Int) -> Int:
     """Return the end of the backward pass after each pass, i.e. the start of the next; else FOREVER."""
     if not len(passes.kind):
-        return np.full(len(at), FOREVER, dtype=np.int64)
-    own = np.append(np.flatnonzero(passes.kind == BACKWARD), len(passes.kind))
-    following = own[np.searchsorted(own[:-1], at, side="right")]
+        return np.full(len(pass_index), FOREVER, dtype=np.int64)
+    backward_rows = np.append(np.flatnonzero(passes.kind == BACKWARD), len(passes.kind))
+    following = backward_rows[np.searchsorted(backward_rows[:-1], pass_index, side="right")]
     begins: Int = np.append(passes.first_ns, [FOREVER, FOREVER])[following + 1]
     return begins
 

@@ -115,8 +115,8 @@ def _list_phase_intervals(window: Timeline) -> tuple[Int, list[str]]:
     marked = [(t, name) for t, name in window.phases if window.begin_ns < t < window.end_ns]
     all_marks = [(window.begin_ns, window.phase_at(window.begin_ns)), *marked]
     ends = [*(t for t, _ in marked), window.end_ns]
-    kept = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
-    return np.array([t for t, _ in kept], dtype=np.int64), [name for _, name in kept]
+    non_empty = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
+    return np.array([t for t, _ in non_empty], dtype=np.int64), [name for _, name in non_empty]
 
 
 def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
@@ -179,13 +179,13 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
     block = np.concatenate([np.arange(len(rows))] * 2)[order]
     at_peak = np.where((begin <= peak_ns) & (end > peak_ns), size, 0)
     peaks = np.zeros(len(tree.names), dtype=np.int64)
-    held = np.zeros(len(tree.names), dtype=np.int64)
+    bytes_at_peak = np.zeros(len(tree.names), dtype=np.int64)
     for level in tree.levels:
         module = level[codes]
         _update_peaks(peaks, module[block], changes)
         inside = module >= 0
-        np.add.at(held, module[inside], at_peak[inside])
-    return _make_module_peaks(rank, tree.names, peaks, held)
+        np.add.at(bytes_at_peak, module[inside], at_peak[inside])
+    return _make_module_peaks(rank, tree.names, peaks, bytes_at_peak)
 
 
 def _find_module_blocks(lives: RankLives) -> Int:
@@ -194,8 +194,8 @@ def _find_module_blocks(lives: RankLives) -> Int:
     inside = (blocks.begin_ns > window.begin_ns) & (blocks.begin_ns <= window.end_ns)
     rows: Int = np.flatnonzero(inside & (blocks.end_ns > blocks.begin_ns)).astype(np.int64)
     named = np.fromiter((name is not None for name in blocks.module[rows]), dtype=bool, count=len(rows))
-    found: Int = rows[named]
-    return found
+    rows_with_module: Int = rows[named]
+    return rows_with_module
 
 
 def _get_lifetime_columns(lives: RankLives) -> tuple[Int, Int, Int]:
@@ -239,14 +239,14 @@ def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
     peaks[groups[first]] = np.maximum.reduceat(running, first)
 
 
-def _make_module_peaks(rank: int, names: list[str], peaks: Int, held: Int) -> tuple[ModulePeak, ...]:
+def _make_module_peaks(rank: int, names: list[str], peaks: Int, bytes_at_peak: Int) -> tuple[ModulePeak, ...]:
     order = sorted(range(len(names)), key=lambda module: (-int(peaks[module]), names[module]))[:MAX_MODULES]
     return tuple(
         ModulePeak(
             rank=rank,
             module=names[module],
             peak_bytes=int(peaks[module]),
-            at_rank_peak_bytes=int(held[module]),
+            at_rank_peak_bytes=int(bytes_at_peak[module]),
         )
         for module in order
     )

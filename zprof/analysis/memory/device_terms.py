@@ -247,8 +247,8 @@ def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory
 
 def _compute_missing_segment_bytes(terms: AllocatorTerms) -> int:
     """Return the bytes by which the held blocks exceed all segments; 0 if they fit."""
-    held = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
-    return max(0, held - terms.reserved_bytes)
+    block_bytes = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
+    return max(0, block_bytes - terms.reserved_bytes)
 
 
 def _list_contradiction_gaps(

@@ -199,12 +199,14 @@ class _Regions:
 def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     """Return the terms of reserved memory at an instant."""
     blocks = history.blocks
-    held = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
-    live = held[blocks.freed_ns[held] > time_ns]
+    held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
+    live = held_rows[blocks.freed_ns[held_rows] > time_ns]
     regions = _merge_segments(history.held_segments, time_ns)
-    used, stray_bytes = _sum_used_bytes(blocks, held, regions)
+    used, stray_bytes = _sum_used_bytes(blocks, held_rows, regions)
     free = regions.bytes - used
-    overlap_bytes = _sum_overlap_bytes(blocks.address[held], blocks.block_bytes[held]) + regions.overlap_bytes
+    overlap_bytes = (
+        _sum_overlap_bytes(blocks.address[held_rows], blocks.block_bytes[held_rows]) + regions.overlap_bytes
+    )
     contradiction = stray_bytes + overlap_bytes + int(-free[free < 0].sum())
     is_free_segment = (used == 0) & ~regions.private
     terms = (free[~is_free_segment & ~regions.private], free[is_free_segment], free[regions.private])
@@ -213,7 +215,7 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     return AllocatorTerms(
         live_bytes=live_bytes,
         rounding_bytes=block_bytes - live_bytes,
-        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held) - block_bytes,
+        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held_rows) - block_bytes,
         split_bytes=split,
         free_segments_bytes=free_segments,
         private_pools_bytes=private,
@@ -253,10 +255,10 @@ def _sum_overlap_bytes(address: Int, size: Int) -> int:
     return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
 
 
-def _sum_used_bytes(blocks: HeldBlocks, held: Int, regions: _Regions) -> tuple[Int, int]:
+def _sum_used_bytes(blocks: HeldBlocks, held_rows: Int, regions: _Regions) -> tuple[Int, int]:
     """Return (bytes of blocks in each region, bytes of blocks outside all regions)."""
     used = np.zeros(len(regions.address), dtype=np.int64)
-    address, size = blocks.address[held], blocks.block_bytes[held]
+    address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
     region = np.searchsorted(regions.address, address, side="right") - 1
     inside = region >= 0
     inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[region[inside]]
@@ -278,8 +280,8 @@ def find_allocated_peak(history: History) -> tuple[int, int]:
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     if not len(times):
         return history.begin_ns, 0
-    at = int(np.argmax(live))
-    return int(times[at]), int(live[at])
+    peak_index = int(np.argmax(live))
+    return int(times[peak_index]), int(live[peak_index])
 
 
 def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | None:
@@ -290,10 +292,10 @@ def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | No
     instants = merge_times(times, live_times)
     inside = instants[(instants >= begin_ns) & (instants <= end_ns)]
     instants = merge_times(np.array([begin_ns], dtype=np.int64), inside)
-    held = sample_curve(times, reserved, instants)
-    if not len(held) or int(held.max()) == 0:
+    reserved_at = sample_curve(times, reserved, instants)
+    if not len(reserved_at) or int(reserved_at.max()) == 0:
         return None
-    highest = np.flatnonzero(held == held.max())
+    highest = np.flatnonzero(reserved_at == reserved_at.max())
     return int(instants[highest[np.argmax(sample_curve(live_times, live, instants[highest]))]])
 
 

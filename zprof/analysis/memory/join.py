@@ -49,11 +49,11 @@ class AddressIndex:
     def _find_rows(self, position: Int, keys: Int) -> Int:
         span = len(self._times) + 1
         inside = (position >= 0) & (position < len(self._sorted)) & (keys >= 0)
-        found = np.full(len(keys), -1, dtype=np.int64)
+        rows_found = np.full(len(keys), -1, dtype=np.int64)
         same = self._sorted[position[inside]] // span == keys[inside] // span
         rows = np.flatnonzero(inside)[same]
-        found[rows] = self._order[position[rows]]
-        return found
+        rows_found[rows] = self._order[position[rows]]
+        return rows_found
 
 
 MAX_EARLY_NS = 2_000
@@ -203,10 +203,10 @@ def _find_storage_block_ends(lone: _StorageBlocks, index: AddressIndex, allocati
 
 def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
     """Return the storage row of each block: the first made by an operator, else the first, else -1."""
-    chosen = np.full(total, -1, dtype=np.int64)
+    representative = np.full(total, -1, dtype=np.int64)
     for rows in (np.flatnonzero(~known)[::-1], np.flatnonzero(known)[::-1]):
-        chosen[owner[rows]] = rows
-    return chosen
+        representative[owner[rows]] = rows
+    return representative
 
 
 def _label_unclaimed(

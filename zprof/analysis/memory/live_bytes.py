@@ -104,8 +104,8 @@ class RankLives:
         """Return a tenant's live segments at an instant, either without module buffers or only buffers."""
         rows = find_live_segments(self.segments, time_ns)
         buffer = self.segments.sub[rows] == BUFFER_SUB
-        mine: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
-        return mine
+        state_rows: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
+        return state_rows
 
 
 def list_devices(alloc: pd.DataFrame) -> list[str]:
@@ -143,9 +143,9 @@ def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int
     freed = end_ns != FOREVER
     time_ns = np.concatenate([begin_ns, end_ns[freed]])
     change = np.concatenate([size_bytes, -size_bytes[freed]])
-    times, which = np.unique(time_ns, return_inverse=True)
+    times, time_index = np.unique(time_ns, return_inverse=True)
     deltas = np.zeros(len(times), dtype=np.int64)
-    np.add.at(deltas, which, change)
+    np.add.at(deltas, time_index, change)
     return times.astype(np.int64), np.cumsum(deltas, dtype=np.int64)
 
 

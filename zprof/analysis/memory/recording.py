@@ -111,8 +111,10 @@ def _list_recorded_steps(run: Run, rank: int) -> list[int]:
 
 def _select_allocator_rows(alloc: pd.DataFrame) -> pd.DataFrame:
     """Return the rows for memory from a torch allocator; tensors on ``meta`` have no memory."""
-    kept = alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
-    return alloc[kept]
+    is_allocated = (
+        alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
+    )
+    return alloc[is_allocated]
 
 
 def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -> list[_Device]:

@@ -92,8 +92,8 @@ def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> di
             block_intervals.append(_ClaimInterval(begin, end, tenant, str(claims.sub[row])))
         else:
             for index in active.pop((block, claim_generation, tenant), ()):
-                until = min(block_intervals[index].end_ns, max(time_ns, block_intervals[index].begin_ns))
-                block_intervals[index] = replace(block_intervals[index], end_ns=until)
+                end_ns = min(block_intervals[index].end_ns, max(time_ns, block_intervals[index].begin_ns))
+                block_intervals[index] = replace(block_intervals[index], end_ns=end_ns)
     return intervals_by_block
 
 
@@ -229,8 +229,8 @@ def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
     row = np.searchsorted(generation[order], claimed, side="right") - 1
     storage = _take_rows(order, row)
     known = (row >= 0) & (_take_rows(generation, storage) == claimed)
-    found: Int = np.where(known, _take_rows(owner, storage), -1)
-    return found
+    claimed_blocks: Int = np.where(known, _take_rows(owner, storage), -1)
+    return claimed_blocks
 
 
 def _take_rows(column: npt.NDArray[_Item], rows: Int) -> npt.NDArray[_Item]:

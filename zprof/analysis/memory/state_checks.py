@@ -313,9 +313,9 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
 
 def _find_largest_tensor_bytes(lives: RankLives) -> Int:
     """Return the bytes of the largest tensor storage in each block; 0 if none was seen."""
-    held = np.zeros(len(lives.blocks), dtype=np.int64)
-    np.maximum.at(held, lives.blocks.owner, lives.storages.bytes)
-    return held
+    largest = np.zeros(len(lives.blocks), dtype=np.int64)
+    np.maximum.at(largest, lives.blocks.owner, lives.storages.bytes)
+    return largest
 
 
 def _sum_step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:

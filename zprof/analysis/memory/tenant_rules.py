@@ -221,10 +221,10 @@ def find_first_rule(
     rules: tuple[TenantRule, ...], features: Features
 ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Return the index of the first rule that applies to each block; -1 if none does."""
-    found = np.full(len(features.origin), -1, dtype=np.int64)
+    rule_index = np.full(len(features.origin), -1, dtype=np.int64)
     for index, rule in reversed(list(enumerate(rules))):
-        found[rule.applies(features)] = index
-    return found
+        rule_index[rule.applies(features)] = index
+    return rule_index
 
 
 #: Rules by number: the normal rules, then the last-resort rules.

@@ -50,9 +50,9 @@ def cut_intervals(window: Timeline, points: int) -> Int:
 
 def sum_tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
     """Return the bytes of one tenant at each of some times."""
-    mine = segments.tenant == tenant
-    ended = mine & (segments.end_ns != FOREVER)
-    return _sum_until(segments.begin_ns[mine], segments.bytes[mine], times_ns) - _sum_until(
+    is_tenant = segments.tenant == tenant
+    ended = is_tenant & (segments.end_ns != FOREVER)
+    return _sum_until(segments.begin_ns[is_tenant], segments.bytes[is_tenant], times_ns) - _sum_until(
         segments.end_ns[ended], segments.bytes[ended], times_ns
     )
 
@@ -61,8 +61,8 @@ def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
     """Return the sum over events at or before each time."""
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
-    found: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
-    return found
+    sums_at_times: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
+    return sums_at_times
 
 
 def _find_interval_maxima(lives: RankLives, begins: Int) -> Int:
@@ -86,11 +86,11 @@ def _select_last_marks(
     times = np.array([time_ns for time_ns, _ in marks], dtype=np.int64)
     interval = np.searchsorted(begins, times, side="right")
     last = np.flatnonzero(np.diff(interval, append=-1))
-    kept: list[tuple[int, _Word]] = []
+    selected: list[tuple[int, _Word]] = []
     for index in last.tolist():
-        if not kept or kept[-1][1] != marks[index][1]:
-            kept.append((marks[index][0] - window.begin_ns, marks[index][1]))
-    return tuple(kept)
+        if not selected or selected[-1][1] != marks[index][1]:
+            selected.append((marks[index][0] - window.begin_ns, marks[index][1]))
+    return tuple(selected)
 
 
 def thin_history(
@@ -130,5 +130,5 @@ def _find_history_maxima(history: History, points: int) -> Int:
     highest = np.repeat(np.maximum.reduceat(value, first), np.diff(np.append(first, len(candidates))))
     rows = np.flatnonzero(value == highest)
     interval = np.searchsorted(first, rows, side="right")
-    chosen: Int = candidates[rows[np.unique(interval, return_index=True)[1]]]
-    return chosen
+    maxima: Int = candidates[rows[np.unique(interval, return_index=True)[1]]]
+    return maxima

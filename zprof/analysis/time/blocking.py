@@ -223,16 +223,16 @@ def find_awaited_launches(
     if not len(wait_calls):
         return np.full(len(compute), AFTER_ALL_NS, dtype=np.int64)
     order = np.lexsort((starts, streams))
-    until = np.empty(len(starts), dtype=np.int64)
+    last_wait = np.empty(len(starts), dtype=np.int64)
     for stream in np.unique(streams).tolist():
         stream_rows = order[streams[order] == stream]
-        until[stream_rows] = _last_wait_calls(
+        last_wait[stream_rows] = _last_wait_calls(
             launched[stream_rows], np.sort(wait_calls[wait_calls[:, 0] == stream, 1])
         )
     awaited_launch = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
     index = np.searchsorted(compute[:, 0], starts[computes])
     first = compute[np.minimum(index, len(compute) - 1), 0] == starts[computes]
-    np.maximum.at(awaited_launch, index[first], until[computes][first])
+    np.maximum.at(awaited_launch, index[first], last_wait[computes][first])
     return awaited_launch
 
 

@@ -90,12 +90,12 @@ class RowFinder:
     def find(self, instance: Int64s, rank: Int64s) -> Int64s:
         """Return row numbers; -1 if the rank has no row in the instance."""
         possible = (instance >= 0) & (rank >= 0) & (rank < self._width)
-        wanted = np.where(possible, instance * self._width + np.where(possible, rank, 0), -1)
+        key = np.where(possible, instance * self._width + np.where(possible, rank, 0), -1)
         if not len(self._keys):
-            return np.full(len(wanted), -1, dtype=np.int64)
-        index = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        found = possible & (self._keys[index] == wanted)
-        return np.where(found, self._order[index], -1)
+            return np.full(len(key), -1, dtype=np.int64)
+        index = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        is_match = possible & (self._keys[index] == key)
+        return np.where(is_match, self._order[index], -1)
 
 
 def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:

@@ -207,13 +207,13 @@ def find_critical_path(
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
     """Return the start and end on each rank, by step, for steps that all ranks have."""
-    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    spans_by_step: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     for rank, windows in steps.items():
         for number, begin, end in zip(
             windows.number.tolist(), windows.begin_ns.tolist(), windows.end_ns.tolist(), strict=True
         ):
-            found[number][rank] = (begin, end)
-    return {number: spans for number, spans in sorted(found.items()) if len(spans) == len(steps)}
+            spans_by_step[number][rank] = (begin, end)
+    return {number: spans for number, spans in sorted(spans_by_step.items()) if len(spans) == len(steps)}
 
 
 class _PieceClassifier:

@@ -50,7 +50,7 @@ class EventView:
         return _look_up([text in categories for text in self._categories], self._category)
 
     def name_is(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
-        """Mark those of ``rows`` whose name satisfies the predicate."""
+        """Mark the ``rows`` whose name satisfies the predicate."""
         used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
         is_match = np.zeros(len(self._names), dtype=np.bool_)
         for code in used.tolist():

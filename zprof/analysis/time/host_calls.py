@@ -88,9 +88,9 @@ def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
 
 def _find_copy_calls(spans: Intervals, correlation: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
     """Return the host calls that requested these copies, and the span of each call's copy."""
-    wanted = pa.array(np.unique(correlation[correlation > 0]))
+    known_ids = pa.array(np.unique(correlation[correlation > 0]))
     category = events.column("category").cast(pa.string())
-    matches = pc.is_in(events.column("correlation"), wanted)
+    matches = pc.is_in(events.column("correlation"), known_ids)
     calls = events.filter(pc.and_(matches, pc.is_in(category, pa.array(_CALL_CATEGORIES))))
     row_by_correlation = {correlation_id: row for row, correlation_id in enumerate(correlation.tolist())}
     rows = [row_by_correlation[correlation_id] for correlation_id in calls.column("correlation").to_pylist()]

@@ -151,8 +151,8 @@ def _find_gaps_after(ends: Int64s, max_ns: Int64s, idle: Intervals) -> Intervals
     if not len(idle) or not len(ends):
         return idle[:0]
     index = np.maximum(np.searchsorted(idle[:, 0], ends, side="right") - 1, 0)
-    until = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + max_ns), ends)
-    return intervals(ends, np.maximum(ends, until))
+    gap_end = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + max_ns), ends)
+    return intervals(ends, np.maximum(ends, gap_end))
 
 
 def _keep_long(spans: Intervals) -> Intervals:
@@ -236,10 +236,10 @@ def _make_part_columns(shares: IdleShares, collective_spans: Intervals, steps: S
 def _make_call_columns(shares: IdleShares, calls: HostCalls, timeline: RankTimeline) -> HostColumns:
     sync = calls.sync if timeline.activity.on_device else calls.read
     idle = shares.idle.get(IdlePart.SYNC, EMPTY)
-    dry = covered(union(idle), sync[:, 0], sync[:, 1] + 1) > 0
+    left_idle = covered(union(idle), sync[:, 0], sync[:, 1] + 1) > 0
     starts = {
         "syncs": sync[:, 0],
-        "dry_syncs": sync[dry, 0],
+        "dry_syncs": sync[left_idle, 0],
         "takes": calls.alloc_times,
         "gives": calls.free_times,
         "loads": calls.loader[:, 0],

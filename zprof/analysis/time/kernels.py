@@ -109,11 +109,11 @@ def _find_running(collectives: pd.DataFrame, on_device: bool, nameless: Interval
     return union(intervals(np.minimum(begin, end), end), nameless)
 
 
-def _measure_excess(kind: Int64s, duration: Int64s, alone: Mask) -> _Floats:
+def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> _Floats:
     """Return the extra duration of each kernel compared with running alone; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
-    normal = group_medians(kind[alone], duration[alone], kinds)
-    normal[np.bincount(kind[alone], minlength=kinds) < _MIN_ALONE] = np.nan
+    normal = group_medians(kind[is_alone], duration[is_alone], kinds)
+    normal[np.bincount(kind[is_alone], minlength=kinds) < _MIN_ALONE] = np.nan
     return duration - normal[kind]
 
 

@@ -57,10 +57,10 @@ class RankWork:
         return compute_ns
 
     def find_ready_times(self, launches: Int64s) -> Int64s:
-        """Return when each launch was issued and all earlier compute had finished."""
-        done = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
+        """Return the time at which each launch was issued and all earlier compute had finished."""
+        finished = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
         before = np.searchsorted(self.kernels[:, 0], launches, side="left")
-        ready: Int64s = np.maximum(launches, done[before])
+        ready: Int64s = np.maximum(launches, finished[before])
         return ready
 
     def measure_copies(self, starts: Int64s, ends: Int64s) -> Int64s:
@@ -183,7 +183,7 @@ def _add_steps(
 
 
 def _find_startup_waits(frame: pd.DataFrame, step: Int64s, recording_start_ns: Mapping[int, int]) -> Mask:
-    """Mark collectives whose wait falls mostly before all their ranks were recording.
+    """Mark collectives that waited mostly before all their ranks were recording.
 
     The trace shows why a rank was late only from the start of its recording.
     """
@@ -207,7 +207,7 @@ def _find_startup_waits(frame: pd.DataFrame, step: Int64s, recording_start_ns: M
 
 
 def find_recording_start(timeline: RankTimeline) -> int:
-    """Return when a rank's recording started: its first event plus the host time of its first driver call.
+    """Return the start of a rank's recording: its first event plus the host time of its first driver call.
 
     The first call into a profiled driver may take 0.3 s while the device is idle.
     """

@@ -234,13 +234,13 @@ def assign_work_to_steps(activity: Activity, host: StepWindows) -> Intervals:
 
 
 def _find_call_times(view: EventView, work: Mask, calls: Mask) -> Int64s:
-    wanted = view.correlation[work]
+    correlation = view.correlation[work]
     order = np.argsort(view.correlation[calls], kind="stable")
     ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
     if not len(ids):
-        return np.full(len(wanted), UNKNOWN_NS, dtype=np.int64)
-    index = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[index] == wanted, starts[index], UNKNOWN_NS).astype(np.int64)
+        return np.full(len(correlation), UNKNOWN_NS, dtype=np.int64)
+    index = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    return np.where(ids[index] == correlation, starts[index], UNKNOWN_NS).astype(np.int64)
 
 
 def _find_device_steps(activity: Activity, host: StepWindows) -> Int64s:

@@ -198,8 +198,8 @@ def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int
         pending, candidate = pending[is_own], candidate[is_own]
         usable = rows.is_full_sync[candidate] & (rows.arrival[candidate] < cases.start[pending])
         start_rows[pending[usable]] = candidate[usable]
-        done = usable & (lag[candidate] <= _MAX_LEFT_RATIO * cases.late_ns[pending])
-        pending = pending[~done]
+        is_start = usable & (lag[candidate] <= _MAX_LEFT_RATIO * cases.late_ns[pending])
+        pending = pending[~is_start]
         if not len(pending):
             break
     return np.where(exhausted, -1, start_rows), exhausted

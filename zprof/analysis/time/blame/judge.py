@@ -107,13 +107,13 @@ def _find_blocking_cases(rows: LateRows, cases: LateCases, reasons: Reasons, wan
         positions = np.flatnonzero(cases.blamed[wanted] == rank)
         rank_rows = np.flatnonzero((rows.rank == rank) & (cases.case_of_row >= 0))
         rank_rows = rank_rows[np.argsort(rows.start[rank_rows], kind="stable")]
-        reach = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
-        low = np.searchsorted(reach, reasons.begin[wanted[positions]], side="right")
+        latest_arrival = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
+        low = np.searchsorted(latest_arrival, reasons.begin[wanted[positions]], side="right")
         high = np.searchsorted(rows.start[rank_rows], cases.start[wanted[positions]], side="left")
         best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
-        held = (best >= 0) & _has_waited(rows, rank_rows, best)
+        was_blocked = (best >= 0) & _has_waited(rows, rank_rows, best)
         blocking_cases[positions] = np.where(
-            held, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
+            was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
         )
     return blocking_cases
 

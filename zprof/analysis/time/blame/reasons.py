@@ -34,7 +34,7 @@ _MIN_CALL_RATIO = 0.5
 def refine_host_reasons(
     reason: ReasonArray,
     lost_ns: Floats,
-    dry: Mask,
+    ran_dry_cases: Mask,
     cases: LateCases,
     compared: ComparedIntervals,
     work: Mapping[int, RankWork],
@@ -54,7 +54,9 @@ def refine_host_reasons(
     is_refinable = (reason == LateReason.HOST) | ((reason == LateReason.COMPUTE) & on_cpu)
     if not is_refinable.any():
         return reason
-    call_times = _measure_calls(np.flatnonzero(is_refinable[compared.case]), compared, dry, work, calls)
+    call_times = _measure_calls(
+        np.flatnonzero(is_refinable[compared.case]), compared, ran_dry_cases, work, calls
+    )
     excess = Excess(cases, compared)
     call_excess = np.column_stack([excess.of(line) for line in call_times])
     call_reason = np.array(_CALL_REASONS, dtype=object)[np.argmax(call_excess, axis=1)]
@@ -65,13 +67,17 @@ def refine_host_reasons(
 
 
 def _measure_calls(
-    selected: Int64s, compared: ComparedIntervals, dry: Mask, work: Mapping[int, RankWork], calls: ReadCalls
+    selected: Int64s,
+    compared: ComparedIntervals,
+    ran_dry_cases: Mask,
+    work: Mapping[int, RankWork],
+    calls: ReadCalls,
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Return the time in the loader, the allocator and waits, for the ``selected`` intervals."""
     call_times = tuple(np.zeros(len(compared.row), dtype=np.int64) for _ in _CALL_REASONS)
     for rank, positions in group_by_rank(compared.rank[selected]):
         own_rows, host_calls, busy = selected[positions], calls(rank), work[rank].busy
-        ran_dry = dry[compared.case[own_rows]] & work[rank].on_device
+        ran_dry = ran_dry_cases[compared.case[own_rows]] & work[rank].on_device
         spans = (host_calls.loader, host_calls.allocator, host_calls.sync)
         extended_spans = (host_calls.loader, host_calls.allocator, _extend_after(host_calls.sync))
         for times, all_spans, extended in zip(call_times, spans, extended_spans, strict=True):
@@ -171,7 +177,7 @@ def _measure_activities(compared: ComparedIntervals, work: Mapping[int, RankWork
 def _measure_queue_delay(
     rows: LateRows, cases: LateCases, compared: ComparedIntervals, excess: Excess
 ) -> Floats:
-    """Return how much later the stream became free than on other ranks, if the start followed immediately."""
+    """Measure how much later than on other ranks the stream became free, if the start came right after."""
     free = rows.previous[cases.row]
     right_after = cases.start - free <= _RIGHT_BEFORE_RATIO * cases.late_ns
     right_after &= free > rows.launch[cases.row]
@@ -192,7 +198,7 @@ def _measure_launch_delay(
     excess: Excess,
     work: Mapping[int, RankWork],
 ) -> Floats:
-    """Return how much later than on other ranks a collective was launched, if it started right after."""
+    """Measure how much later than on other ranks a collective was launched, if it started right after."""
     known = rows.launch_known[cases.row]
     known &= np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
     known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
@@ -206,7 +212,7 @@ def _measure_slower_host(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> Floats:
-    """Return how much longer the host took for the interval, without waits for others; inf if unknown."""
+    """Measure the extra host time for the interval, without waits for others; inf if unknown."""
     duration = compared.launched_to - compared.launched_from
     is_known = compared.launch_known.copy()
     for rank, positions in group_by_rank(compared.rank):
@@ -214,8 +220,8 @@ def _measure_slower_host(
         if is_known[positions].any():
             host_calls = calls(rank)
             waits = intersect(union(host_calls.sync, host_calls.allocator), work[rank].blocked)
-            until = np.maximum(compared.launched_from[positions], compared.launched_to[positions])
-            duration[positions] -= covered(waits, compared.launched_from[positions], until)
+            end = np.maximum(compared.launched_from[positions], compared.launched_to[positions])
+            duration[positions] -= covered(waits, compared.launched_from[positions], end)
     unknown = np.zeros(len(cases), dtype=np.bool_)
     unknown[compared.case[~is_known]] = True
     slower: Floats = np.where(unknown, np.inf, excess.of(duration))

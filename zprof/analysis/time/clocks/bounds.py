@@ -128,40 +128,40 @@ def drop_first_collectives(table: ClockTable) -> ClockTable:
 def compute_upper_bounds(table: ClockTable) -> Floats:
     """Return U, ranks x ranks, inf if unbounded; above MAX_ALL_PAIRS, full syncs bound only row 0's pairs."""
     count = len(table.ranks)
-    found = np.full((count, count), np.inf)
-    np.fill_diagonal(found, 0.0)
+    bounds = np.full((count, count), np.inf)
+    np.fill_diagonal(bounds, 0.0)
     if not table.start.shape[1]:
-        return found
+        return bounds
     start = np.where(table.present, table.start, -np.inf)
     end = np.where(table.present, table.end, np.inf)
-    _bound_full_syncs(found, start[:, table.sync], end[:, table.sync])
-    _bound_one_sided(found, table, start, end)
-    return found
+    _bound_full_syncs(bounds, start[:, table.sync], end[:, table.sync])
+    _bound_one_sided(bounds, table, start, end)
+    return bounds
 
 
-def _bound_full_syncs(found: Floats, start: Floats, end: Floats) -> None:
+def _bound_full_syncs(bounds: Floats, start: Floats, end: Floats) -> None:
     if not start.shape[1]:
         return
-    if len(found) > MAX_ALL_PAIRS:
-        found[0, 1:] = np.minimum(found[0, 1:], (end[0] - start[1:]).min(axis=1))
-        found[1:, 0] = np.minimum(found[1:, 0], (end[1:] - start[0]).min(axis=1))
+    if len(bounds) > MAX_ALL_PAIRS:
+        bounds[0, 1:] = np.minimum(bounds[0, 1:], (end[0] - start[1:]).min(axis=1))
+        bounds[1:, 0] = np.minimum(bounds[1:, 0], (end[1:] - start[0]).min(axis=1))
         return
-    for row in range(len(found)):
-        others = np.arange(len(found)) != row
-        found[row, others] = np.minimum(found[row, others], (end[row] - start[others]).min(axis=1))
+    for row in range(len(bounds)):
+        others = np.arange(len(bounds)) != row
+        bounds[row, others] = np.minimum(bounds[row, others], (end[row] - start[others]).min(axis=1))
 
 
-def _bound_one_sided(found: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
+def _bound_one_sided(bounds: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
     for root in np.unique(table.source[table.source >= 0]):
         is_from_root = table.source == root
         bound = (end[:, is_from_root] - start[root, is_from_root]).min(axis=1)
-        others = np.arange(len(found)) != root
-        found[others, root] = np.minimum(found[others, root], bound[others])
+        others = np.arange(len(bounds)) != root
+        bounds[others, root] = np.minimum(bounds[others, root], bound[others])
     for root in np.unique(table.sink[table.sink >= 0]):
         is_from_root = table.sink == root
         bound = (end[root, is_from_root] - start[:, is_from_root]).min(axis=1)
-        others = np.arange(len(found)) != root
-        found[root, others] = np.minimum(found[root, others], bound[others])
+        others = np.arange(len(bounds)) != root
+        bounds[root, others] = np.minimum(bounds[root, others], bound[others])
 
 
 def close_bounds(bounds: Floats) -> Floats:

@@ -153,11 +153,11 @@ def fit_slope(difference: Floats, time: Floats) -> float:
     low, high = np.triu_indices(len(x), 1)
     run = x[high] - x[low]
     far = run > 0.1 * run.max()
-    found = float(np.median((y[high] - y[low])[far] / run[far])) if far.any() else 0.0
-    is_accepted = abs(found) <= _MAX_DRIFT and _median_deviation(
-        y - found * x
+    slope = float(np.median((y[high] - y[low])[far] / run[far])) if far.any() else 0.0
+    is_accepted = abs(slope) <= _MAX_DRIFT and _median_deviation(
+        y - slope * x
     ) <= _MAX_RESIDUAL_RATIO * _median_deviation(y)
-    return found if is_accepted else 0.0
+    return slope if is_accepted else 0.0
 
 
 def _fit_known_slope(difference: Floats, time: Floats, votes: Bools) -> float:

@@ -87,10 +87,10 @@ def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matchi
 
 def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
     """Match lanes whose rows are only ordered."""
-    found = [
+    placements = [
         repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated
     ]
-    return Matching(placements=tuple(found), conflicts=_concatenate([]))
+    return Matching(placements=tuple(placements), conflicts=_concatenate([]))
 
 
 def join_matchings(one: Matching, other: Matching) -> Matching:
@@ -181,8 +181,8 @@ def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Bools:
     moved = table.moved(offset, np.zeros(len(offset)))
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
-    found: Bools = table.sync & (first_end < last_start - slack_ns)
-    return found
+    is_contradictory: Bools = table.sync & (first_end < last_start - slack_ns)
+    return is_contradictory
 
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: Hints) -> Placement | None:
@@ -201,8 +201,8 @@ def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: 
         shift = find_largest_shift(_list_slot_moves(placement.slot[ranks == rank], new))
         slot[ranks == rank] = new
         shifts |= {rank: shift} if shift else {}
-    found = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
-    return None if _find_worst_members(found, rows).any() else found
+    repaired = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
+    return None if _find_worst_members(repaired, rows).any() else repaired
 
 
 def _list_slot_moves(old: Int64s, new: Int64s) -> Int64s:

@@ -28,7 +28,7 @@ NO_STEP = -1
 
 
 class Rung(StrEnum):
-    """How rows were matched, best first."""
+    """Method by which rows were matched, best first."""
 
     SEQUENCE = "sequence"
     ORDER = "order"
@@ -112,8 +112,10 @@ def number_values(values: pd.Series) -> Int64s:
     A group name with a thousand ranks is long: pandas would hash the text of each row, a dict hashes each
     string object only once.
     """
-    seen: dict[object, int] = {}
-    return np.array([seen.setdefault(value, len(seen)) for value in values.tolist()], dtype=np.int64)
+    code_by_value: dict[object, int] = {}
+    return np.array(
+        [code_by_value.setdefault(value, len(code_by_value)) for value in values.tolist()], dtype=np.int64
+    )
 
 
 def _update_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
@@ -181,9 +183,9 @@ def split_lanes(
 ) -> list[Lane]:
     """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
-    found = _make_group_lanes(frame, rows, np.flatnonzero(~message), ranks)
-    found += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
-    return found + _make_stream_lanes(frame, rows, ranks, world_size)
+    lanes = _make_group_lanes(frame, rows, np.flatnonzero(~message), ranks)
+    lanes += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
+    return lanes + _make_stream_lanes(frame, rows, ranks, world_size)
 
 
 def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
@@ -198,7 +200,7 @@ def _make_group_lanes(
     frame: pd.DataFrame, rows: MatchRows, rows_in_groups: Int64s, ranks: Sequence[int]
 ) -> list[Lane]:
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
-    found = []
+    lanes = []
     for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
         group, method = str(frame["group"].iat[lane_rows[0]]), str(frame["method"].iat[lane_rows[0]])
         members = list_members(group, ranks)
@@ -210,36 +212,37 @@ def _make_group_lanes(
                 stated=not method.endswith("_order"),
                 rows=_sort_rows(lane_rows, rows),
             )
-            found.append(lane)
-    return found
+            lanes.append(lane)
+    return lanes
 
 
 def _make_message_lanes(
-    frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]
+    frame: pd.DataFrame, rows: MatchRows, message_rows: Int64s, ranks: Sequence[int]
 ) -> list[Lane]:
     """Return one lane per group, sender and receiver; rows with an unknown peer are left out."""
-    where = where[rows.peer[where] >= 0]
-    if not len(where):
+    message_rows = message_rows[rows.peer[message_rows] >= 0]
+    if not len(message_rows):
         return []
-    sends = (frame["kind"].iloc[where] == _SEND).to_numpy()
+    sends = (frame["kind"].iloc[message_rows] == _SEND).to_numpy()
     ends = pd.DataFrame(
         {
-            "group": rows.group[where],
-            "sender": np.where(sends, rows.rank[where], rows.peer[where]),
-            "receiver": np.where(sends, rows.peer[where], rows.rank[where]),
+            "group": rows.group[message_rows],
+            "sender": np.where(sends, rows.rank[message_rows], rows.peer[message_rows]),
+            "receiver": np.where(sends, rows.peer[message_rows], rows.rank[message_rows]),
         }
     )
-    found = []
+    lanes = []
     for lane_rows in _split_by_code(
-        np.arange(len(where)), ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64)
+        np.arange(len(message_rows)),
+        ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64),
     ):
         _, sender, receiver = ends.iloc[lane_rows[0]]
-        group = str(frame["group"].iat[int(where[lane_rows[0]])])
+        group = str(frame["group"].iat[int(message_rows[lane_rows[0]])])
         members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
         if sender != receiver:
-            lane_rows = _sort_rows(where[lane_rows], rows)
-            found.append(Lane(group=group, members=members, size=2, stated=False, rows=lane_rows))
-    return found
+            lane_rows = _sort_rows(message_rows[lane_rows], rows)
+            lanes.append(Lane(group=group, members=members, size=2, stated=False, rows=lane_rows))
+    return lanes
 
 
 def _make_stream_lanes(
@@ -252,14 +255,16 @@ def _make_stream_lanes(
     """
     first = np.unique(rows.group, return_index=True)[1]
     streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
-    where = np.flatnonzero(np.isin(rows.group, streams))
-    if not len(where) or len(ranks) < 2:
+    stream_rows = np.flatnonzero(np.isin(rows.group, streams))
+    if not len(stream_rows) or len(ranks) < 2:
         return []
-    groups_by_rank = {rank: set(rows.group[where[rows.rank[where] == rank]].tolist()) for rank in ranks}
+    groups_by_rank = {
+        rank: set(rows.group[stream_rows[rows.rank[stream_rows] == rank]].tolist()) for rank in ranks
+    }
     if all(len(groups) == 1 for groups in groups_by_rank.values()):
-        parts = [where]
+        parts = [stream_rows]
     elif len(ranks) == world_size and all(groups == set(streams) for groups in groups_by_rank.values()):
-        parts = _split_by_code(where, rows.group[where])
+        parts = _split_by_code(stream_rows, rows.group[stream_rows])
     else:
         return []
     return [
@@ -277,16 +282,16 @@ def _make_stream_lanes(
     ]
 
 
-def _sort_rows(where: Int64s, rows: MatchRows) -> Int64s:
-    order = np.lexsort((rows.start[where], rows.sequence[where], rows.rank[where]))
-    return where[order]
+def _sort_rows(lane_rows: Int64s, rows: MatchRows) -> Int64s:
+    order = np.lexsort((rows.start[lane_rows], rows.sequence[lane_rows], rows.rank[lane_rows]))
+    return lane_rows[order]
 
 
-def _split_by_code(where: Int64s, code: Int64s) -> list[Int64s]:
-    if not len(where):
+def _split_by_code(positions: Int64s, code: Int64s) -> list[Int64s]:
+    if not len(positions):
         return []
     order = np.argsort(code, kind="stable")
-    return np.split(where[order], np.flatnonzero(np.diff(code[order])) + 1)
+    return np.split(positions[order], np.flatnonzero(np.diff(code[order])) + 1)
 
 
 ALONE = -1
@@ -337,11 +342,11 @@ def list_slots(placement: Placement) -> Int64s:
 
 def _find_first_entered(start: Floats) -> Bools:
     """Mark the first instance that each rank entered: it includes the start of that rank's profiler."""
-    found = np.zeros(start.shape[1], dtype=bool)
+    is_first = np.zeros(start.shape[1], dtype=bool)
     if start.shape[1]:
         known = ~np.isnan(start)
-        found[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
-    return found
+        is_first[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
+    return is_first
 
 
 def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:

@@ -91,10 +91,10 @@ def _take_rows(rank_rows: RankRows, rows: Int64s) -> RankRows:
 
 def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
     """Return the partners of rows whose only candidate has no other candidate and whose order agrees."""
-    alone = (np.bincount(left, minlength=fixed)[left] == 1) & (
+    is_only = (np.bincount(left, minlength=fixed)[left] == 1) & (
         np.bincount(right, minlength=moved)[right] == 1
     )
-    left, right = left[alone], right[alone]
+    left, right = left[is_only], right[is_only]
     order = np.argsort(right)
     left, right = left[order], right[order]
     if len(left):

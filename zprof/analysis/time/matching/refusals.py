@@ -70,22 +70,22 @@ def list_matching_gaps(
 
 
 def _find_excluded(frame: pd.DataFrame, matching: Matching) -> Bools:
-    found = np.zeros(len(frame), dtype=bool)
+    is_excluded = np.zeros(len(frame), dtype=bool)
     rank = frame["rank"].to_numpy()
     for placement in matching.placements:
         if placement.excluded:
-            mine = placement.lane.rows
-            found[mine[np.isin(rank[mine], placement.excluded)]] = True
-    return found
+            lane_rows = placement.lane.rows
+            is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
+    return is_excluded
 
 
 def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
-    found = np.zeros(len(frame), dtype=bool)
+    is_ordered = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         if not lane.stated:
-            found[lane.rows] = True
-    alone: Bools = found & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
-    return alone
+            is_ordered[lane.rows] = True
+    is_unplaced: Bools = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
+    return is_unplaced
 
 
 def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
@@ -94,8 +94,8 @@ def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
         expected[lane.rows] = len(lane.members)
     instance = frame["instance"].to_numpy()
     present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
-    found: Bools = (instance >= 0) & (present < expected)
-    return found
+    is_partial: Bools = (instance >= 0) & (present < expected)
+    return is_partial
 
 
 def _make_group_gaps(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:

@@ -109,11 +109,11 @@ def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
 
 
 def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
-    found: list[OffsetFit] = []
+    distinct: list[OffsetFit] = []
     for fit in fits:
-        if not any(_is_same_fit(fit, other) for other in found):
-            found.append(fit)
-    return found
+        if not any(_is_same_fit(fit, other) for other in distinct):
+            distinct.append(fit)
+    return distinct
 
 
 def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
@@ -244,23 +244,25 @@ def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
 def _find_largest_clusters(votes: Floats, width: float) -> list[tuple[float, int]]:
     """Return centre and size of the largest clusters of a width; wide ones tolerate scatter."""
     height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
-    found: list[tuple[float, int]] = []
+    clusters: list[tuple[float, int]] = []
     for index in np.argsort(-height, kind="stable"):
-        if len(found) >= _MAX_CANDIDATES or height[index] < _MIN_VOTES:
+        if len(clusters) >= _MAX_CANDIDATES or height[index] < _MIN_VOTES:
             break
         middle = float(np.median(votes[index : index + height[index]]))
-        if all(abs(middle - other) > width for other, _ in found):
-            found.append((middle, int(height[index])))
-    return found
+        if all(abs(middle - other) > width for other, _ in clusters):
+            clusters.append((middle, int(height[index])))
+    return clusters
 
 
 def _pair_signatures(fixed: RankRows, moved: RankRows) -> tuple[Int64s, Int64s]:
     """Return all pairs of equal signature, the rarest signatures first, up to ``_MAX_VOTES``."""
     names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
     counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
-    mine, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
+    moved_names, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
     shared = sorted(
-        (counts[int(s)] * int(n), int(s)) for s, n in zip(mine, right_count, strict=True) if int(s) in counts
+        (counts[int(s)] * int(n), int(s))
+        for s, n in zip(moved_names, right_count, strict=True)
+        if int(s) in counts
     )
     lefts, rights, total = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
     for product, signature in shared:

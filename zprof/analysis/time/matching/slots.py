@@ -172,21 +172,21 @@ def check_overlaps(
     more than a few such rows.
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
-    enough, little, more = (
+    enough, little, above_minimum = (
         overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
         for share in (0.5, _LITTLE_OVERLAP, limits.min_overlap)
     )
     few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
-    refused = np.array([_find_runs(*pair) for pair in zip(~enough, ~more, strict=True)], dtype=bool)
+    refused = np.array([_find_runs(*pair) for pair in zip(~enough, ~above_minimum, strict=True)], dtype=bool)
     return np.asarray(few_partial & few_slight, dtype=bool), refused
 
 
 def _find_runs(rows: Bools, seeds: Bools) -> Bools:
     """Return the unbroken runs of ``rows`` that contain one of ``seeds`` (a subset of them)."""
     run = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
-    found: Bools = rows & np.isin(run, run[seeds])
-    return found
+    in_run: Bools = rows & np.isin(run, run[seeds])
+    return in_run
 
 
 def _make_placement(
@@ -249,7 +249,7 @@ def _find_conflicts(lane: Lane, rows: MatchRows, slot: Int64s, count: int) -> Bo
     np.maximum.at(high, slot, signature)
     twice = np.zeros(count, dtype=bool)
     rank = rows.rank[lane.rows]
-    again = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
-    twice[slot[1:][again]] = True
-    found: Bools = (low != high) | twice
-    return found
+    is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
+    twice[slot[1:][is_repeated]] = True
+    is_conflict: Bools = (low != high) | twice
+    return is_conflict

@@ -163,9 +163,9 @@ def find_program_thread(view: EventView) -> int:
     """
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
-        chosen = view.name_is(named, _matches_fully(pattern))
-        if chosen.any():
-            return _find_busiest(view.thread[chosen])
+        matches = view.name_is(named, _matches_fully(pattern))
+        if matches.any():
+            return _find_busiest(view.thread[matches])
     autograd_threads = view.thread[view.name_is(operators, _matches_fully(_NODE))]
     program_operators = operators & ~np.isin(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
@@ -335,6 +335,6 @@ def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
     merged = union(others)
     if not len(merged):
         return spans
-    place = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
-    inside = (place >= 0) & (spans[:, 0] < merged[np.maximum(place, 0), 1])
+    position = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
+    inside = (position >= 0) & (spans[:, 0] < merged[np.maximum(position, 0), 1])
     return np.asarray(spans[~inside], dtype=np.int64)

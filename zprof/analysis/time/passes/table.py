@@ -65,9 +65,9 @@ def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
     forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
     share = forward.astype(float).groupby(encode_texts(frame["group"])[0]).transform("mean").fillna(0.0)
-    kept = frame[share <= _FORWARD_RATIO]
-    is_late = kept["kind"].isin(REDUCTIONS) & (kept["phase"] == Phase.FORWARD.value)
-    return kept.assign(phase=kept["phase"].mask(is_late, Phase.BACKWARD.value))
+    remaining = frame[share <= _FORWARD_RATIO]
+    is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
+    return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
 
 
 PASS_COLUMNS = (
@@ -159,15 +159,17 @@ def _infer_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame
     for _, step_rows in gathers.groupby(["rank", "step"], sort=False):
         forward = gathers.iloc[:0]
         for _, rows in step_rows.groupby("micro_batch"):
-            own = rows[rows["phase"] == Phase.FORWARD.value]
-            kept = forward if own.empty else own.iloc[:0]  # units kept since an earlier micro-batch
-            both = pd.concat([kept, rows])
+            gathered = rows[rows["phase"] == Phase.FORWARD.value]
+            reused = (
+                forward if gathered.empty else gathered.iloc[:0]
+            )  # units kept since an earlier micro-batch
+            both = pd.concat([reused, rows])
             unit_names = infer_units_by_order(
                 both["phase"].tolist(), both["bytes"].tolist(), computed[both.index].tolist()
             )
-            names = dict(zip(unit_names, units[kept.index].tolist(), strict=False))
-            units.loc[rows.index] = [names.get(name, name) for name in unit_names[len(kept) :]]
-            forward = forward if own.empty else own
+            names = dict(zip(unit_names, units[reused.index].tolist(), strict=False))
+            units.loc[rows.index] = [names.get(name, name) for name in unit_names[len(reused) :]]
+            forward = forward if gathered.empty else gathered
     inferred = units.notna() & table["unit"].isna()
     return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
 
@@ -230,8 +232,8 @@ def _list_compute_launches(timeline: RankTimeline) -> Int64s:
     moves = np.array(
         [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
     )
-    chosen = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
-    return np.sort(work.times[chosen, 0])
+    computes = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
+    return np.sort(work.times[computes, 0])
 
 
 def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:

@@ -128,7 +128,7 @@ _MAX_START_NS = 50_000
 
 
 def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: NamedWork) -> "pd.Series[int]":
-    """Return how long the computing unit's own kernels delayed each all-gather of a rank.
+    """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
 
     0 if nothing blocked the gather; null if unknown, and for other kinds.
     """

@@ -77,10 +77,10 @@ def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) ->
     if len(distinct_sizes) < 2 or distinct_sizes[-1] < least_spread * distinct_sizes[0]:
         return None
     typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
-    kept = np.unique(
+    selected = np.unique(
         np.linspace(0, len(distinct_sizes) - 1, min(len(distinct_sizes), _MAX_SIZES)).astype(np.int64)
     )
-    return _fit_robust_line(distinct_sizes[kept].astype(np.float64), typical[kept])
+    return _fit_robust_line(distinct_sizes[selected].astype(np.float64), typical[selected])
 
 
 def _fit_robust_line(sizes: Floats, times: Floats) -> LinkLine:
