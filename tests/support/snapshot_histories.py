@@ -15,7 +15,7 @@ import pyarrow as pa
 from tests.support.snapshots import MIB, Allocator, snapshot_of
 from zprof.analysis.memory.history import History, read_history
 from zprof.analysis.memory.stack_origins import Stacks
-from zprof.analysis.memory.tenant_rules import BlockTenants, name_tenants
+from zprof.analysis.memory.tenant_rules import BlockTenants, assign_tenants
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
@@ -186,7 +186,7 @@ class Named:
 def named(allocator: Allocator) -> Named:
     frames = frames_of(allocator)
     found = history(allocator)
-    return Named(found, name_tenants(found.blocks, Stacks(frames["stack"]).origins(found.blocks.stack)))
+    return Named(found, assign_tenants(found.blocks, Stacks(frames["stack"]).origins(found.blocks.stack)))
 
 
 def written(path: Path, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Run:

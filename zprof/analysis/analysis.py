@@ -1,7 +1,4 @@
-"""Analyse one run and return what the rules read.
-
-Tables of single collectives and steps accompany the summed leaves that the report shows.
-"""
+"""Analyse one run: the summed leaves that the report shows, and the tables that the rules read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,15 +19,15 @@ from zprof.run.reader import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAnalysis:
-    """Everything that is known about one run.
+    """All results of the analysis of one run.
 
-    ``steps`` has one row per (rank, step) with the terms of the ledger in nanoseconds. ``collectives`` has
-    one row per collective and rank, on the common clock. ``host`` has one row per rank and step: what the
-    host did while its device had nothing to run. ``kernels`` sums the kernels of a device by name. ``passes``
-    gives the pass and unit that each gather belongs to. ``limiter`` has one row for each time that the host
-    held a gather back. Tables are empty if the recording does not contain the data. ``hosts``: host name of
-    each rank, if known. ``tracks``: the instants behind the sums of each timed rank, for drawing. ``source``:
-    the run itself, for access to single events.
+    ``steps`` has one row per (rank, step) with the ledger terms in nanoseconds. ``collectives`` has one row
+    per collective and rank, on the common clock. ``host`` has one row per rank and step: what the host did
+    while its device was idle. ``kernels`` sums the kernels of a device by name. ``passes`` lists the pass and
+    unit of each gather. ``limiter`` has one row per gather that the host delayed. Tables are empty if the
+    recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
+    intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
+    single events.
     """
 
     run: RunFacts
@@ -51,7 +48,7 @@ class RunAnalysis:
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
-    """Measure memory and time of a run, step by step or as one stretch.
+    """Measure memory and time of a run, per step or as a single interval.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -70,7 +67,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         kernels=time.kernels,
         passes=time.passes,
         limiter=time.limiter,
-        hosts=_hosts(run),
+        hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
     )
@@ -115,11 +112,11 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         kernels=time.kernels,
         passes=time.passes,
         limiter=time.limiter,
-        hosts=_hosts(run),
+        hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
     )
 
 
-def _hosts(run: Run) -> dict[int, str]:
+def _list_hosts(run: Run) -> dict[int, str]:
     return {rank: manifest.host for rank, manifest in run.rank_manifests.items() if manifest.host}

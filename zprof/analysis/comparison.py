@@ -1,10 +1,10 @@
-"""Compare a run with its baseline: the sources of the change in step time and memory, also at equal work.
+"""Compare a run with its baseline: where step time and memory changed, also at equal work.
 
-Ledger: b minus a of the mean over ranks of each term, in whole nanoseconds; rounding goes to
+Ledger: the mean over ranks of each term, b minus a, in integer nanoseconds; rounding goes to
 ``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time. Step time: percentile
 bootstrap over the steps of each run (10 000 resamples, seed 0), 95 % interval of mean(b) - mean(a); the
-spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are scaled by tokens (else
-samples) per rank of a over those of b.
+spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are multiplied by the ratio of
+tokens (or samples) per rank, a to b.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,15 +21,15 @@ from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, RankTime
 
-#: Fewer steps than this cannot show how much steps vary.
+#: Minimum number of steps for estimating their variation.
 MIN_STEPS = 3
-_NOT_COMPARABLE = "times beside the baseline"
+_NOT_COMPARABLE = "comparison of times with the baseline"
 _RESAMPLES = 10_000
 _SEED = 0
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
-    """Return ``b`` (this run) minus ``a`` (its baseline); None if they share neither time nor memory."""
+    """Return ``b`` (this run) minus ``a`` (its baseline); None if neither time nor memory is comparable."""
     timed = find_time_mismatch(a, b) is None
     memory = subtract_memory(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
@@ -49,42 +49,45 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
 
 
 def find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
-    """Return why the times of both runs cannot be compared, or None if they can."""
-    silent = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
-    if silent:
-        remedy = "record the time window of both, or compare what they hold: --only memory"
+    """Return a gap if the times of the two runs cannot be compared, else None."""
+    untimed_runs = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
+    if untimed_runs:
+        remedy = "record a time window in both runs, or compare only memory: --only memory"
         return Gap(
             kind=GapKind.TIMES_NOT_COMPARABLE,
             what=_NOT_COMPARABLE,
-            reason=f"no step of {' or '.join(silent)} was timed",
+            reason=f"no timed step in {' and '.join(untimed_runs)}",
             remedy=remedy,
         )
-    whole = [run for run in (a, b) if _is_one_stretch(run)]
-    if len(whole) == 1:
-        other = b if whole[0] is a else a
-        reason = f"all of {whole[0].run.name} was measured as one stretch, and {other.run.name} by its steps"
-        return Gap(
-            kind=GapKind.TIMES_NOT_COMPARABLE,
-            what=_NOT_COMPARABLE,
-            reason=reason,
-            remedy="mark the steps of both: profiler.step()",
-        )
-    counts = [len(run.run.steps) for run in whole]
-    if whole and all(counts) and len(set(counts)) > 1:
+    single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
+    if len(single_interval_runs) == 1:
+        other = b if single_interval_runs[0] is a else a
         reason = (
-            f"{a.run.name} is one stretch of {_count_steps(counts[0])}, {b.run.name} of "
-            f"{_count_steps(counts[1])}"
+            f"{single_interval_runs[0].run.name} was measured as a single interval, "
+            f"{other.run.name} step by step"
         )
         return Gap(
             kind=GapKind.TIMES_NOT_COMPARABLE,
             what=_NOT_COMPARABLE,
             reason=reason,
-            remedy="compare their steps: --window step",
+            remedy="mark the steps of both runs: profiler.step()",
+        )
+    counts = [len(run.run.steps) for run in single_interval_runs]
+    if single_interval_runs and all(counts) and len(set(counts)) > 1:
+        reason = (
+            f"{a.run.name} is a single interval of {_format_step_count(counts[0])}, {b.run.name} of "
+            f"{_format_step_count(counts[1])}"
+        )
+        return Gap(
+            kind=GapKind.TIMES_NOT_COMPARABLE,
+            what=_NOT_COMPARABLE,
+            reason=reason,
+            remedy="compare single steps: --window step",
         )
     return None
 
 
-def _is_one_stretch(run: RunAnalysis) -> bool:
+def _is_single_interval(run: RunAnalysis) -> bool:
     return run.time.window is not None and run.time.window.is_whole
 
 
@@ -97,17 +100,19 @@ def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
 
 
 def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """Return what the comparison cannot tell, and what the baseline itself could not measure."""
-    apart = find_time_mismatch(a, b)
-    if apart is not None:
-        return (apart, *list_baseline_gaps(a, b))
-    few = [_few_steps_gap(run) for run in (a, b) if len(mean_step_times(run.steps)) < MIN_STEPS]
-    work = find_work_gap(a, b)
-    return (*few, *([work] if work else []), *list_baseline_gaps(a, b))
+    """Return the gaps of the comparison, followed by those of the baseline."""
+    time_mismatch = find_time_mismatch(a, b)
+    if time_mismatch is not None:
+        return (time_mismatch, *list_baseline_gaps(a, b))
+    few_steps_gaps = [
+        _make_few_steps_gap(run) for run in (a, b) if len(mean_step_times(run.steps)) < MIN_STEPS
+    ]
+    work_gap = find_work_gap(a, b)
+    return (*few_steps_gaps, *([work_gap] if work_gap else []), *list_baseline_gaps(a, b))
 
 
 def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """Return the gaps of the baseline, except those that this run has too."""
+    """Return the gaps of the baseline that this run does not also have."""
     return tuple(
         Gap(
             kind=GapKind.BASELINE,
@@ -130,9 +135,9 @@ def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[s
 
 
 def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
-    """Return the change of each tenant, of the untagged bytes and of the peak: maximum over ranks per side.
+    """Return the change of each tenant, the untagged bytes and the peak, from each run's maximum over ranks.
 
-    Empty if either side measured no memory.
+    Empty if memory was not measured in either run.
     """
     if not a or not b:
         return {}
@@ -141,7 +146,7 @@ def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dic
 
 
 def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Return the time of each step in nanoseconds, as the mean over the ranks that ran it."""
+    """Return the duration of each step in nanoseconds: the mean over the ranks that ran it."""
     if steps.empty:
         return np.empty(0)
     return steps.groupby("step")["wall_ns"].mean().to_numpy(dtype=np.float64)
@@ -159,8 +164,8 @@ def difference_interval(
     """Return the interval of mean(b) - mean(a) for a ``confidence`` in (0, 1); neither may be empty."""
     generator = np.random.default_rng(_SEED)
     difference = _resample_means(b, generator) - _resample_means(a, generator)
-    beside = 50 * (1 - confidence)
-    low, high = np.percentile(difference, [beside, 100 - beside])
+    tail_percent = 50 * (1 - confidence)
+    low, high = np.percentile(difference, [tail_percent, 100 - tail_percent])
     return (float(low), float(high))
 
 
@@ -169,8 +174,8 @@ def _resample_means(
 ) -> npt.NDArray[np.float64]:
     count = len(sample)
     means = sample[generator.integers(0, count, size=(_RESAMPLES, count))].mean(axis=1)
-    stretch = np.sqrt(count / (count - 1)) if count > 1 else 1.0
-    return np.asarray(sample.mean() + (means - sample.mean()) * stretch)
+    correction = np.sqrt(count / (count - 1)) if count > 1 else 1.0
+    return np.asarray(sample.mean() + (means - sample.mean()) * correction)
 
 
 def _mean_over_ranks(ranks: Iterable[RankTime], term: str) -> int:
@@ -185,38 +190,38 @@ def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
     return largest
 
 
-def _few_steps_gap(run: RunAnalysis) -> Gap:
-    if _is_one_stretch(run):
-        reason, remedy = f"all of {run.run.name} was measured as one stretch", "compare steps: --window step"
+def _make_few_steps_gap(run: RunAnalysis) -> Gap:
+    if _is_single_interval(run):
+        reason, remedy = f"{run.run.name} was measured as a single interval", "compare steps: --window step"
     else:
         timed = len(mean_step_times(run.steps))
-        reason, remedy = f"{run.run.name} has {_count_steps(timed, 'timed ')}", "record more steps"
+        reason, remedy = f"{run.run.name} has {_format_step_count(timed, 'timed ')}", "record more steps"
     return Gap(
         kind=GapKind.NO_INTERVAL,
         what="step time interval",
-        reason=f"{reason}, an interval needs {MIN_STEPS}",
+        reason=f"{reason}; a confidence interval needs at least {MIN_STEPS} steps",
         remedy=remedy,
     )
 
 
-def _count_steps(count: int, kind: str = "") -> str:
+def _format_step_count(count: int, kind: str = "") -> str:
     return f"{count} {kind}step{'' if count == 1 else 's'}"
 
 
 #: Maps step times of a and b in nanoseconds to the 95 % interval of mean(b) - mean(a).
-Interval = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], tuple[int, int]]
-_FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
-_UNSTATED = frozenset({"", "none", "unknown", "None"})
+IntervalEstimator = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], tuple[int, int]]
+_WORK_FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
+_UNKNOWN_VALUES = frozenset({"", "none", "unknown", "None"})
 
 
 def scale_to_equal_work(
     a: RunAnalysis,
     b: RunAnalysis,
     steps: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
-    interval: Interval,
+    interval: IntervalEstimator,
 ) -> EqualWork | None:
-    """Return ``b`` scaled to the work per rank of a step of ``a``; None if the work of one is unknown."""
-    known = _find_work(a, b)
+    """Return ``b`` scaled to the work per rank and step of ``a``; None if the work of either is unknown."""
+    known = _find_common_work(a, b)
     if known is None:
         return None
     unit, before, after = known
@@ -233,35 +238,37 @@ def scale_to_equal_work(
 
 def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     """Return a gap if it is unknown whether both runs do the same work per step."""
-    if _find_work(a, b) is not None:
+    if _find_common_work(a, b) is not None:
         return None
-    silent = [run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _FIELDS)]
-    who = " and ".join(silent) or "one of the runs"
+    unknown_runs = [
+        run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _WORK_FIELDS)
+    ]
+    names = " and ".join(unknown_runs) or "one of the runs"
     return Gap(
         kind=GapKind.UNEQUAL_WORK,
         what="time at equal work",
-        reason=f"how many tokens a step of {who} has is unknown: a larger batch would look slower",
+        reason=f"the tokens per step of {names} are unknown: a larger batch would look slower",
         remedy="set it with --tokens-per-step, --baseline-tokens-per-step, "
         "or zprof.record(training=TrainingFacts(…))",
     )
 
 
 def list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
-    """Return the settings that both runs state, with different values."""
+    """Return the settings whose values are known in both runs and differ."""
     pairs = zip(_describe_job(a), _describe_job(b), strict=True)
     return tuple(
         Difference(key=key, what=what, a=before, b=after)
         for (key, what, before), (_, _, after) in pairs
-        if before != after and not {before, after} & _UNSTATED
+        if before != after and not {before, after} & _UNKNOWN_VALUES
     )
 
 
 def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
-    """Return key, name and value of each setting."""
+    """Return key, display name and value of each setting."""
     facts, training = run.run, run.training
     tokens, samples = training.tokens_per_step, training.samples_per_step
     sequence = f"{tokens / samples:g}" if tokens and samples else None
-    spoken = training.engine not in _UNSTATED  # 1 is also the default if nothing was stated
+    engine_is_known = training.engine not in _UNKNOWN_VALUES  # without an engine, 1 is only the default
     return [
         ("world_size", "ranks", str(facts.world_size)),
         ("ranks_loaded", "ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
@@ -271,26 +278,26 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
         (
             "model_parallel_ranks",
             "model-parallel ranks",
-            str(training.model_parallel_ranks if spoken else None),
+            str(training.model_parallel_ranks if engine_is_known else None),
         ),
-        ("micro_batches", "micro-batches", str(training.micro_batches if spoken else None)),
+        ("micro_batches", "micro-batches", str(training.micro_batches if engine_is_known else None)),
         ("samples_per_step", "samples per step", str(samples)),
         ("tokens_per_step", "tokens per step", str(tokens)),
-        ("tokens_per_sample", "tokens a sample", str(sequence)),
+        ("tokens_per_sample", "tokens per sample", str(sequence)),
         ("modelled", "modelled", "; ".join(facts.modelled) or "nothing"),
     ]
 
 
 def _describe_ranks(loaded: tuple[int, ...], world_size: int) -> str:
-    """Return ``all`` for any number of ranks, because the number is listed separately."""
+    """Return ``all`` or the first ranks; the number of ranks is a separate setting."""
     if len(loaded) == world_size:
         return "all"
     shown = ",".join(map(str, loaded[:8]))
     return shown if len(loaded) <= 8 else f"{shown},.. ({len(loaded)})"
 
 
-def _find_work(a: RunAnalysis, b: RunAnalysis) -> tuple[WorkUnit, int, int] | None:
-    for unit, field in _FIELDS:
+def _find_common_work(a: RunAnalysis, b: RunAnalysis) -> tuple[WorkUnit, int, int] | None:
+    for unit, field in _WORK_FIELDS:
         before, after = _read_work(a, field), _read_work(b, field)
         if before and after:
             return unit, before, after

@@ -1,11 +1,11 @@
-"""Describe what was recorded, without reading any table."""
+"""Describe what was recorded, from the manifests alone."""
 
 from zprof.model.report import RunFacts
 from zprof.run.reader import Run
 
 
 def describe_run(run: Run) -> RunFacts:
-    """Return the facts of a run from its manifests alone."""
+    """Return the facts of a run without reading any table."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
     return RunFacts(
         name=run.path.resolve().name.removesuffix(".zprof"),

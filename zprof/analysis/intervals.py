@@ -1,7 +1,7 @@
-"""Set arithmetic on time intervals; the only place where it is implemented.
+"""Compute unions, intersections and differences of sets of time intervals.
 
-A set is an int64 array of shape (n, 2) with rows ``[start, end)``. Inputs may overlap, be unsorted or hold
-empty rows. Results are sorted, disjoint, and free of empty and touching rows. All operations are O(n log n).
+A set is an int64 array of shape (n, 2) with rows ``[start, end)``. Inputs may overlap, be unsorted or contain
+empty rows. Results are sorted and disjoint, without empty or touching rows. All operations are O(n log n).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ EMPTY.setflags(write=False)
 
 
 def intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-    """Return rows from a column of starts and a column of ends."""
+    """Build a set from a column of starts and a column of ends."""
     columns = [np.asarray(column, dtype=np.int64).ravel() for column in (starts, ends)]
     return np.column_stack(columns) if len(columns[0]) else EMPTY
 
@@ -29,10 +29,10 @@ def union(*sets: Intervals) -> Intervals:
     if not len(rows):
         return EMPTY
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(rows[:, 1])
-    first = np.flatnonzero(np.concatenate(([True], rows[1:, 0] > reach[:-1])))
+    max_end = np.maximum.accumulate(rows[:, 1])
+    first = np.flatnonzero(np.concatenate(([True], rows[1:, 0] > max_end[:-1])))
     last = np.concatenate((first[1:], [len(rows)])) - 1
-    return np.column_stack((rows[first, 0], reach[last]))
+    return np.column_stack((rows[first, 0], max_end[last]))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:

@@ -17,51 +17,51 @@ from zprof.model.time import LEDGER_NAMES, CollectiveTime, Time
 from zprof.run.reader import Run
 
 _LEDGER = ("wall_ns", *LEDGER_NAMES)
-_BESIDE = (
+_OTHER_TIMES = (
     "wall_median_ns", "collective_ns", "overlapped_ns", "overlap_ratio", "memcpy_ns", "first_wait_ns",
     "unsplit_ns", "noise_floor_ns", "steps",
 )  # fmt: skip
 _SUMMED = ("count", "bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
 _RATES = ("launch_delay_ns", "busbw_bytes_per_s", "algbw_bytes_per_s")
-_FIT = ("latency_ns", "busbw_bytes_per_s", "messages")
-_LATE = (
+_FIT_FIELDS = ("latency_ns", "busbw_bytes_per_s", "messages")
+_LATE_FIELDS = (
     "exposed_wait_per_rank_ns",
     "wait_per_rank_ns",
     "waiting_ranks",
     "last_ratio",
     "own_wait_ns",
 )
-_CLOCKS = ("uncertainty_ns", "matched", "unmatched")
-_VOLUME = ("seen_bytes", "expected_bytes", "ratio")
-_ALL = "all ranks"
+_CLOCK_FIELDS = ("uncertainty_ns", "matched", "unmatched")
+_VOLUME_FIELDS = ("seen_bytes", "expected_bytes", "ratio")
+_ALL_RANKS = "all ranks"
 
 
 def build_time_sections(a: Report, b: Report) -> list[Section]:
-    """Return every figure of the time side; sections that neither run fills are left out."""
-    found = [
-        _mean_section(a.time, b.time),
-        _equal_work_section(b.comparison),
-        *_rank_sections(a.time, b.time),
-        *_collective_sections(a, b),
-        *_link_sections(a, b),
-        *_late_rank_sections(a.time, b.time),
-        Section(title="clocks", note="how well the ranks are on one clock",
-                rows=make_rows(a.time.alignment, b.time.alignment, _CLOCKS)),
-        Section(title="volume", note="a rank and step, against the ZeRO formula of the stage",
-                rows=_volume_rows(a, b)),
+    """Return all time figures; sections without a value in either run are left out."""
+    sections = [
+        _make_mean_section(a.time, b.time),
+        _make_equal_work_section(b.comparison),
+        *_make_rank_sections(a.time, b.time),
+        *_make_collective_sections(a, b),
+        *_make_link_sections(a, b),
+        *_make_late_rank_sections(a.time, b.time),
+        Section(title="clocks", note="accuracy of the clock alignment",
+                rows=make_rows(a.time.alignment, b.time.alignment, _CLOCK_FIELDS)),
+        Section(title="volume", note="per rank and step, compared with the ZeRO formula of the stage",
+                rows=_make_volume_rows(a, b)),
     ]  # fmt: skip
-    return [entry for entry in found if any(row.a is not None or row.b is not None for row in entry.rows)]
+    return [entry for entry in sections if any(row.a is not None or row.b is not None for row in entry.rows)]
 
 
-def _mean_section(a: Time, b: Time) -> Section:
+def _make_mean_section(a: Time, b: Time) -> Section:
     rows = tuple(
         Row(name=name, unit=infer_unit(name), a=mean_value(a.per_rank, name), b=mean_value(b.per_rank, name))
-        for name in (*_LEDGER, *_BESIDE)
+        for name in (*_LEDGER, *_OTHER_TIMES)
     )
     return Section(title="step", note="mean of the ranks", rows=rows)
 
 
-def _equal_work_section(comparison: Comparison | None) -> Section:
+def _make_equal_work_section(comparison: Comparison | None) -> Section:
     work = comparison.equal_work if comparison else None
     times = comparison.step_time if comparison else None
     rows: tuple[Row, ...] = ()
@@ -70,10 +70,10 @@ def _equal_work_section(comparison: Comparison | None) -> Section:
             Row(name=f"{work.unit.value} per step", unit="count", a=work.a_per_step, b=work.b_per_step),
             Row(name="step_at_equal_work_ns", unit="ns", a=times.a_ns, b=work.b_ns),
         )
-    return Section(title="equal work", note="for as much as a rank of A does in a step", rows=rows)
+    return Section(title="equal work", note="with B scaled to the work per rank and step of A", rows=rows)
 
 
-def _rank_sections(a: Time, b: Time) -> Iterable[Section]:
+def _make_rank_sections(a: Time, b: Time) -> Iterable[Section]:
     if len(a.per_rank) < 2 and len(b.per_rank) < 2:
         return
     pairs = pair_by_key(a.per_rank, b.per_rank, lambda entry: (entry.rank,))
@@ -86,25 +86,25 @@ class _MergedCollective:
     """All collectives of one kind in one group, over all data types."""
 
     kind: str
-    place: str
+    group_label: str
     sums: CollectiveTime
     dtypes: str
 
 
-def _collective_sections(a: Report, b: Report) -> Iterable[Section]:
-    pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.place))
-    for (kind, place), before, after in pairs:
-        rows = _collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
-        yield Section(title=f"{kind}, {place}", note="per step, mean of the ranks", rows=rows)
+def _make_collective_sections(a: Report, b: Report) -> Iterable[Section]:
+    pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.group_label))
+    for (kind, group_label), before, after in pairs:
+        rows = _make_collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
+        yield Section(title=f"{kind}, {group_label}", note="per step, mean of the ranks", rows=rows)
 
 
-def _collective_rows(
+def _make_collective_rows(
     a: "_MergedCollective | None", b: "_MergedCollective | None", *, timed: bool
 ) -> tuple[Row, ...]:
     """Return the rows of a kind; if a timed run lacks the kind, its sums are 0 and its rates unknown."""
-    none = 0 if timed else None
+    absent = 0 if timed else None
     sides = [
-        [*read_values(side and side.sums, _SUMMED, none), *read_values(side and side.sums, _RATES, None)]
+        [*read_values(side and side.sums, _SUMMED, absent), *read_values(side and side.sums, _RATES, None)]
         for side in (a, b)
     ]
     rows = [
@@ -118,71 +118,76 @@ def _collective_rows(
 def _merge_kinds(report: Report) -> list[_MergedCollective]:
     groups: dict[tuple[str, str], list[CollectiveTime]] = {}
     for entry in report.time.collectives:
-        groups.setdefault((entry.kind, _name_place(entry, report)), []).append(entry)
-    return [_merge_entries(kind, place, entries) for (kind, place), entries in groups.items()]
+        groups.setdefault((entry.kind, _label_group(entry, report)), []).append(entry)
+    return [_merge_entries(kind, group_label, entries) for (kind, group_label), entries in groups.items()]
 
 
-def _merge_entries(kind: str, place: str, entries: Sequence[CollectiveTime]) -> _MergedCollective:
-    """Return the sums; delays and bandwidths are those of the data type with the most bytes."""
+def _merge_entries(kind: str, group_label: str, entries: Sequence[CollectiveTime]) -> _MergedCollective:
+    """Sum the entries; delays and bandwidths are taken from the data type with the most bytes."""
     largest = max(entries, key=lambda entry: entry.bytes)
     sums = {name: sum(getattr(entry, name) for entry in entries) for name in _SUMMED}
     return _MergedCollective(
         kind=kind,
-        place=place,
+        group_label=group_label,
         sums=replace(largest, **sums),
         dtypes=", ".join(dict.fromkeys(entry.dtype for entry in entries)),
     )
 
 
-def _name_place(entry: CollectiveTime, report: Report) -> str:
-    """Return a name that is equal for groups of all ranks, even in jobs of different sizes."""
-    return _ALL if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
+def _label_group(entry: CollectiveTime, report: Report) -> str:
+    """Return a label that is the same for all groups of all ranks, even in jobs of different sizes."""
+    return _ALL_RANKS if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
 
 
-def _link_sections(a: Report, b: Report) -> Iterable[Section]:
+def _make_link_sections(a: Report, b: Report) -> Iterable[Section]:
     sides = (
-        ((fit.kind, _name_group(report, fit.group)), fit) for report in (a, b) for fit in report.time.fits
+        ((fit.kind, _label_fit_group(report, fit.group)), fit)
+        for report in (a, b)
+        for fit in report.time.fits
     )
     keys = dict.fromkeys(key for key, _ in sides)
     for kind, group in keys:
         before, after = (
             next(
-                (f for f in report.time.fits if (f.kind, _name_group(report, f.group)) == (kind, group)), None
+                (f for f in report.time.fits if (f.kind, _label_fit_group(report, f.group)) == (kind, group)),
+                None,
             )
             for report in (a, b)
         )
         yield Section(
             title=f"link of {kind}, {group}", note="fitted: latency + bytes / bandwidth",
-            rows=make_rows(before, after, _FIT),
+            rows=make_rows(before, after, _FIT_FIELDS),
         )  # fmt: skip
 
 
-def _name_group(report: Report, group: str) -> str:
-    whole = {entry.group for entry in report.time.collectives if _name_place(entry, report) == _ALL}
-    return _ALL if group in whole else f"group {group}"
+def _label_fit_group(report: Report, group: str) -> str:
+    world_groups = {
+        entry.group for entry in report.time.collectives if _label_group(entry, report) == _ALL_RANKS
+    }
+    return _ALL_RANKS if group in world_groups else f"group {group}"
 
 
-def _late_rank_sections(a: Time, b: Time) -> Iterable[Section]:
+def _make_late_rank_sections(a: Time, b: Time) -> Iterable[Section]:
     before, after = (side.blame.per_rank if side.blame else () for side in (a, b))
     pairs = pair_by_key(before, after, lambda entry: (entry.rank,))
     for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
         yield Section(
-            title=f"rank {rank} as the late one", note="what others wait for it per step, per waiting rank",
-            rows=make_rows(one, other, _LATE),
+            title=f"rank {rank} as the late one", note="wait of the others per step, per waiting rank",
+            rows=make_rows(one, other, _LATE_FIELDS),
         )  # fmt: skip
 
 
-def _volume_rows(a: Report, b: Report) -> tuple[Row, ...]:
-    rows = make_rows(a.volume, b.volume, _VOLUME)
+def _make_volume_rows(a: Report, b: Report) -> tuple[Row, ...]:
+    rows = make_rows(a.volume, b.volume, _VOLUME_FIELDS)
     return tuple(replace(row, unit="ratio") if row.name == "ratio" else row for row in rows)
 
 
-_MEMORY = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
+_MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
 _KERNEL_COLUMNS = {"name", "total_ns"}
 
 
 def build_memory_section(a: Report, b: Report) -> Section:
-    """Return each tenant on the rank that holds most of it, at that rank's peak."""
+    """Return the maximum over ranks of each tenant, at each rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
     rows = [
         Row(
@@ -195,9 +200,9 @@ def build_memory_section(a: Report, b: Report) -> Section:
     ]
     rows += [
         Row(name=name, unit=infer_unit(name), a=max_value(sides[0], name), b=max_value(sides[1], name))
-        for name in _MEMORY
+        for name in _MEMORY_FIELDS
     ]
-    return Section(title="memory", note="at the peak, largest rank of each line", rows=tuple(rows))
+    return Section(title="memory", note="at the peak, maximum over ranks per row", rows=tuple(rows))
 
 
 def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | None:
@@ -205,8 +210,8 @@ def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | No
 
 
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
-    """Return the time per step of each kernel (operator on CPU ranks); 0 if only the other run has it."""
-    before, after = _kernel_times(a), _kernel_times(b)
+    """Return the time per step of each kernel (CPU ranks: operator); 0 if only the other run has it."""
+    before, after = _sum_kernel_times(a), _sum_kernel_times(b)
     names = sorted({*before, *after}, key=lambda name: -max(before.get(name, 0), after.get(name, 0)))
     known = bool(before and after)
     rows = [
@@ -221,7 +226,7 @@ def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
     return Section(title="kernels", note="per step, mean of the ranks", rows=tuple(rows))
 
 
-def _kernel_times(run: RunAnalysis) -> dict[str, int]:
+def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
     table: pd.DataFrame = run.kernels
     if table.empty or not set(table.columns) >= _KERNEL_COLUMNS or run.steps.empty:
         return {}
@@ -230,7 +235,7 @@ def _kernel_times(run: RunAnalysis) -> dict[str, int]:
 
 
 def build_finding_section(a: Report, b: Report) -> Section:
-    """Return what each cause costs in each run: a saving, not found, or not tested."""
+    """Return the saving of each cause in each run; "not found" if tested without a finding."""
     by_cause = [{finding.cause: finding for finding in report.findings} for report in (a, b)]
     causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
     rows = [
@@ -242,12 +247,12 @@ def build_finding_section(a: Report, b: Report) -> Section:
         )
         for cause in causes
     ]
-    return Section(title="findings", note="what each may save", rows=tuple(rows))
+    return Section(title="findings", note="potential savings", rows=tuple(rows))
 
 
 def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> str | None:
     if finding is None:
-        return None if cause in _find_untested(report) else "not found"
+        return None if cause in _list_untested_causes(report) else "not found"
     if finding.saving_ns[1] > 0:
         saving = f"{format_ns(finding.saving_ns[0])} to {format_ns(finding.saving_ns[1])}, "
     elif finding.saving_bytes is not None:
@@ -257,18 +262,18 @@ def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> 
     return f"{saving}{finding.confidence.value}"
 
 
-def _find_untested(report: Report) -> set[Cause]:
+def _list_untested_causes(report: Report) -> set[Cause]:
     return {cause for gap in report.gaps for cause in gap.causes}
 
 
-_RUN = ("zprof_version", "source", "world_size", "device", "backend")
+_MANIFEST_FIELDS = ("zprof_version", "source", "world_size", "device", "backend")
 _MAX_LISTED = 12
 #: Value of a variable that is absent from a recorded environment.
 _NOT_SET = "not set"
 
 
 def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
-    """Return every setting of either run; None if a run does not state it."""
+    """Return every setting of either run; None if it is unknown in a run."""
     sides = (_read_settings(a), _read_settings(b))
     absent = [_NOT_SET if run.manifest.environment else None for run in (a, b)]
     return tuple(
@@ -285,14 +290,16 @@ def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
 def _read_settings(run: Run) -> dict[tuple[str, str], str | None]:
     manifest = run.manifest
     steps = sorted({step for rank in run.rank_manifests.values() for step in rank.time_steps})
-    found: dict[tuple[str, str], str | None] = {
-        ("run", name): _to_text(getattr(manifest, name)) for name in _RUN
+    settings: dict[tuple[str, str], str | None] = {
+        ("run", name): _to_text(getattr(manifest, name)) for name in _MANIFEST_FIELDS
     }
-    found["run", "ranks loaded"] = _format_numbers(run.ranks)
-    found["run", "timed steps"] = _format_numbers(steps)
+    settings["run", "ranks loaded"] = _format_numbers(run.ranks)
+    settings["run", "timed steps"] = _format_numbers(steps)
     training = manifest.training
-    found |= {("training", field.name): _to_text(getattr(training, field.name)) for field in fields(training)}
-    return found | {("environment", name): value for name, value in sorted(manifest.environment.items())}
+    settings |= {
+        ("training", field.name): _to_text(getattr(training, field.name)) for field in fields(training)
+    }
+    return settings | {("environment", name): value for name, value in sorted(manifest.environment.items())}
 
 
 def _to_text(value: object) -> str | None:
@@ -332,7 +339,7 @@ def make_rows(a: object | None, b: object | None, names: Sequence[str]) -> tuple
 
 
 def read_values(item: object | None, names: Sequence[str], absent: Figure) -> list[Figure]:
-    """Return the attributes of a leaf, or ``absent`` for each if there is no leaf."""
+    """Return the attributes of a leaf, or ``absent`` for each if the leaf is missing."""
     return [absent if item is None else getattr(item, name) for name in names]
 
 

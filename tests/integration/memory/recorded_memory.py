@@ -16,7 +16,7 @@ from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.memory.live_bytes import (
     RankLives,
     compute_live_curve,
-    find_alive_segments,
+    find_live_segments,
     find_peak,
     list_devices,
     read_rank_lives,
@@ -94,7 +94,7 @@ def lives_of_rank(run: Run, rank: int) -> RankLives:
 def held_at_first_backward(lives: RankLives, tenant: Tenant, sub: str | None = None) -> int:
     parts = lives.segments
     begins = [time for time, name in lives.timeline.phases if name == Phase.BACKWARD]
-    rows = find_alive_segments(parts, min(t for t in begins if t >= lives.timeline.begin_ns))
+    rows = find_live_segments(parts, min(t for t in begins if t >= lives.timeline.begin_ns))
     ours = (parts.tenant[rows] == TENANT_CODES[tenant]) & (True if sub is None else parts.sub[rows] == sub)
     return int(parts.bytes[rows][ours].sum())
 

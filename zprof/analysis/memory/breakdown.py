@@ -1,7 +1,7 @@
 """Break down the peak: by kind and basis, by phase, by module, and the largest allocations.
 
-A block counts for the module that allocated it and for all enclosing modules. Per nesting level, the starts
-and ends are sorted by (module, time) once; a running sum within each module gives its peak.
+A block counts for the module that allocated it and for all enclosing modules. Per nesting level, starts and
+ends are sorted by (module, time) once; a running sum within each module yields its peak.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
+from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.tables import UNTAGGED, Int
 from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import Allocation, Basis, MemoryPart, ModulePeak, PhasePeak
 
-#: Number of largest allocations that a report shows per rank.
+#: Maximum number of allocations that a report shows per rank.
 MAX_ALLOCATIONS = 10
-#: Number of kinds that a report shows; the smallest ones beyond it are merged per tenant.
+#: Maximum number of kinds that a report shows; the smallest kinds are merged per tenant.
 MAX_PARTS = 64
 _REST = "other"
 
@@ -29,7 +29,7 @@ ReadStacks = Callable[[frozenset[int]], Mapping[int, tuple[str, ...]]]
 
 def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
     """Return the live bytes by tenant and kind, largest first; they sum to all live bytes."""
-    rows = find_alive_segments(lives.segments, time_ns)
+    rows = find_live_segments(lives.segments, time_ns)
     frame = pd.DataFrame(
         {
             "tenant": lives.segments.tenant[rows],
@@ -43,13 +43,13 @@ def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
     shown = pd.concat([sums.iloc[:MAX_PARTS], rest]) if len(rest) else sums
     return tuple(
         MemoryPart(
-            tenant=tenant_name(int(tenant)), sub=sub, bytes=int(size), basis=recorded_basis(int(tenant))
+            tenant=tenant_name(int(tenant)), sub=sub, bytes=int(size), basis=get_recorded_basis(int(tenant))
         )
         for tenant, sub, size in zip(shown["tenant"], shown["sub"], shown["bytes"], strict=True)
     )
 
 
-def recorded_basis(tenant: int) -> Basis:
+def get_recorded_basis(tenant: int) -> Basis:
     """Return TAGGED if a hook or the operator names the tenant, else UNKNOWN."""
     return Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED
 
@@ -63,13 +63,13 @@ def find_largest_allocations(
     rank: int, lives: RankLives, time_ns: int, stacks: ReadStacks
 ) -> tuple[Allocation, ...]:
     """Return the largest live allocations at an instant, largest first."""
-    rows = find_alive_segments(lives.segments, time_ns)
+    rows = find_live_segments(lives.segments, time_ns)
     rows = rows[np.argsort(-lives.segments.bytes[rows], kind="stable")][:MAX_ALLOCATIONS]
-    speakers = [_representative_generation(lives, int(block)) for block in lives.segments.block[rows]]
-    frames = stacks(frozenset(generation for generation in speakers if generation is not None))
+    generations = [_find_main_generation(lives, int(block)) for block in lives.segments.block[rows]]
+    frames = stacks(frozenset(generation for generation in generations if generation is not None))
     return tuple(
-        _make_allocation(rank, lives, int(row), frames.get(-1 if speaker is None else speaker, ()))
-        for row, speaker in zip(rows, speakers, strict=True)
+        _make_allocation(rank, lives, int(row), frames.get(-1 if generation is None else generation, ()))
+        for row, generation in zip(rows, generations, strict=True)
     )
 
 
@@ -84,11 +84,11 @@ def _make_allocation(rank: int, lives: RankLives, row: int, stack: tuple[str, ..
         module=str(blocks.module[block] or ""),
         stack=stack,
         operator=str(blocks.operator[block] or ""),
-        basis=recorded_basis(tenant),
+        basis=get_recorded_basis(tenant),
     )
 
 
-def _representative_generation(lives: RankLives, block: int) -> int | None:
+def _find_main_generation(lives: RankLives, block: int) -> int | None:
     """Return the generation of a block's main storage: the first made by an operator, else the first."""
     rows: Int = np.flatnonzero(lives.blocks.owner == block).astype(np.int64)
     if not len(rows):
@@ -99,47 +99,47 @@ def _representative_generation(lives: RankLives, block: int) -> int | None:
 
 def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
     """Return one entry per phase with a duration, in order of first start; their maximum is the peak."""
-    begins, names = _list_phase_stretches(lives.timeline)
-    times, live, stretch = _list_points(lives, begins)
+    begins, names = _list_phase_intervals(lives.timeline)
+    times, live, interval = _list_points(lives, begins)
     peaks = []
     for name in dict.fromkeys(names):
-        mine = np.array([other == name for other in names], dtype=bool)
-        rows = np.flatnonzero(mine[stretch])
-        highest = rows[live[rows] == live[rows].max()]
-        peaks.append(_make_phase_peak(rank, lives, name, int(times[highest].min())))
+        is_phase = np.array([other == name for other in names], dtype=bool)
+        rows = np.flatnonzero(is_phase[interval])
+        peak_rows = rows[live[rows] == live[rows].max()]
+        peaks.append(_make_phase_peak(rank, lives, name, int(times[peak_rows].min())))
     return tuple(peaks)
 
 
-def _list_phase_stretches(window: Timeline) -> tuple[Int, list[str]]:
-    """Return (start, phase) of each stretch of the window with a length; each lasts until the next."""
+def _list_phase_intervals(window: Timeline) -> tuple[Int, list[str]]:
+    """Return (start, phase) of each non-empty phase interval of the window; each lasts until the next."""
     marked = [(t, name) for t, name in window.phases if window.begin_ns < t < window.end_ns]
     all_marks = [(window.begin_ns, window.phase_at(window.begin_ns)), *marked]
     ends = [*(t for t, _ in marked), window.end_ns]
-    kept = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
-    return np.array([t for t, _ in kept], dtype=np.int64), [name for _, name in kept]
+    non_empty = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
+    return np.array([t for t, _ in non_empty], dtype=np.int64), [name for _, name in non_empty]
 
 
 def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
-    """Return (time, live bytes, stretch) of each stretch's start and of each event in the window."""
+    """Return (time, live bytes, interval) of each interval's start and of each event in the window."""
     times, live = lives.times_ns, lives.live_bytes
     first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
     inside = times[first:last]
-    carried = np.concatenate([np.zeros(1, dtype=np.int64), live])[
+    start_bytes = np.concatenate([np.zeros(1, dtype=np.int64), live])[
         np.searchsorted(times, begins, side="right")
     ]
-    stretch = np.searchsorted(begins, inside, side="right") - 1
+    interval = np.searchsorted(begins, inside, side="right") - 1
     if not len(begins):
-        inside, stretch, last = inside[:0], stretch[:0], first
+        inside, interval, last = inside[:0], interval[:0], first
     return (
         np.concatenate([begins, inside]),
-        np.concatenate([carried, live[first:last]]),
-        np.concatenate([np.arange(len(begins)), stretch]).astype(np.int64),
+        np.concatenate([start_bytes, live[first:last]]),
+        np.concatenate([np.arange(len(begins)), interval]).astype(np.int64),
     )
 
 
 def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> PhasePeak:
-    tenants, untagged = lives.held_at(time_ns)
+    tenants, untagged = lives.sum_tenants_at(time_ns)
     return PhasePeak(
         rank=rank,
         phase=name,
@@ -152,9 +152,9 @@ def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> Ph
 
 #: Number of modules that a report shows per rank: those with the largest peaks.
 MAX_MODULES = 50
-#: Deeper names count for the module at this level.
+#: Blocks of deeper modules count for their enclosing module at this depth.
 _MAX_DEPTH = 32
-_NOBODY = -1
+_NO_MODULE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
     codes, names = _factorize_names(lives.blocks.module[rows])
     if not len(names):
         return ()
-    begin, end, size = (column[rows] for column in _life_columns(lives))
+    begin, end, size = (column[rows] for column in _get_lifetime_columns(lives))
     tree = _build_tree(names)
     # frees come first among events at the same time
     order = np.argsort(np.concatenate([end, begin]), kind="stable")
@@ -179,13 +179,13 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
     block = np.concatenate([np.arange(len(rows))] * 2)[order]
     at_peak = np.where((begin <= peak_ns) & (end > peak_ns), size, 0)
     peaks = np.zeros(len(tree.names), dtype=np.int64)
-    held = np.zeros(len(tree.names), dtype=np.int64)
+    bytes_at_peak = np.zeros(len(tree.names), dtype=np.int64)
     for level in tree.levels:
         module = level[codes]
         _update_peaks(peaks, module[block], changes)
         inside = module >= 0
-        np.add.at(held, module[inside], at_peak[inside])
-    return _make_largest(rank, tree.names, peaks, held)
+        np.add.at(bytes_at_peak, module[inside], at_peak[inside])
+    return _make_module_peaks(rank, tree.names, peaks, bytes_at_peak)
 
 
 def _find_module_blocks(lives: RankLives) -> Int:
@@ -194,11 +194,11 @@ def _find_module_blocks(lives: RankLives) -> Int:
     inside = (blocks.begin_ns > window.begin_ns) & (blocks.begin_ns <= window.end_ns)
     rows: Int = np.flatnonzero(inside & (blocks.end_ns > blocks.begin_ns)).astype(np.int64)
     named = np.fromiter((name is not None for name in blocks.module[rows]), dtype=bool, count=len(rows))
-    found: Int = rows[named]
-    return found
+    rows_with_module: Int = rows[named]
+    return rows_with_module
 
 
-def _life_columns(lives: RankLives) -> tuple[Int, Int, Int]:
+def _get_lifetime_columns(lives: RankLives) -> tuple[Int, Int, Int]:
     return lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes
 
 
@@ -209,17 +209,19 @@ def _factorize_names(modules: npt.NDArray[np.object_]) -> tuple[Int, list[str]]:
 
 def _build_tree(names: list[str]) -> _Tree:
     index: dict[str, int] = {}
-    paths = [[index.setdefault(around, len(index)) for around in _list_enclosing(name)] for name in names]
+    paths = [
+        [index.setdefault(enclosing, len(index)) for enclosing in _list_enclosing(name)] for name in names
+    ]
     depth = max(len(path) for path in paths)
     levels = [
-        np.array([path[level] if level < len(path) else _NOBODY for path in paths], dtype=np.int64)
+        np.array([path[level] if level < len(path) else _NO_MODULE for path in paths], dtype=np.int64)
         for level in range(depth)
     ]
     return _Tree(list(index), levels)
 
 
 def _list_enclosing(name: str) -> list[str]:
-    """Return the root, then each module around ``name``, then ``name`` itself."""
+    """Return the root, then each module that encloses ``name``, then ``name`` itself."""
     parts = name.split(".")[:_MAX_DEPTH] if name else []
     return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
 
@@ -233,18 +235,18 @@ def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
         return
     # each allocation is also freed, so each group ends at 0
     running = np.cumsum(changes[order], dtype=np.int64)
-    first = np.flatnonzero(np.diff(groups, prepend=_NOBODY))
+    first = np.flatnonzero(np.diff(groups, prepend=_NO_MODULE))
     peaks[groups[first]] = np.maximum.reduceat(running, first)
 
 
-def _make_largest(rank: int, names: list[str], peaks: Int, held: Int) -> tuple[ModulePeak, ...]:
+def _make_module_peaks(rank: int, names: list[str], peaks: Int, bytes_at_peak: Int) -> tuple[ModulePeak, ...]:
     order = sorted(range(len(names)), key=lambda module: (-int(peaks[module]), names[module]))[:MAX_MODULES]
     return tuple(
         ModulePeak(
             rank=rank,
             module=names[module],
             peak_bytes=int(peaks[module]),
-            at_rank_peak_bytes=int(held[module]),
+            at_rank_peak_bytes=int(bytes_at_peak[module]),
         )
         for module in order
     )

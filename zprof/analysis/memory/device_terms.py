@@ -1,9 +1,10 @@
-"""Compute the memory of one device at one moment: the allocator's terms, and memory outside of it.
+"""Compute the memory of one device at one moment: the allocator's terms, and memory outside the allocator.
 
     process = reserved + collectives + context        device_used = process + other_processes
 
-Only differences of an NVML sample are used, because it is rarely taken at the exact moment. collectives:
-growth of process - reserved over the first collective of each group; overlapping groups are counted once.
+Only differences within an NVML sample are used, because samples are rarely taken at the exact moment.
+collectives: growth of process - reserved over the first collective of each group; overlapping groups are
+counted once.
 NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be separated from other processes.
 """
 
@@ -20,18 +21,17 @@ from zprof.model.tenants import Tenant
 
 _BEFORE, _AFTER = "before_group", "after_group"
 _OUTSIDE, _GROUPS = "memory outside the allocator", "memory of collectives"
-_AGAIN = "record again; if it stays, please report it"
+_RECORD_AGAIN = "record again; if the contradiction persists, please report it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideTerms:
-    """Terms outside of the allocator; None is unknown, and ``gaps`` say why.
+    """Terms outside the allocator; None if unknown, with the reason in ``gaps``.
 
-    ``beside_bytes``: memory of the process outside of its allocator, that is collectives and context
-    together.
+    ``non_allocator_bytes``: memory of the process outside its allocator, the sum of collectives and context.
     """
 
-    beside_bytes: int | None = None
+    non_allocator_bytes: int | None = None
     collectives_bytes: int | None = None
     context_bytes: int | None = None
     process_bytes: int | None = None
@@ -55,7 +55,7 @@ class _Sample:
     total: int | None
 
     @property
-    def beside(self) -> int | None:
+    def non_allocator(self) -> int | None:
         return None if self.process is None or self.reserved is None else self.process - self.reserved
 
 
@@ -66,7 +66,7 @@ class _RankDevice:
     rank: int
     device: str
 
-    def gap(self, what: str, reason: str, remedy: str) -> Gap:
+    def make_gap(self, what: str, reason: str, remedy: str) -> Gap:
         return Gap(
             kind=GapKind.DEVICE_MEMORY,
             what=what,
@@ -75,9 +75,9 @@ class _RankDevice:
             remedy=remedy,
         )
 
-    def contradiction(self, what: str, size: int) -> Gap:
-        return self.gap(
-            _OUTSIDE, f"{what}, by {format_bytes(size)}: the samples contradict each other", _AGAIN
+    def make_contradiction_gap(self, what: str, size: int) -> Gap:
+        return self.make_gap(
+            _OUTSIDE, f"{what}, by {format_bytes(size)}: the samples contradict each other", _RECORD_AGAIN
         )
 
 
@@ -85,24 +85,26 @@ def compute_outside_terms(
     device_table: pd.DataFrame | None, rank: int, device: str, time_ns: int
 ) -> OutsideTerms:
     """Return the terms near a moment; ``device_table`` is the rank's table ``device``, or None."""
-    samples, place = _read_samples(device_table, device), _RankDevice(rank, device)
+    samples, rank_device = _read_samples(device_table, device), _RankDevice(rank, device)
     if not samples:
-        gap = place.gap(_OUTSIDE, "no sample of the device was taken", "record with NVML at hand")
+        gap = rank_device.make_gap(_OUTSIDE, "the device was not sampled", "record with NVML available")
         return OutsideTerms(gaps=(gap,))
-    known = [sample for sample in samples if sample.beside is not None]
-    sample = min(known or samples, key=lambda each: abs(each.time_ns - time_ns))
+    known = [sample for sample in samples if sample.non_allocator is not None]
+    sample = min(known or samples, key=lambda other: abs(other.time_ns - time_ns))
     apart_ns = abs(sample.time_ns - time_ns)
-    if sample.process is None or sample.beside is None:
-        reason = "NVML does not say what this process has (a container, MIG or WDDM)"
-        gap = place.gap(_OUTSIDE, reason, "run where NVML sees the numbers of this host's processes")
+    if sample.process is None or sample.non_allocator is None:
+        reason = "NVML does not report the memory of this process (a container, MIG or WDDM)"
+        gap = rank_device.make_gap(_OUTSIDE, reason, "run where NVML can see the process IDs of this host")
         return OutsideTerms(total_bytes=sample.total, used_bytes=sample.used, apart_ns=apart_ns, gaps=(gap,))
-    collectives, context, gaps = _split_collectives(samples, sample.beside, place, time_ns)
+    collectives, context, gaps = _split_collectives(samples, sample.non_allocator, rank_device, time_ns)
     others = None if sample.used is None else sample.used - sample.process
     if others is not None and others < 0:
-        gaps.append(place.contradiction("the device has less in use than this process", -others))
+        gaps.append(
+            rank_device.make_contradiction_gap("the device uses less memory than this process", -others)
+        )
         others = None
     return OutsideTerms(
-        beside_bytes=sample.beside if sample.beside >= 0 else None,
+        non_allocator_bytes=sample.non_allocator if sample.non_allocator >= 0 else None,
         collectives_bytes=collectives,
         context_bytes=context,
         process_bytes=sample.process,
@@ -132,24 +134,28 @@ def _to_numbers(column: "pd.Series[int]") -> list[int | None]:
 
 
 def _split_collectives(
-    samples: Sequence[_Sample], beside: int, place: _RankDevice, time_ns: int
+    samples: Sequence[_Sample], non_allocator: int, rank_device: _RankDevice, time_ns: int
 ) -> tuple[int | None, int | None, list[Gap]]:
-    """Return (collectives, context, gaps): memory of the process outside of its allocator, split in two."""
+    """Split the process memory outside its allocator; return (collectives, context, gaps)."""
     grown = 0
     for before, after in _merge_brackets(
-        _bracket_groups([each for each in samples if each.time_ns <= time_ns])
+        _bracket_groups([other for other in samples if other.time_ns <= time_ns])
     ):
-        if before.beside is None or after.beside is None:
+        if before.non_allocator is None or after.non_allocator is None:
             reason = "NVML did not answer at the first collective of a group"
-            return None, None, [place.gap(_GROUPS, reason, "record again")]
-        if after.beside < before.beside:
+            return None, None, [rank_device.make_gap(_GROUPS, reason, "record again")]
+        if after.non_allocator < before.non_allocator:
             what = "memory shrank at the first collective of a group"
-            return None, None, [place.contradiction(what, before.beside - after.beside)]
-        grown += after.beside - before.beside
-    if beside < grown:
-        what = "this process has less beside its allocator than its collectives took"
-        return None, None, [place.contradiction(what, grown - beside)]
-    return grown, beside - grown, []
+            return (
+                None,
+                None,
+                [rank_device.make_contradiction_gap(what, before.non_allocator - after.non_allocator)],
+            )
+        grown += after.non_allocator - before.non_allocator
+    if non_allocator < grown:
+        what = "this process has less memory outside its allocator than its collectives allocated"
+        return None, None, [rank_device.make_contradiction_gap(what, grown - non_allocator)]
+    return grown, non_allocator - grown, []
 
 
 def _bracket_groups(samples: Sequence[_Sample]) -> list[tuple[_Sample, _Sample]]:
@@ -191,13 +197,17 @@ class DeviceMoment:
 def make_device_memory(
     moment: DeviceMoment, history: History, tenants: Mapping[Tenant, int], outside: OutsideTerms
 ) -> tuple[DeviceMemory, list[Gap]]:
-    """Return the device's terms at a moment, with the gaps of contradictions in the history.
+    """Return the device's terms at a moment, and the contradictions in the history as gaps.
 
     If the history contradicts itself, the free terms are unknown. Reserved memory is also unknown if it is
-    less than the blocks in it.
+    smaller than the blocks in it.
     """
     terms = compute_terms(history, moment.time_ns)
-    reserved = terms.reserved_bytes if len(history.stretches) and not _missing_segment_bytes(terms) else None
+    reserved = (
+        terms.reserved_bytes
+        if len(history.held_segments) and not _compute_missing_segment_bytes(terms)
+        else None
+    )
     leaf = DeviceMemory(
         rank=moment.rank,
         device=moment.device,
@@ -211,14 +221,18 @@ def make_device_memory(
         private_pools_bytes=terms.private_pools_bytes,
         reserved_bytes=reserved,
     )
-    return add_outside_terms(leaf, outside), _contradiction_gaps(moment, history, terms, reserved)
+    return add_outside_terms(leaf, outside), _list_contradiction_gaps(moment, history, terms, reserved)
 
 
 def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory:
-    """Return the terms completed with those outside of the allocator."""
-    beside, others, process = outside.beside_bytes, outside.other_processes_bytes, outside.process_bytes
-    if leaf.reserved_bytes is not None and beside is not None:
-        process = leaf.reserved_bytes + beside
+    """Return the leaf completed with the terms outside the allocator."""
+    non_allocator, others, process = (
+        outside.non_allocator_bytes,
+        outside.other_processes_bytes,
+        outside.process_bytes,
+    )
+    if leaf.reserved_bytes is not None and non_allocator is not None:
+        process = leaf.reserved_bytes + non_allocator
     return replace(
         leaf,
         collectives_bytes=outside.collectives_bytes,
@@ -231,42 +245,40 @@ def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory
     )
 
 
-def _missing_segment_bytes(terms: AllocatorTerms) -> int:
-    """Return by how much the held blocks exceed all segments; 0 if they fit."""
-    held = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
-    return max(0, held - terms.reserved_bytes)
+def _compute_missing_segment_bytes(terms: AllocatorTerms) -> int:
+    """Return the bytes by which the held blocks exceed all segments; 0 if they fit."""
+    block_bytes = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
+    return max(0, block_bytes - terms.reserved_bytes)
 
 
-def _contradiction_gaps(
+def _list_contradiction_gaps(
     moment: DeviceMoment, history: History, terms: AllocatorTerms, reserved: int | None
 ) -> list[Gap]:
-    if not len(history.stretches):
+    if not len(history.held_segments):
         reason = f"{moment.device}: the history has no segments"
-        return [_device_gap(moment, "reserved memory", reason, "dump the snapshot with a current torch")]
+        return [_make_device_gap(moment, "reserved memory", reason, "dump the snapshot with a current torch")]
     gaps = []
     if reserved is None:
         reason = (
-            f"{moment.device}: at the {moment.name} blocks are "
-            f"{format_bytes(_missing_segment_bytes(terms))} more than "
-            f"the segments of the snapshot, which are {format_bytes(terms.reserved_bytes)}"
+            f"{moment.device}: at the {moment.name} the blocks exceed the segments of the snapshot "
+            f"({format_bytes(terms.reserved_bytes)}) by "
+            f"{format_bytes(_compute_missing_segment_bytes(terms))}"
         )
-        gaps.append(_device_gap(moment, "reserved memory", reason, "record from the program's start"))
+        gaps.append(_make_device_gap(moment, "reserved memory", reason, "record from the program's start"))
     if terms.contradiction_bytes:
         reason = (
-            f"{moment.device}: at the {moment.name} blocks of {format_bytes(terms.contradiction_bytes)} lie "
-            "outside of the segments or in each other, so that its free parts cannot be told"
+            f"{moment.device}: at the {moment.name} blocks of {format_bytes(terms.contradiction_bytes)} are "
+            "outside all segments or overlap, so free memory cannot be split"
         )
         gaps.append(
-            _device_gap(moment, "free memory within segments", reason, "record from the program's start")
+            _make_device_gap(moment, "free memory within segments", reason, "record from the program's start")
         )
     if history.blocks.understated_bytes:
         size = format_bytes(history.blocks.understated_bytes)
-        reason = f"{moment.device}: blocks are smaller than what was asked for, by {size} in all"
-        gaps.append(
-            _device_gap(moment, "rounding of blocks", reason, "record again; if it stays, please report it")
-        )
+        reason = f"{moment.device}: blocks are smaller than the requested sizes, by {size} in total"
+        gaps.append(_make_device_gap(moment, "rounding of blocks", reason, _RECORD_AGAIN))
     return gaps
 
 
-def _device_gap(moment: DeviceMoment, what: str, reason: str, remedy: str) -> Gap:
+def _make_device_gap(moment: DeviceMoment, what: str, reason: str, remedy: str) -> Gap:
     return Gap(kind=GapKind.DEVICE_MEMORY, what=what, rank=moment.rank, reason=reason, remedy=remedy)

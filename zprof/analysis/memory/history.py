@@ -1,12 +1,12 @@
 """Read the history of a CUDA allocator: blocks and segments of a device, its terms at an instant, its peaks.
 
-A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused after that. At
+A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused afterwards. At
 an instant
 
     reserved = live + rounding + awaiting free + split + free segments + private pools
 
-Each free byte is counted by its location. If blocks overlap or lie outside of all segments, the free terms
-are unknown, and ``contradiction_bytes`` says by how much the history contradicts itself.
+Each free byte is counted by its location. If blocks overlap or are outside all segments, the free terms are
+unknown, and ``contradiction_bytes`` is the size of the contradiction.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
 from zprof.model.errors import BadInput
 
-#: No device has more. A larger size in a table means that it is damaged, and sums of such sizes could
+#: More than any device has. A larger size in a table means that it is damaged, and sums of such sizes could
 #: overflow.
 _MAX_BYTES = 1 << 46
 _COMMON_POOL = "0,0"
@@ -27,9 +27,9 @@ _COMMON_POOL = "0,0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlocks:
-    """Lifetimes of blocks; ``stack`` is -1 if no frame was kept; ``tag`` indexes ``tags``, -1 for none.
+    """Lifetimes of blocks; ``stack`` is -1 without frames; ``tag`` indexes ``tags``, -1 for none.
 
-    ``understated_bytes``: requested bytes beyond the size that the table gives for their blocks.
+    ``understated_bytes``: requested bytes beyond the recorded size of their blocks.
     """
 
     address: Int
@@ -50,7 +50,7 @@ class HeldBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSegments:
-    """Memory that the allocator held; ``kin`` is equal if two neighbours can belong to one segment."""
+    """Memory held by the allocator; neighbours with equal ``segment_key`` can belong to one segment."""
 
     address: Int
     bytes: Int
@@ -58,7 +58,7 @@ class HeldSegments:
     end_ns: Int
     private: Bool
     expandable: Bool
-    kin: Int
+    segment_key: Int
 
     def __len__(self) -> int:
         return len(self.address)
@@ -70,7 +70,7 @@ class History:
 
     device: str
     blocks: HeldBlocks
-    stretches: HeldSegments
+    held_segments: HeldSegments
     begin_ns: int
     end_ns: int
 
@@ -84,17 +84,17 @@ def read_history(block: pd.DataFrame, segment: pd.DataFrame, device: str) -> His
     block, segment = (frame[frame["device"].astype(str) == device] for frame in (block, segment))
     if block.empty and segment.empty:
         return None
-    blocks, stretches = _read_blocks(block), _read_segments(segment)
+    blocks, held_segments = _read_blocks(block), _read_segments(segment)
     times = np.concatenate(
         [
             *(column[column != FOREVER] for column in (blocks.begin_ns, blocks.freed_ns, blocks.released_ns)),
-            *(column[column != FOREVER] for column in (stretches.begin_ns, stretches.end_ns)),
+            *(column[column != FOREVER] for column in (held_segments.begin_ns, held_segments.end_ns)),
         ]
     )
     return History(
         device=device,
         blocks=blocks,
-        stretches=stretches,
+        held_segments=held_segments,
         begin_ns=int(times.min()),
         end_ns=int(times.max()),
     )
@@ -134,7 +134,7 @@ def _read_segments(frame: pd.DataFrame) -> HeldSegments:
     pool, pools = encode_texts(frame["pool"])
     common = np.array([_is_common_pool(name) for name in pools] + [True], dtype=bool)
     stream = _to_ints(frame["stream"], -1)
-    _, kin = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
+    _, segment_key = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
     return HeldSegments(
         address=_to_ints(frame["address"]),
         bytes=_to_sizes(frame["bytes"]),
@@ -142,7 +142,7 @@ def _read_segments(frame: pd.DataFrame) -> HeldSegments:
         end_ns=np.maximum(_to_ints(frame["unmapped_ns"], FOREVER), begin),
         private=~common[pool],
         expandable=frame["expandable"].to_numpy(dtype=bool),
-        kin=kin.reshape(-1).astype(np.int64),
+        segment_key=segment_key.reshape(-1).astype(np.int64),
     )
 
 
@@ -161,7 +161,9 @@ def _is_common_pool(pool: str) -> bool:
 def _to_sizes(column: "pd.Series[Any]") -> Int:
     sizes = _to_ints(column)
     if len(sizes) and not (int(sizes.min()) >= 0 and int(sizes.max()) <= _MAX_BYTES):
-        raise BadInput("memory history: a block or segment has an impossible size", hint="record it again")
+        raise BadInput(
+            "memory history: a block or segment has an impossible size", hint="record the history again"
+        )
     return sizes
 
 
@@ -197,21 +199,23 @@ class _Regions:
 def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     """Return the terms of reserved memory at an instant."""
     blocks = history.blocks
-    held = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
-    live = held[blocks.freed_ns[held] > time_ns]
-    regions = _merge_segments(history.stretches, time_ns)
-    used, stray_bytes = _used_bytes(blocks, held, regions)
+    held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
+    live = held_rows[blocks.freed_ns[held_rows] > time_ns]
+    regions = _merge_segments(history.held_segments, time_ns)
+    used, stray_bytes = _sum_used_bytes(blocks, held_rows, regions)
     free = regions.bytes - used
-    overlap_bytes = _overlap_bytes(blocks.address[held], blocks.block_bytes[held]) + regions.overlap_bytes
+    overlap_bytes = (
+        _sum_overlap_bytes(blocks.address[held_rows], blocks.block_bytes[held_rows]) + regions.overlap_bytes
+    )
     contradiction = stray_bytes + overlap_bytes + int(-free[free < 0].sum())
-    whole = (used == 0) & ~regions.private
-    terms = (free[~whole & ~regions.private], free[whole], free[regions.private])
+    is_free_segment = (used == 0) & ~regions.private
+    terms = (free[~is_free_segment & ~regions.private], free[is_free_segment], free[regions.private])
     split, free_segments, private = (None if contradiction else int(part.sum()) for part in terms)
     block_bytes, live_bytes = _sum_rows(blocks.block_bytes, live), _sum_rows(blocks.requested_bytes, live)
     return AllocatorTerms(
         live_bytes=live_bytes,
         rounding_bytes=block_bytes - live_bytes,
-        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held) - block_bytes,
+        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held_rows) - block_bytes,
         split_bytes=split,
         free_segments_bytes=free_segments,
         private_pools_bytes=private,
@@ -226,39 +230,39 @@ def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
     return np.flatnonzero(live).astype(np.int64)
 
 
-def _merge_segments(stretches: HeldSegments, time_ns: int) -> _Regions:
-    rows = np.flatnonzero((stretches.begin_ns <= time_ns) & (stretches.end_ns > time_ns))
-    rows = rows[np.argsort(stretches.address[rows], kind="stable")]
-    address, size = stretches.address[rows], stretches.bytes[rows]
-    end, kin = address + size, stretches.kin[rows]
-    grown = stretches.expandable[rows]
+def _merge_segments(held_segments: HeldSegments, time_ns: int) -> _Regions:
+    rows = np.flatnonzero((held_segments.begin_ns <= time_ns) & (held_segments.end_ns > time_ns))
+    rows = rows[np.argsort(held_segments.address[rows], kind="stable")]
+    address, size = held_segments.address[rows], held_segments.bytes[rows]
+    end, segment_key = address + size, held_segments.segment_key[rows]
+    grown = held_segments.expandable[rows]
     joined = np.zeros(len(rows), dtype=bool)
-    joined[1:] = grown[1:] & grown[:-1] & (end[:-1] == address[1:]) & (kin[1:] == kin[:-1])
+    joined[1:] = grown[1:] & grown[:-1] & (end[:-1] == address[1:]) & (segment_key[1:] == segment_key[:-1])
     first = np.flatnonzero(~joined)
     return _Regions(
         address=address[first],
         bytes=np.add.reduceat(size, first) if len(first) else size,
-        private=stretches.private[rows][first],
-        overlap_bytes=_overlap_bytes(address, size),
+        private=held_segments.private[rows][first],
+        overlap_bytes=_sum_overlap_bytes(address, size),
     )
 
 
-def _overlap_bytes(address: Int, size: Int) -> int:
-    """Return the bytes that overlap with a range starting at a lower address."""
+def _sum_overlap_bytes(address: Int, size: Int) -> int:
+    """Return the bytes that overlap a range starting at a lower address."""
     order = np.argsort(address, kind="stable")
     address, end = address[order], (address + size)[order]
     reached = np.maximum.accumulate(end)[:-1]
     return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
 
 
-def _used_bytes(blocks: HeldBlocks, held: Int, regions: _Regions) -> tuple[Int, int]:
+def _sum_used_bytes(blocks: HeldBlocks, held_rows: Int, regions: _Regions) -> tuple[Int, int]:
     """Return (bytes of blocks in each region, bytes of blocks outside all regions)."""
     used = np.zeros(len(regions.address), dtype=np.int64)
-    address, size = blocks.address[held], blocks.block_bytes[held]
-    at = np.searchsorted(regions.address, address, side="right") - 1
-    inside = at >= 0
-    inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[at[inside]]
-    np.add.at(used, at[inside], size[inside])
+    address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
+    region = np.searchsorted(regions.address, address, side="right") - 1
+    inside = region >= 0
+    inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[region[inside]]
+    np.add.at(used, region[inside], size[inside])
     return used, int(size[~inside].sum())
 
 
@@ -267,39 +271,41 @@ def _sum_rows(sizes: Int, rows: Int) -> int:
 
 
 #: The history has microsecond and the profiler nanosecond resolution, each with its own clock reading.
-_MAX_APART_NS = 20_000
+_MAX_CLOCK_DIFFERENCE_NS = 20_000
 
 
 def find_allocated_peak(history: History) -> tuple[int, int]:
-    """Return (time, bytes) of the maximum of live bytes by requested size; the first of equals."""
+    """Return (time, bytes) of the first maximum of live requested bytes."""
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     if not len(times):
         return history.begin_ns, 0
-    at = int(np.argmax(live))
-    return int(times[at]), int(live[at])
+    peak_index = int(np.argmax(live))
+    return int(times[peak_index]), int(live[peak_index])
 
 
 def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | None:
-    """Return when within [begin, end] the allocator held the most; None if it held nothing."""
-    stretches, blocks = history.stretches, history.blocks
-    times, reserved = compute_live_curve(stretches.begin_ns, stretches.end_ns, stretches.bytes)
+    """Return the time within [begin, end] of the most reserved memory; None if there was none."""
+    held_segments, blocks = history.held_segments, history.blocks
+    times, reserved = compute_live_curve(held_segments.begin_ns, held_segments.end_ns, held_segments.bytes)
     live_times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     instants = merge_times(times, live_times)
     inside = instants[(instants >= begin_ns) & (instants <= end_ns)]
     instants = merge_times(np.array([begin_ns], dtype=np.int64), inside)
-    held = sample_curve(times, reserved, instants)
-    if not len(held) or int(held.max()) == 0:
+    reserved_at = sample_curve(times, reserved, instants)
+    if not len(reserved_at) or int(reserved_at.max()) == 0:
         return None
-    highest = np.flatnonzero(held == held.max())
+    highest = np.flatnonzero(reserved_at == reserved_at.max())
     return int(instants[highest[np.argmax(sample_curve(live_times, live, instants[highest]))]])
 
 
 def find_peak_near(history: History, time_ns: int) -> int:
-    """Return the time of most live bytes close to a time from another clock."""
+    """Return the time of the most live bytes close to a time from another clock."""
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
-    first, last = np.searchsorted(times, [time_ns - _MAX_APART_NS, time_ns + _MAX_APART_NS])
+    first, last = np.searchsorted(
+        times, [time_ns - _MAX_CLOCK_DIFFERENCE_NS, time_ns + _MAX_CLOCK_DIFFERENCE_NS]
+    )
     return int(times[first + np.argmax(live[first:last])]) if last > first else time_ns
 
 
@@ -312,6 +318,10 @@ def merge_times(first: Int, second: Int) -> Int:
 
 def sample_curve(times: Int, values: Int, instants: Int) -> Int:
     """Return the value of a curve at each instant; 0 before its first point."""
-    at = np.searchsorted(times, instants, side="right") - 1
-    found: Int = np.where(at >= 0, values[np.maximum(at, 0)], 0) if len(values) else np.zeros_like(instants)
-    return found
+    position = np.searchsorted(times, instants, side="right") - 1
+    sampled: Int = (
+        np.where(position >= 0, values[np.maximum(position, 0)], 0)
+        if len(values)
+        else np.zeros_like(instants)
+    )
+    return sampled

@@ -1,11 +1,11 @@
-"""Join the allocator's blocks with the storages that hooks saw: by address, then by time.
+"""Join the allocator's blocks with the storages seen by hooks: by address, then by time.
 
-A storage noted at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
-the note is taken after the operator returns, with a different clock reading than the allocator's.
+A storage recorded at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
+it is recorded after the operator returns, with a different clock reading from the allocator's.
 
-On a CPU the free of a block may leave no event (it ran on a thread that the profiler does not know). Such a
-block ends when its storage dies or its address is reused, whichever is first; if neither happens, it remains
-as an upper bound.
+On a CPU the free of a block may leave no event (it ran on a thread unknown to the profiler). Such a block
+ends when its storage is released or its address is reused, whichever is first; otherwise it stays live, as an
+upper bound.
 """
 
 from dataclasses import dataclass
@@ -24,21 +24,21 @@ class AddressIndex:
     def __init__(self, address: Int, begin_ns: Int) -> None:
         self._addresses: Int = np.unique(address)
         self._times: Int = np.unique(begin_ns)
-        keys = self._keys(address, begin_ns)
+        keys = self._make_keys(address, begin_ns)
         self._order: Int = np.argsort(keys, kind="stable").astype(np.int64)
         self._sorted: Int = keys[self._order]
 
-    def last_until(self, address: Int, time_ns: Int) -> Int:
-        """Return the last allocation at each address that started at or before each time; -1 for none."""
-        keys = self._keys(address, time_ns)
-        return self._row(np.searchsorted(self._sorted, keys, side="right") - 1, keys)
+    def find_last_until(self, address: Int, time_ns: Int) -> Int:
+        """Return the last allocation at each address at or before each time; -1 if there is none."""
+        keys = self._make_keys(address, time_ns)
+        return self._find_rows(np.searchsorted(self._sorted, keys, side="right") - 1, keys)
 
-    def first_after(self, address: Int, time_ns: Int) -> Int:
-        """Return the first allocation at each address that started after each time; -1 for none."""
-        keys = self._keys(address, time_ns)
-        return self._row(np.searchsorted(self._sorted, keys, side="right"), keys)
+    def find_first_after(self, address: Int, time_ns: Int) -> Int:
+        """Return the first allocation at each address after each time; -1 if there is none."""
+        keys = self._make_keys(address, time_ns)
+        return self._find_rows(np.searchsorted(self._sorted, keys, side="right"), keys)
 
-    def _keys(self, address: Int, time_ns: Int) -> Int:
+    def _make_keys(self, address: Int, time_ns: Int) -> Int:
         code = np.searchsorted(self._addresses, address).astype(np.int64)
         known = code < len(self._addresses)
         known[known] = self._addresses[code[known]] == address[known]
@@ -46,14 +46,14 @@ class AddressIndex:
         keys: Int = np.where(known, code * (len(self._times) + 1) + rank, -1)
         return keys
 
-    def _row(self, position: Int, keys: Int) -> Int:
+    def _find_rows(self, position: Int, keys: Int) -> Int:
         span = len(self._times) + 1
         inside = (position >= 0) & (position < len(self._sorted)) & (keys >= 0)
-        found = np.full(len(keys), -1, dtype=np.int64)
+        rows_found = np.full(len(keys), -1, dtype=np.int64)
         same = self._sorted[position[inside]] // span == keys[inside] // span
         rows = np.flatnonzero(inside)[same]
-        found[rows] = self._order[position[rows]]
-        return found
+        rows_found[rows] = self._order[position[rows]]
+        return rows_found
 
 
 MAX_EARLY_NS = 2_000
@@ -63,10 +63,10 @@ _TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """All blocks of memory known to have been live in the window, each counted once.
+    """All memory blocks known to have been live in the window, each counted once.
 
-    ``tenant`` and ``sub`` apply if no role claims the block. ``tracked``: an operator of the window returned
-    it. ``open``: its end is unknown. ``owner`` is the block of each storage row.
+    ``tenant`` and ``sub`` apply to unclaimed blocks. ``tracked``: returned by an operator of the window.
+    ``open``: the end is unknown. ``owner`` is the block of each storage row.
     """
 
     address: Int
@@ -97,7 +97,7 @@ class _StorageBlocks:
 
 
 def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
-    """Return one block per allocation, and one for each storage whose allocation was not seen."""
+    """Return one block per allocation, and one per storage without a recorded allocation."""
     index = AddressIndex(allocations.address, allocations.begin_ns)
     owner = _find_owners(storages, allocations, index)
     ends, unknown = _find_ends(allocations, storages, owner, index)
@@ -108,7 +108,7 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     tracked[owner[storages.known & ~storages.before_window]] = True
     storage = _choose_representatives(owner, total, storages.known)
     begins = np.concatenate([allocations.begin_ns, lone_begins])
-    tenant, sub = _name_unclaimed(tracked, storage, storages, allocations)
+    tenant, sub = _label_unclaimed(tracked, storage, storages, allocations)
     return Blocks(
         address=np.concatenate([allocations.address, _to_ints(lone.address)]),
         begin_ns=begins,
@@ -130,19 +130,19 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
 def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
     """Return the row of the allocation behind each storage; -1 if there is none.
 
-    The allocation that was live at the time of the note takes precedence over one that started shortly after
-    or ended shortly before it.
+    The allocation that was live when the storage was recorded takes precedence over one that started shortly
+    after or ended shortly before.
     """
-    live = index.last_until(storages.address, storages.begin_ns)
-    live = np.where(_noted_in_life(storages, allocations, live, 0), live, -1)
-    near = index.last_until(storages.address, storages.begin_ns + MAX_EARLY_NS)
-    near = np.where(_noted_in_life(storages, allocations, near, MAX_LATE_NS), near, -1)
+    live = index.find_last_until(storages.address, storages.begin_ns)
+    live = np.where(_is_recorded_in_lifetime(storages, allocations, live, 0), live, -1)
+    near = index.find_last_until(storages.address, storages.begin_ns + MAX_EARLY_NS)
+    near = np.where(_is_recorded_in_lifetime(storages, allocations, near, MAX_LATE_NS), near, -1)
     owner: Int = np.where(storages.before_window, -1, np.where(live >= 0, live, near))
     return owner
 
 
-def _noted_in_life(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
-    """Return whether each storage was noted by the end of its candidate, or at most ``late_ns`` after it."""
+def _is_recorded_in_lifetime(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
+    """Mark storages recorded before the end of their candidate, or at most ``late_ns`` after it."""
     end = _take_rows(allocations.end_ns, row)
     limit = np.where(end == FOREVER, FOREVER, end + late_ns)
     inside: Bool = (row >= 0) & (storages.begin_ns <= limit)
@@ -150,11 +150,11 @@ def _noted_in_life(storages: Lives, allocations: Lives, row: Int, late_ns: int) 
 
 
 def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:
-    """Return the end of each allocation, and whether it remains unknown."""
+    """Return the end of each allocation, and a mask of the unknown ends."""
     joined = owner >= 0
     death = np.full(len(allocations), -1, dtype=np.int64)
     np.maximum.at(death, owner[joined], storages.end_ns[joined])
-    reuse = index.first_after(allocations.address, allocations.begin_ns)
+    reuse = index.find_first_after(allocations.address, allocations.begin_ns)
     reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
     unseen = allocations.end_ns == FOREVER
     closed = np.minimum(np.where(death >= 0, death, FOREVER), reused_ns)
@@ -167,23 +167,23 @@ def _make_storage_blocks(
 ) -> _StorageBlocks:
     """Return blocks for the storages without an allocation, and fill in their ``owner``.
 
-    A storage that no operator of the window made existed before it. Two such storages at the same address and
-    time are one block under two storage objects.
+    A storage not made by an operator of the window existed before it. Two such storages at the same address
+    and time are two storage objects of one block.
     """
     lone = _StorageBlocks([], [], [], [])
     latest: dict[int, int] = {}
-    handed_out = index.last_until(storages.address, storages.begin_ns) >= 0
+    has_earlier_allocation = index.find_last_until(storages.address, storages.begin_ns) >= 0
     for row in np.flatnonzero(owner < 0):
         address, begin, end = (
             int(column[row]) for column in (storages.address, storages.begin_ns, storages.end_ns)
         )
-        made_here = bool(storages.known[row]) and not storages.before_window[row]
+        made_in_window = bool(storages.known[row]) and not storages.before_window[row]
         block = latest.get(address)
-        if block is not None and not made_here and lone.end_ns[block] > begin:
+        if block is not None and not made_in_window and lone.end_ns[block] > begin:
             lone.end_ns[block] = max(lone.end_ns[block], end)
             lone.bytes[block] = max(lone.bytes[block], int(storages.bytes[row]))
         else:
-            if not made_here and block is None and not handed_out[row]:
+            if not made_in_window and block is None and not has_earlier_allocation[row]:
                 begin = min(begin, window_begin_ns)
             block = latest[address] = len(lone.begin_ns)
             lone.begin_ns.append(begin)
@@ -195,24 +195,24 @@ def _make_storage_blocks(
 
 
 def _find_storage_block_ends(lone: _StorageBlocks, index: AddressIndex, allocations: Lives) -> Int:
-    """Return the end of each block: the death of its storage, or the reuse of its address."""
-    reuse = index.first_after(_to_ints(lone.address), _to_ints(lone.begin_ns))
+    """Return the end of each block: the release of its storage, or the reuse of its address."""
+    reuse = index.find_first_after(_to_ints(lone.address), _to_ints(lone.begin_ns))
     reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
     return np.minimum(_to_ints(lone.end_ns), reused_ns)
 
 
 def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
     """Return the storage row of each block: the first made by an operator, else the first, else -1."""
-    chosen = np.full(total, -1, dtype=np.int64)
+    representative = np.full(total, -1, dtype=np.int64)
     for rows in (np.flatnonzero(~known)[::-1], np.flatnonzero(known)[::-1]):
-        chosen[owner[rows]] = rows
-    return chosen
+        representative[owner[rows]] = rows
+    return representative
 
 
-def _name_unclaimed(
+def _label_unclaimed(
     tracked: Bool, storage: Int, storages: Lives, allocations: Lives
 ) -> tuple[Int, npt.NDArray[np.object_]]:
-    """Return tenant and sub of blocks that no role claims, by the operator that allocated them."""
+    """Return tenant and sub of unclaimed blocks, from the operator that allocated them."""
     total, count = len(tracked), len(allocations)
     tenant = np.full(total, UNTAGGED, dtype=np.int64)
     sub = np.full(total, "", dtype=object)

@@ -1,7 +1,7 @@
 """Compute live bytes of one rank over time, their owners at an instant, and the peak.
 
-A block is live in [begin, end): at the time of an event, blocks that end there are gone and blocks that start
-there are counted.
+A block is live in [begin, end): at the time of an event, blocks that end then are not counted, and blocks
+that start then are.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.join import Blocks, join_storages
-from zprof.analysis.memory.roles import Segments, name_retained_activations, resolve_tenants
+from zprof.analysis.memory.roles import Segments, label_retained_activations, resolve_tenants
 from zprof.analysis.memory.tables import (
     FOREVER,
     TENANT_CODES,
@@ -30,7 +30,7 @@ BUFFER_SUB = "buffer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Tenants at the highest point of the window."""
+    """Bytes by tenant at the maximum of live bytes in the window."""
 
     time_ns: int
     bytes: int
@@ -44,7 +44,7 @@ class Peak:
 class RankLives:
     """All blocks of one rank and device with their owners over time.
 
-    ``live_bytes`` are the live bytes from each of ``times_ns`` on.
+    ``live_bytes``: live bytes from each of ``times_ns`` until the next.
     """
 
     blocks: Blocks
@@ -56,10 +56,10 @@ class RankLives:
     has_allocator_events: bool
 
     def peak(self) -> Peak:
-        """Return the highest point of live bytes within the window."""
+        """Return the maximum of live bytes within the window."""
         blocks, window = self.blocks, self.timeline
         time_ns, size = find_peak(self.times_ns, self.live_bytes, window.begin_ns, window.end_ns)
-        tenants, untagged = self.held_at(time_ns)
+        tenants, untagged = self.sum_tenants_at(time_ns)
         still_open = blocks.open & (blocks.begin_ns <= time_ns) & (blocks.end_ns > time_ns)
         return Peak(
             time_ns=time_ns,
@@ -70,44 +70,46 @@ class RankLives:
             open_operators=tuple(sorted({str(name) for name in blocks.operator[still_open]})),
         )
 
-    def held_at(self, time_ns: int) -> tuple[Mapping[Tenant, int], int]:
+    def sum_tenants_at(self, time_ns: int) -> tuple[Mapping[Tenant, int], int]:
         """Return the bytes of each tenant at an instant, and the untagged bytes."""
-        held = sum_by_tenant(self.segments, time_ns)
-        return {tenant: int(held[code]) for tenant, code in TENANT_CODES.items()}, int(held[UNTAGGED])
+        bytes_by_code = sum_by_tenant(self.segments, time_ns)
+        return {tenant: int(bytes_by_code[code]) for tenant, code in TENANT_CODES.items()}, int(
+            bytes_by_code[UNTAGGED]
+        )
 
     def states(self) -> Mapping[Tenant, int] | None:
-        """Return parameters and optimizer state at the last step's end, gradients when its optimizer starts.
+        """Return parameters and optimizer state at the last step's end, gradients at its optimizer's start.
 
-        A program may have freed its gradients by the end of a step; when the optimizer starts, they are
-        complete. Module buffers are not model state and are left out. None if no step ended.
+        A program may free its gradients before the step ends; when the optimizer starts, they are complete.
+        Module buffers are not model state and are left out. None if no step ended.
         """
         return {
-            tenant: int(self.segments.bytes[self.state_rows(tenant, moment)].sum())
-            for tenant, moment in self.state_moments().items()
+            tenant: int(self.segments.bytes[self.find_state_rows(tenant, moment)].sum())
+            for tenant, moment in self.find_state_moments().items()
         } or None
 
-    def state_moments(self) -> Mapping[Tenant, int]:
-        """Return when each model state is complete; empty if no step ended."""
+    def find_state_moments(self) -> Mapping[Tenant, int]:
+        """Return the time at which each model state is complete; empty if no step ended."""
         if not self.timeline.step_ends:
             return {}
         end_ns = self.timeline.step_ends[-1]
-        optimizer_ns = self.timeline.last_optimizer_ns()
+        optimizer_ns = self.timeline.find_last_optimizer_ns()
         return {
             Tenant.PARAMETERS: end_ns,
             Tenant.GRADIENTS: end_ns if optimizer_ns is None else optimizer_ns,
             Tenant.OPTIMIZER_STATE: end_ns,
         }
 
-    def state_rows(self, tenant: Tenant, time_ns: int, *, buffers: bool = False) -> Int:
-        """Return the segments that a tenant holds at an instant: without module buffers, or only these."""
-        rows = find_alive_segments(self.segments, time_ns)
+    def find_state_rows(self, tenant: Tenant, time_ns: int, *, buffers: bool = False) -> Int:
+        """Return a tenant's live segments at an instant, either without module buffers or only buffers."""
+        rows = find_live_segments(self.segments, time_ns)
         buffer = self.segments.sub[rows] == BUFFER_SUB
-        mine: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
-        return mine
+        state_rows: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
+        return state_rows
 
 
 def list_devices(alloc: pd.DataFrame) -> list[str]:
-    """Return the devices that hold memory: accelerators first, sorted by total bytes, largest first."""
+    """List the devices with allocations: accelerators first, by total bytes, largest first."""
     totals = alloc.groupby(alloc["device"].astype(str))["bytes"].sum()
     return sorted(totals.index, key=lambda device: (device == "cpu", -int(totals[device]), device))
 
@@ -123,7 +125,7 @@ def build_rank_lives(storages: Lives, allocations: Lives, claims: Claims, timeli
     """Join the allocator's blocks with the storages, then assign a tenant to each block at each instant."""
     blocks = join_storages(storages, allocations, timeline.begin_ns)
     claimed = blocks.owner[np.isin(storages.generation, claims.generation)]
-    blocks = name_retained_activations(blocks, claimed, timeline.phases)
+    blocks = label_retained_activations(blocks, claimed, timeline.phases)
     times_ns, live_bytes = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
     return RankLives(
         blocks=blocks,
@@ -137,18 +139,18 @@ def build_rank_lives(storages: Lives, allocations: Lives, claims: Claims, timeli
 
 
 def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int, Int]:
-    """Return the times of events, and the live bytes from each of them on."""
+    """Return the times of events, and the live bytes from each until the next."""
     freed = end_ns != FOREVER
     time_ns = np.concatenate([begin_ns, end_ns[freed]])
     change = np.concatenate([size_bytes, -size_bytes[freed]])
-    times, which = np.unique(time_ns, return_inverse=True)
+    times, time_index = np.unique(time_ns, return_inverse=True)
     deltas = np.zeros(len(times), dtype=np.int64)
-    np.add.at(deltas, which, change)
+    np.add.at(deltas, time_index, change)
     return times.astype(np.int64), np.cumsum(deltas, dtype=np.int64)
 
 
 def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """Return (time, bytes) of the first maximum within a window; bytes live at its start count."""
+    """Return (time, bytes) of the first maximum within a window, including the bytes live at its start."""
     first = int(np.searchsorted(times, begin_ns, side="right"))
     last = int(np.searchsorted(times, end_ns, side="right"))
     best_ns, best = begin_ns, int(live[first - 1]) if first else 0
@@ -161,13 +163,13 @@ def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, i
 
 def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
     """Return the bytes by tenant code at an instant; the last entry is untagged."""
-    alive = (segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)
-    held = np.zeros(UNTAGGED + 1, dtype=np.int64)
-    np.add.at(held, segments.tenant[alive], segments.bytes[alive])
-    return held
+    is_live = (segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)
+    bytes_by_code = np.zeros(UNTAGGED + 1, dtype=np.int64)
+    np.add.at(bytes_by_code, segments.tenant[is_live], segments.bytes[is_live])
+    return bytes_by_code
 
 
-def find_alive_segments(segments: Segments, time_ns: int) -> Int:
+def find_live_segments(segments: Segments, time_ns: int) -> Int:
     """Return the rows of the segments that are live at an instant."""
     rows: Int = np.flatnonzero((segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)).astype(np.int64)
     return rows

@@ -1,8 +1,8 @@
-"""Reconcile a rank's peak with the allocator's counters: missing frees, memory that no hook saw, bounds.
+"""Reconcile a rank's peak with the allocator's counters: missing frees, memory unseen by hooks, bounds.
 
-The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``); then it tells nothing
-about the window. If it grew between the last sample before the window and the last one within it, the process
-reached its peak in the window, and the counter is exact.
+The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``), which makes it
+useless for the window. If it grew between the last sample before the window and the last one within it, the
+process reached its peak in the window, and the counter is exact.
 """
 
 from collections.abc import Collection
@@ -21,19 +21,19 @@ _COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterPeak:
-    """The allocator's highest point so far; ``in_window``: it was reached in the memory window."""
+    """The allocator's peak counter; ``in_window``: the peak was reached in the memory window."""
 
     bytes: int
     in_window: bool
 
 
 def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> tuple[AllocatorCounters, ...]:
-    """Return one entry per device with allocator counters; retries and OOMs count over ``steps``."""
+    """Return one entry per device with allocator counters; retries and OOMs are counted over ``steps``."""
     samples = samples.sort_values("time_ns", kind="stable")
     counted = samples[samples[list(_COUNTERS)].notna().any(axis=1)]
     devices = sorted(set(counted["device"].astype(str)))
     return tuple(
-        _device_counters(rank, device, counted[counted["device"] == device], steps) for device in devices
+        _make_device_counters(rank, device, counted[counted["device"] == device], steps) for device in devices
     )
 
 
@@ -43,14 +43,16 @@ def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> C
     peaks = peaks.sort_values("time_ns", kind="stable")
     before = peaks[peaks["time_ns"] < window.begin_ns]["peak_allocated_bytes"]
     within = peaks[(peaks["time_ns"] >= window.begin_ns) & (peaks["time_ns"] <= window.end_ns)]
-    since = pd.concat([before.iloc[-1:], within["peak_allocated_bytes"]])
-    if within.empty or _was_reset(since):
+    counts = pd.concat([before.iloc[-1:], within["peak_allocated_bytes"]])
+    if within.empty or _was_reset(counts):
         return None
     highest = int(within["peak_allocated_bytes"].iloc[-1])
     return CounterPeak(bytes=highest, in_window=not before.empty and highest > int(before.iloc[-1]))
 
 
-def _device_counters(rank: int, device: str, rows: pd.DataFrame, steps: Collection[int]) -> AllocatorCounters:
+def _make_device_counters(
+    rank: int, device: str, rows: pd.DataFrame, steps: Collection[int]
+) -> AllocatorCounters:
     before = rows[rows["step"] < min(steps)] if steps else rows.iloc[:0]
     counted = pd.concat([before.iloc[-1:], rows.iloc[len(before) :]])
     return AllocatorCounters(
@@ -64,16 +66,16 @@ def _device_counters(rank: int, device: str, rows: pd.DataFrame, steps: Collecti
 
 
 def _max_sample(column: "pd.Series[int]") -> int | None:
-    """Return the maximum over all samples, because a program may reset the counter of a peak."""
+    """Return the maximum over all samples, because a program may reset the peak counter."""
     known = column.dropna()
     return None if known.empty or int(known.max()) < 0 else int(known.max())
 
 
 def _count_growth(column: "pd.Series[int]") -> int | None:
-    """Return last minus first.
+    """Return the last value minus the first.
 
-    None if the counter was reset in between, or if a single sample is not 0: its counts may precede the
-    recording.
+    None if the counter was reset in between, or if a single sample is not 0, because it may have been counted
+    before the recording.
     """
     known = column.dropna()
     if known.empty or _was_reset(known) or (len(known) == 1 and int(known.iloc[0]) != 0):
@@ -85,18 +87,18 @@ def _was_reset(column: "pd.Series[int]") -> bool:
     return bool((column.diff().dropna() < 0).any())
 
 
-#: The analysis must agree with the allocator's counter to within this share.
+#: Maximum relative difference between the analysis and the allocator's counter.
 TOLERANCE = 0.01
 LIGHT_MODE = "light"
 NOT_SEEN_BY_HOOKS = "no hook saw it"
 _FULL = "allocator events joined with storage roles"
-_STORAGES = "tensor storages only; what operators allocate inside is missing"
-_HOOKS = "light mode: the tensor storages that hooks saw"
+_STORAGES = "tensor storages only; memory allocated inside operators is missing"
+_HOOKS = "light mode: tensor storages seen by hooks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakReconciliation:
-    """Bounds and gaps of a peak; ``unseen_bytes`` is what the allocator counted and no hook saw."""
+    """Bounds and gaps of a peak; ``unseen_bytes``: counted by the allocator but seen by no hook."""
 
     method: str
     upper_bound: bool
@@ -110,42 +112,43 @@ def reconcile_peak(
 ) -> PeakReconciliation:
     """Return the bounds and gaps of a rank's peak.
 
-    ``mode`` is that of the recording (light or full); ``counter`` is None if there is no allocator counter.
+    ``mode`` is the recording mode (light or full); ``counter`` is None without an allocator counter.
     """
     if mode == LIGHT_MODE:
         return _reconcile_light(rank, peak, counter)
-    gaps = [*_open_end_gaps(rank, peak), *([] if has_events else [_no_events_gap(rank)])]
-    off = _counter_disagreement(rank, peak.bytes, counter)
+    gaps = [*_list_open_end_gaps(rank, peak), *([] if has_events else [_make_no_events_gap(rank)])]
+    counter_gaps = _list_counter_gaps(rank, peak.bytes, counter)
     return PeakReconciliation(
         method=_FULL if has_events else _STORAGES,
-        upper_bound=peak.open_bytes > 0 or (counter is not None and peak.bytes > _counter_limit(counter)),
+        upper_bound=peak.open_bytes > 0
+        or (counter is not None and peak.bytes > _compute_counter_limit(counter)),
         lower_bound=not has_events or _is_short(peak.bytes, counter),
         unseen_bytes=0,
-        gaps=(*gaps, *off, *_unowned_gaps(rank, peak)),
+        gaps=(*gaps, *counter_gaps, *_list_unowned_gaps(rank, peak)),
     )
 
 
 def _reconcile_light(rank: int, peak: Peak, counter: CounterPeak | None) -> PeakReconciliation:
-    """Reconcile a light recording: a counter that covers the window is exact, unseen bytes are untagged."""
+    """Reconcile a light recording: a counter that covers the window is exact; unseen bytes are untagged."""
     if counter is None or not counter.in_window:
         return PeakReconciliation(
             method=f"{_HOOKS}: a lower bound",
             upper_bound=False,
             lower_bound=True,
             unseen_bytes=0,
-            gaps=(_unknown_coverage_gap(rank),),
+            gaps=(_make_unknown_coverage_gap(rank),),
         )
     unseen = max(0, counter.bytes - peak.bytes)
     return PeakReconciliation(
         method=f"{_HOOKS}; the peak is the allocator's own counter" if unseen else _HOOKS,
-        upper_bound=peak.bytes > _counter_limit(counter),
+        upper_bound=peak.bytes > _compute_counter_limit(counter),
         lower_bound=False,
         unseen_bytes=unseen,
-        gaps=_too_high_gaps(rank, peak.bytes, counter),
+        gaps=_list_overestimate_gaps(rank, peak.bytes, counter),
     )
 
 
-def _counter_disagreement(rank: int, peak_bytes: int, counter: CounterPeak | None) -> tuple[Gap, ...]:
+def _list_counter_gaps(rank: int, peak_bytes: int, counter: CounterPeak | None) -> tuple[Gap, ...]:
     if counter is None:
         return ()
     if _is_short(peak_bytes, counter):
@@ -159,33 +162,33 @@ def _counter_disagreement(rank: int, peak_bytes: int, counter: CounterPeak | Non
                 remedy="record from the start of the program: zprof record -o RUN -- python ...",
             ),
         )
-    return _too_high_gaps(rank, peak_bytes, counter)
+    return _list_overestimate_gaps(rank, peak_bytes, counter)
 
 
 def _is_short(peak_bytes: int, counter: CounterPeak | None) -> bool:
     return counter is not None and counter.in_window and peak_bytes < counter.bytes * (1 - TOLERANCE)
 
 
-def _too_high_gaps(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Gap, ...]:
-    if peak_bytes <= _counter_limit(counter):
+def _list_overestimate_gaps(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Gap, ...]:
+    if peak_bytes <= _compute_counter_limit(counter):
         return ()
     return (
         Gap(
             kind=GapKind.MEMORY_PART,
             what="allocated peak",
             rank=rank,
-            reason=f"the allocator's own counter never was above {format_bytes(counter.bytes)}, "
+            reason=f"the allocator's own counter never exceeded {format_bytes(counter.bytes)}, "
             f"{format_bytes(peak_bytes - counter.bytes)} less than recorded: the peak is an upper bound",
-            remedy="take the counter for the total; some frees were not seen",
+            remedy="use the counter as the total; some frees were not seen",
         ),
     )
 
 
-def _counter_limit(counter: CounterPeak) -> float:
+def _compute_counter_limit(counter: CounterPeak) -> float:
     return counter.bytes * (1 + TOLERANCE)
 
 
-def _open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
+def _list_open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
     if not peak.open_bytes:
         return []
     return [
@@ -194,14 +197,14 @@ def _open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
             what="end of some allocations",
             rank=rank,
             reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
-            f"{', '.join(peak.open_operators[:3])} and no free was seen: the peak is an upper bound",
+            f"{', '.join(peak.open_operators[:3])} without a recorded free: the peak is an upper bound",
             remedy="none on a CPU; on a GPU the allocator reports every free",
         )
     ]
 
 
-def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
-    """Report untagged bytes from a hundredth of the peak on."""
+def _list_unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
+    """Report untagged bytes of at least 1 % of the peak."""
     if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
         return []
     return [
@@ -209,30 +212,30 @@ def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
             kind=GapKind.MEMORY_PART,
             what=f"owner of {format_bytes(peak.untagged_bytes)} of the peak",
             rank=rank,
-            reason="held by nothing that was watched: model, optimizer, autograd, collectives, operators of "
-            "the recorded steps; data sets and copies of weights that were made before are such",
-            remedy="look at untagged among the largest live at the peak; give the recorder all models and "
-            "optimizers",
+            reason="not owned by a recorded model, optimizer, autograd graph, collective or operator of the "
+            "recorded steps, such as data sets and copies of weights allocated earlier",
+            remedy="check the untagged entries among the largest allocations at the peak; pass all models "
+            "and optimizers to the recorder",
         )
     ]
 
 
-def _no_events_gap(rank: int) -> Gap:
+def _make_no_events_gap(rank: int) -> Gap:
     return Gap(
         kind=GapKind.ALLOCATOR_EVENTS,
         what="allocator events",
         rank=rank,
-        reason="the profiler gave none, so that memory inside operators is not seen",
-        remedy="leave torch.profiler to zprof while it records",
+        reason="the profiler reported none, so memory allocated inside operators is missing",
+        remedy="do not run torch.profiler yourself while zprof records",
     )
 
 
-def _unknown_coverage_gap(rank: int) -> Gap:
+def _make_unknown_coverage_gap(rank: int) -> Gap:
     return Gap(
         kind=GapKind.MEMORY_PART,
         what="coverage of memory",
         rank=rank,
-        reason="unknown: in light mode hooks see tensors, not what operators allocate, and no counter of an "
-        "allocator tells the rest; the peak is a lower bound",
+        reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and "
+        "there is no allocator counter for the rest; the peak is a lower bound",
         remedy="record in full mode",
     )

@@ -38,12 +38,12 @@ class RankMemoryResult:
 
 
 def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult:
-    """Return the result of a rank of which nothing is known, with the reason."""
+    """Return an empty result for a rank, with the reason as a gap."""
     return RankMemoryResult(
         gaps=(Gap(kind=GapKind.MEMORY, what="memory", rank=rank, reason=reason, remedy=remedy),)
     )
 
 
-def collect_gaps(answers: Sequence[RankMemoryResult]) -> tuple[Gap, ...]:
+def collect_gaps(results: Sequence[RankMemoryResult]) -> tuple[Gap, ...]:
     """Return all gaps, in rank order."""
-    return tuple(gap for answer in answers for gap in answer.gaps)
+    return tuple(gap for result in results for gap in result.gaps)

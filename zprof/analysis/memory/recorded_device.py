@@ -2,7 +2,7 @@
 
 Without a history, the counters at step boundaries are used: requested, allocated - requested, active -
 allocated, inactive split, reserved - active - split (``torch.cuda.memory_stats``). A boundary counts as the
-reserved peak only if reserved memory was as high as it ever was.
+reserved peak only if reserved memory was at its all-time maximum.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from zprof.analysis.memory.history import (
     find_reserved_peak,
     read_history,
 )
-from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
+from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_frame
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
@@ -41,13 +41,13 @@ _COUNTERS = ["requested_bytes", "allocated_bytes", "active_bytes", "split_bytes"
 
 
 def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any] | None":
-    """Return the step boundary with reserved memory at its all-time peak; of several, that with most live."""
+    """Return the step boundary with reserved memory at its all-time peak; ties go to the most live bytes."""
     rows = samples[samples["device"].astype(str) == device]
     rows = rows[rows[[*_COUNTERS, "peak_reserved_bytes"]].notna().all(axis=1)]
     if rows.empty:
         return None
-    highest = rows[rows["reserved_bytes"] == rows["peak_reserved_bytes"].max()]
-    return None if highest.empty else highest.loc[highest["requested_bytes"].idxmax()]
+    max_rows = rows[rows["reserved_bytes"] == rows["peak_reserved_bytes"].max()]
+    return None if max_rows.empty else max_rows.loc[max_rows["requested_bytes"].idxmax()]
 
 
 def make_device_memory_from_counters(
@@ -73,10 +73,10 @@ def make_device_memory_from_counters(
     return add_outside_terms(leaf, outside)
 
 
-def reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> int | None:
-    """Return the reserved bytes at a moment between two boundaries that agree about it; else None.
+def find_reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> int | None:
+    """Return the reserved bytes at a moment between two boundaries that agree; else None.
 
-    They agree if both have the same value, no allocation was retried in between (a retry frees cached
+    Boundaries agree if both have the same value, no allocation was retried between them (a retry frees cached
     memory), and the value was never higher.
     """
     rows = samples[(samples["device"].astype(str) == device) & samples["reserved_bytes"].notna()]
@@ -86,8 +86,8 @@ def reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> 
         return None
     left, right = before.iloc[-1], after.iloc[0]
     same = all(_are_equal(left[column], right[column]) for column in ("reserved_bytes", "retries"))
-    highest = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
-    return int(right["reserved_bytes"]) if same and highest else None
+    was_never_higher = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
+    return int(right["reserved_bytes"]) if same and was_never_higher else None
 
 
 def _are_equal(left: Any, right: Any) -> bool:
@@ -108,29 +108,29 @@ OwnersAt = Callable[[int], LiveOwners]
 
 
 def make_owners_lookup(lives: RankLives) -> OwnersAt:
-    """Return a function that gives the owners that hooks found."""
+    """Return a function that looks up the owners found by hooks."""
 
-    def at(time_ns: int) -> LiveOwners:
-        rows = find_alive_segments(lives.segments, time_ns)
+    def look_up(time_ns: int) -> LiveOwners:
+        rows = find_live_segments(lives.segments, time_ns)
         return LiveOwners(
             address=lives.blocks.address[lives.segments.block[rows]],
             bytes=lives.segments.bytes[rows],
             tenant=lives.segments.tenant[rows],
         )
 
-    return at
+    return look_up
 
 
 def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
-    """Return the tenant of each live block of a history, by what is at its address; else UNTAGGED."""
+    """Return the tenant of each live block of a history by its address; UNTAGGED if unknown."""
     order = np.argsort(owners.address, kind="stable")
     known = owners.address[order]
-    found = np.full(len(rows), UNTAGGED, dtype=np.int64)
+    tenants = np.full(len(rows), UNTAGGED, dtype=np.int64)
     if len(known):
-        at = np.minimum(np.searchsorted(known, blocks.address[rows]), len(known) - 1)
-        same = known[at] == blocks.address[rows]
-        found[same] = owners.tenant[order][at[same]]
-    return found
+        position = np.minimum(np.searchsorted(known, blocks.address[rows]), len(known) - 1)
+        is_match = known[position] == blocks.address[rows]
+        tenants[is_match] = owners.tenant[order][position[is_match]]
+    return tenants
 
 
 _HOST = "cpu"
@@ -142,8 +142,8 @@ _TOLERANCE = 0.01
 class RecordedDevice:
     """Device of a rank at its peaks.
 
-    ``reserved_unused_bytes``: reserved at the allocated peak and not live in the recording.
-    ``non_pytorch_bytes``: memory of the process outside of its allocator.
+    ``reserved_unused_bytes``: reserved at the allocated peak but not live in the recording.
+    ``non_pytorch_bytes``: memory of the process outside its allocator.
     """
 
     devices: tuple[DeviceMemory, ...] = ()
@@ -161,7 +161,7 @@ def analyse_recorded_device(
         run: The recording.
         rank: One of its ranks.
         device: Its name in the tables, such as ``cuda:0``.
-        peak_time_ns: When the recording's live bytes were highest.
+        peak_time_ns: Time of the recording's maximum of live bytes.
         tenants: Returns the live memory of the recording at an instant, see :func:`make_owners_lookup`.
 
     Raises:
@@ -179,18 +179,18 @@ def analyse_recorded_device(
         leaves, reserved, gaps = _describe_from_counters(run, rank, device, peak_time_ns, tenants, outside)
     unused = None if reserved is None else reserved - int(peak.bytes.sum())
     if unused is not None and unused < 0:
-        gaps.append(_disagreement_gap(rank, device, "more is live than is reserved", -unused))
+        gaps.append(_make_disagreement_gap(rank, device, "live memory exceeds reserved memory", -unused))
         unused = None
     return RecordedDevice(
         devices=tuple(leaves),
         reserved_unused_bytes=unused,
-        non_pytorch_bytes=outside.beside_bytes,
+        non_pytorch_bytes=outside.non_allocator_bytes,
         gaps=tuple(dict.fromkeys([*outside.gaps, *gaps])),
     )
 
 
 def sum_by_tenant_code(tenant: Int, sizes: Int) -> dict[Tenant, int]:
-    """Return the bytes of each tenant; untagged bytes are left out."""
+    """Return the bytes of each tenant, without untagged bytes."""
     return {owner: int(sizes[tenant == code].sum()) for owner, code in TENANT_CODES.items()}
 
 
@@ -198,20 +198,20 @@ def _describe_from_history(
     history: History, rank: int, peak_time_ns: int, tenants: OwnersAt, nvml: pd.DataFrame | None
 ) -> tuple[list[DeviceMemory], list[Gap]]:
     moments = [(ALLOCATED_PEAK, find_peak_near(history, peak_time_ns))]
-    highest_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
-    if highest_ns is not None:
-        moments.append((RESERVED_PEAK, highest_ns))
+    reserved_peak_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
+    if reserved_peak_ns is not None:
+        moments.append((RESERVED_PEAK, reserved_peak_ns))
     leaves, gaps = [], []
     for name, time_ns in moments:
         moment = DeviceMoment(rank=rank, device=history.device, name=name, time_ns=time_ns)
         outside, owners = compute_outside_terms(nvml, rank, history.device, time_ns), tenants(time_ns)
         rows = find_live_blocks(history.blocks, time_ns)
-        held = sum_by_tenant_code(
+        held_bytes = sum_by_tenant_code(
             match_tenants(history.blocks, rows, owners), history.blocks.requested_bytes[rows]
         )
-        leaf, found = make_device_memory(moment, history, held, outside)
+        leaf, new_gaps = make_device_memory(moment, history, held_bytes, outside)
         leaves.append(leaf)
-        gaps += [*found, *_check_agreement(moment, leaf, owners)]
+        gaps += [*new_gaps, *_check_agreement(moment, leaf, owners)]
     return leaves, gaps
 
 
@@ -220,32 +220,32 @@ def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwner
     blocks, recorded = leaf.live_bytes + (leaf.rounding_bytes or 0), int(owners.bytes.sum())
     if abs(blocks - recorded) <= _TOLERANCE * max(blocks, recorded):
         return []
-    what = f"at the {moment.name} the allocator's history and its events differ"
-    return [_disagreement_gap(moment.rank, moment.device, what, abs(blocks - recorded))]
+    what = f"at the {moment.name} the allocator's history differs from its events"
+    return [_make_disagreement_gap(moment.rank, moment.device, what, abs(blocks - recorded))]
 
 
 def _describe_from_counters(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt, outside: OutsideTerms
 ) -> tuple[list[DeviceMemory], int | None, list[Gap]]:
     samples, owners = _read_optional_frame(run, rank, "samples"), tenants(peak_time_ns)
-    gaps = [_no_history_gap(rank, device)]
-    reserved = None if samples is None else reserved_bytes_between(samples, device, peak_time_ns)
+    gaps = [_make_no_history_gap(rank, device)]
+    reserved = None if samples is None else find_reserved_bytes_between(samples, device, peak_time_ns)
     row = None if samples is None else find_reserved_peak_row(samples, device)
     leaf = _make_bare_leaf(rank, device, owners, reserved, outside)
     if row is None:
         return [leaf], reserved, gaps
     time_ns = int(row["time_ns"])
-    then, nvml = tenants(time_ns), _read_optional_frame(run, rank, "device")
-    highest = make_device_memory_from_counters(
+    peak_owners, nvml = tenants(time_ns), _read_optional_frame(run, rank, "device")
+    reserved_peak = make_device_memory_from_counters(
         rank,
         device,
         row,
-        sum_by_tenant_code(then.tenant, then.bytes),
+        sum_by_tenant_code(peak_owners.tenant, peak_owners.bytes),
         compute_outside_terms(nvml, rank, device, time_ns),
     )
-    if highest is None:
-        gaps.append(_disagreement_gap(rank, device, "counters of a step boundary do not add up", 0))
-    return [leaf, *([] if highest is None else [highest])], reserved, gaps
+    if reserved_peak is None:
+        gaps.append(_make_disagreement_gap(rank, device, "counters of a step boundary do not add up", 0))
+    return [leaf, *([] if reserved_peak is None else [reserved_peak])], reserved, gaps
 
 
 def _make_bare_leaf(
@@ -272,21 +272,21 @@ def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
     return read_checked_frame(run, rank, name) if run.has_table(rank, name) else None
 
 
-def _no_history_gap(rank: int, device: str) -> Gap:
+def _make_no_history_gap(rank: int, device: str) -> Gap:
     return Gap(
         kind=GapKind.DEVICE_MEMORY,
-        what="where reserved memory is",
+        what="breakdown of reserved memory",
         rank=rank,
-        reason=f"{device}: no history of the allocator at the peak, only its counters at step boundaries",
-        remedy="record a full memory window, and leave torch's memory history to zprof",
+        reason=f"{device}: no allocator history at the peak, only counters at step boundaries",
+        remedy="record a full memory window, and do not enable torch's memory history yourself",
     )
 
 
-def _disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:
+def _make_disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:
     return Gap(
         kind=GapKind.DEVICE_MEMORY,
         what="reserved memory",
         rank=rank,
         reason=f"{device}: {what}" + (f", by {format_bytes(size)}" if size else ""),
-        remedy="record again; if it stays, please report it",
+        remedy="record again; if the contradiction persists, please report it",
     )

@@ -35,7 +35,7 @@ from zprof.run.reader import Run
 
 RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
 _HOST, _META = "cpu", "meta"
-#: Maximum number of accelerators analysed per process, the fullest first.
+#: Maximum number of accelerators analysed per process, by total bytes.
 _MAX_DEVICES = 16
 
 
@@ -68,18 +68,22 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
     own, host, others = _choose_own_device(devices)
     samples = read_checked_frame(run, rank, "samples") if run.has_table(rank, "samples") else None
     counter = None if samples is None else read_counter_peak(samples, own.name, timeline)
-    truth, beside = (
+    reconciliation, host_reconciliations = (
         _reconcile(run, rank, own, counter),
         [_reconcile(run, rank, device, None) for device in host],
     )
-    gaps = [gap for known in (truth, *beside) for gap in known.gaps] + [
-        _hidden_device_gap(rank, own, o) for o in others
+    gaps = [gap for known in (reconciliation, *host_reconciliations) for gap in known.gaps] + [
+        _make_hidden_device_gap(rank, own, o) for o in others
     ]
-    around = analyse_recorded_device(run, rank, own.name, own.peak.time_ns, make_owners_lookup(own.lives))
+    device_memory = analyse_recorded_device(
+        run, rank, own.name, own.peak.time_ns, make_owners_lookup(own.lives)
+    )
     memory = replace(
-        _make_rank_memory(run, rank, own, truth),
-        reserved_unused_bytes=_unused_reserved_bytes(around.reserved_unused_bytes, truth),
-        non_pytorch_bytes=around.non_pytorch_bytes,
+        _make_rank_memory(run, rank, own, reconciliation),
+        reserved_unused_bytes=_compute_unused_reserved_bytes(
+            device_memory.reserved_unused_bytes, reconciliation
+        ),
+        non_pytorch_bytes=device_memory.non_pytorch_bytes,
     )
     stacks = partial(read_stacks, run, rank, alloc)
     return RankMemoryResult(
@@ -88,12 +92,14 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
         phases=find_phase_peaks(rank, own.lives),
         modules=find_module_peaks(rank, own.lives, own.peak.time_ns),
         states=measure_states(rank, own.lives),
-        devices=around.devices,
+        devices=device_memory.devices,
         counters=() if samples is None else read_counters(rank, samples, _list_recorded_steps(run, rank)),
-        host=tuple(_make_rank_memory(run, rank, d, t) for d, t in zip(host, beside, strict=True)),
+        host=tuple(
+            _make_rank_memory(run, rank, d, t) for d, t in zip(host, host_reconciliations, strict=True)
+        ),
         init=_analyse_init_window(run, rank, mark),
         timelines=(thin_recording(rank, own.name, own.lives),),
-        gaps=tuple(dict.fromkeys([*gaps, *around.gaps])),
+        gaps=tuple(dict.fromkeys([*gaps, *device_memory.gaps])),
     )
 
 
@@ -104,9 +110,11 @@ def _list_recorded_steps(run: Run, rank: int) -> list[int]:
 
 
 def _select_allocator_rows(alloc: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of memory that an allocator of torch provided; tensors on ``meta`` have none."""
-    kept = alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
-    return alloc[kept]
+    """Return the rows for memory from a torch allocator; tensors on ``meta`` have no memory."""
+    is_allocated = (
+        alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
+    )
+    return alloc[is_allocated]
 
 
 def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -> list[_Device]:
@@ -114,11 +122,14 @@ def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -
     shown = [name for name in names if name != _HOST][:_MAX_DEVICES]
     shown += [_HOST] if _HOST in names else []
     lives = {name: read_rank_lives(alloc, role, timeline, name) for name in shown}
-    return [_Device(name=name, lives=each, peak=each.peak()) for name, each in lives.items()]
+    return [
+        _Device(name=name, lives=device_lives, peak=device_lives.peak())
+        for name, device_lives in lives.items()
+    ]
 
 
 def _choose_own_device(devices: list[_Device]) -> tuple[_Device, list[_Device], list[_Device]]:
-    """Return the rank's own device (its fullest accelerator, else the host), the host, and the others."""
+    """Return the rank's own device (the accelerator with the largest peak, else the host), host, others."""
     accelerators = [device for device in devices if device.name != _HOST]
     own = max(accelerators or devices, key=lambda device: device.peak.bytes)
     host = [device for device in devices if device.name == _HOST and device is not own]
@@ -130,12 +141,15 @@ def _reconcile(run: Run, rank: int, device: _Device, counter: CounterPeak | None
     return reconcile_peak(rank, device.peak, mode, device.lives.has_allocator_events, counter)
 
 
-def _make_rank_memory(run: Run, rank: int, device: _Device, truth: PeakReconciliation) -> RankMemory:
+def _make_rank_memory(run: Run, rank: int, device: _Device, reconciliation: PeakReconciliation) -> RankMemory:
     peak, timeline = device.peak, device.lives.timeline
     unseen = MemoryPart(
-        tenant="untagged", sub=NOT_SEEN_BY_HOOKS, bytes=truth.unseen_bytes, basis=Basis.UNKNOWN
+        tenant="untagged", sub=NOT_SEEN_BY_HOOKS, bytes=reconciliation.unseen_bytes, basis=Basis.UNKNOWN
     )
-    size, untagged = peak.bytes + truth.unseen_bytes, peak.untagged_bytes + truth.unseen_bytes
+    size, untagged = (
+        peak.bytes + reconciliation.unseen_bytes,
+        peak.untagged_bytes + reconciliation.unseen_bytes,
+    )
     return RankMemory(
         rank=rank,
         device=device.name,
@@ -148,19 +162,21 @@ def _make_rank_memory(run: Run, rank: int, device: _Device, truth: PeakReconcili
         non_pytorch_bytes=None,
         formula=compute_state_formula(run.manifest.training),
         state_bytes=device.lives.states(),
-        upper_bound=truth.upper_bound,
-        lower_bound=truth.lower_bound,
-        method=truth.method,
-        parts=(*list_parts(device.lives, peak.time_ns), *([unseen] if truth.unseen_bytes else [])),
+        upper_bound=reconciliation.upper_bound,
+        lower_bound=reconciliation.lower_bound,
+        method=reconciliation.method,
+        parts=(*list_parts(device.lives, peak.time_ns), *([unseen] if reconciliation.unseen_bytes else [])),
         basis_bytes=split_by_basis(size, untagged),
     )
 
 
-def _unused_reserved_bytes(reserved_beside_bytes: int | None, truth: PeakReconciliation) -> int | None:
-    """Return the bytes that are reserved and not live, without those that no hook saw."""
-    if reserved_beside_bytes is None or truth.lower_bound:
+def _compute_unused_reserved_bytes(
+    reserved_unused_bytes: int | None, reconciliation: PeakReconciliation
+) -> int | None:
+    """Return the bytes that are reserved but not live, without those unseen by hooks."""
+    if reserved_unused_bytes is None or reconciliation.lower_bound:
         return None
-    unused = reserved_beside_bytes - truth.unseen_bytes
+    unused = reserved_unused_bytes - reconciliation.unseen_bytes
     return unused if unused >= 0 else None
 
 
@@ -176,12 +192,12 @@ def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankM
     return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
 
 
-def _hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
+def _make_hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
     return Gap(
         kind=GapKind.DEVICE_MEMORY,
         what=f"memory of {other.name}",
         rank=rank,
-        reason=f"this process uses several devices; the report shows the fullest, {own.name}; the peak of "
-        f"{other.name} is {format_bytes(other.peak.bytes)}",
-        remedy="run one process a device, or read Run.memory(rank)",
+        reason="this process uses several devices; the report shows the one with the largest peak, "
+        f"{own.name}; the peak of {other.name} is {format_bytes(other.peak.bytes)}",
+        remedy="run one process per device, or read Run.memory(rank)",
     )

@@ -1,9 +1,9 @@
-"""Resolve one tenant for each block at each instant: the strongest claim that holds then (``PRECEDENCE``).
+"""Resolve the tenant of each block over time: the active claim with the highest precedence wins.
 
-Roles are resolved after the run, because a live counter mislabels the peak: a gradient is only known as one
-when its hook fires, long after its bytes were allocated. A backdated claim holds from the allocation of the
-block, any other from its own time on. Blocks whose claims all hold for their whole life, the common case, are
-resolved without a loop.
+Tenants are resolved after the run; a live counter would mislabel the peak, because a gradient is only
+recognized when its hook fires, long after its bytes were allocated. A backdated claim is active from the
+allocation of the block, any other from when it was made. Blocks with lifetime claims only (the common case)
+are resolved vectorized.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from zprof.model.training import Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Parts of blocks' lives with one tenant each: [begin, end) of ``block`` belongs to ``tenant``."""
+    """Spans of blocks' lifetimes, one tenant each: [begin, end) of ``block`` belongs to ``tenant``."""
 
     block: Int
     begin_ns: Int
@@ -44,108 +44,123 @@ class _ClaimInterval:
 
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
-    """Cut every block's life into segments; ``generation``: of each storage row in ``blocks.owner``."""
-    whole = split_single_owner_blocks(blocks, _sort_claims(claims), generation)
-    holds = _make_claim_intervals(blocks, whole.others, generation)
-    rows = [(block, *piece) for block, held in holds.items() for piece in _split_life(blocks, block, held)]
+    """Cut every block's lifetime into segments; ``generation``: the generation of each storage row."""
+    single_owner = split_single_owner_blocks(blocks, _sort_claims(claims), generation)
+    intervals_by_block = _make_claim_intervals(blocks, single_owner.others, generation)
+    rows = [
+        (block, *span)
+        for block, block_intervals in intervals_by_block.items()
+        for span in _split_lifetime(blocks, block, block_intervals)
+    ]
     begin, end, tenant = (np.array([row[part] for row in rows], dtype=np.int64) for part in (1, 2, 3))
-    unclaimed = blocks.end_ns > blocks.begin_ns
-    alive = unclaimed[whole.block]
-    owned = whole.block[alive]
-    unclaimed[list(holds)] = False
-    unclaimed[whole.block] = False
-    cut = np.array([row[0] for row in rows], dtype=np.int64)
-    block = np.concatenate([cut, owned, np.flatnonzero(unclaimed)])
+    is_unclaimed = blocks.end_ns > blocks.begin_ns
+    is_live = is_unclaimed[single_owner.block]
+    owned = single_owner.block[is_live]
+    is_unclaimed[list(intervals_by_block)] = False
+    is_unclaimed[single_owner.block] = False
+    split_blocks = np.array([row[0] for row in rows], dtype=np.int64)
+    block = np.concatenate([split_blocks, owned, np.flatnonzero(is_unclaimed)])
     subs = np.array([row[4] for row in rows], dtype=object)
     return Segments(
         block=block,
-        begin_ns=np.concatenate([begin, blocks.begin_ns[block[len(cut) :]]]),
-        end_ns=np.concatenate([end, blocks.end_ns[block[len(cut) :]]]),
+        begin_ns=np.concatenate([begin, blocks.begin_ns[block[len(split_blocks) :]]]),
+        end_ns=np.concatenate([end, blocks.end_ns[block[len(split_blocks) :]]]),
         bytes=blocks.bytes[block],
-        tenant=np.concatenate([tenant, whole.tenant[alive], blocks.tenant[unclaimed]]),
-        sub=np.concatenate([subs, whole.sub[alive], blocks.sub[unclaimed]]),
+        tenant=np.concatenate([tenant, single_owner.tenant[is_live], blocks.tenant[is_unclaimed]]),
+        sub=np.concatenate([subs, single_owner.sub[is_live], blocks.sub[is_unclaimed]]),
     )
 
 
 def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_ClaimInterval]]:
-    """Return claims, sorted by time, as intervals by block; a claim that is withdrawn ends there.
+    """Return claims, sorted by time, as intervals per block; withdrawing a claim ends its interval.
 
     A storage withdraws only its own claims; another storage of the same block keeps its claim.
     """
-    block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
-    holds: dict[int, list[_ClaimInterval]] = {}
-    running: dict[tuple[int, int, int], list[int]] = {}
-    for row, mine in enumerate(claims.generation.tolist()):
-        block = block_of.get(mine)
+    block_by_generation = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
+    intervals_by_block: dict[int, list[_ClaimInterval]] = {}
+    active: dict[tuple[int, int, int], list[int]] = {}
+    for row, claim_generation in enumerate(claims.generation.tolist()):
+        block = block_by_generation.get(claim_generation)
         if block is None:
             continue
-        born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
+        allocated_ns, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
         tenant, time_ns = int(claims.tenant[row]), int(claims.time_ns[row])
-        held = holds.setdefault(block, [])
+        block_intervals = intervals_by_block.setdefault(block, [])
         if claims.gained[row]:
-            begin = born if claims.backdated[row] else min(max(time_ns, born), end)
-            running.setdefault((block, mine, tenant), []).append(len(held))
-            held.append(_ClaimInterval(begin, end, tenant, str(claims.sub[row])))
+            begin = allocated_ns if claims.backdated[row] else min(max(time_ns, allocated_ns), end)
+            active.setdefault((block, claim_generation, tenant), []).append(len(block_intervals))
+            block_intervals.append(_ClaimInterval(begin, end, tenant, str(claims.sub[row])))
         else:
-            for index in running.pop((block, mine, tenant), ()):
-                until = min(held[index].end_ns, max(time_ns, held[index].begin_ns))
-                held[index] = replace(held[index], end_ns=until)
-    return holds
+            for index in active.pop((block, claim_generation, tenant), ()):
+                end_ns = min(block_intervals[index].end_ns, max(time_ns, block_intervals[index].begin_ns))
+                block_intervals[index] = replace(block_intervals[index], end_ns=end_ns)
+    return intervals_by_block
 
 
 def _sort_claims(claims: Claims) -> Claims:
-    """Sort claims by time; at equal times endings come first, then subs decide, not the row order."""
+    """Sort claims by time; at equal times, releases first, then by ``sub``, independent of row order."""
     subs = claims.sub.astype(str)
     rows = np.lexsort((subs, claims.gained, claims.time_ns))
     return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
 
 
-def _split_life(blocks: Blocks, block: int, holds: list[_ClaimInterval]) -> list[tuple[int, int, int, str]]:
-    """Return (begin, end, tenant, sub) pieces of a block's life, without holes or overlaps."""
-    born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
-    if end <= born:
+def _split_lifetime(
+    blocks: Blocks, block: int, intervals: list[_ClaimInterval]
+) -> list[tuple[int, int, int, str]]:
+    """Return (begin, end, tenant, sub) spans of a block's lifetime, without gaps or overlaps."""
+    allocated_ns, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
+    if end <= allocated_ns:
         return []
-    cuts = sorted({born, end, *(hold.begin_ns for hold in holds), *(hold.end_ns for hold in holds)})
-    # The strongest of the started claims is on top; of equal ones the earliest, which gives the sub.
-    waiting = deque(sorted(enumerate(holds), key=lambda claim: claim[1].begin_ns))
-    begun: list[tuple[int, int]] = []
-    pieces: list[tuple[int, int, int, str]] = []
+    cuts = sorted(
+        {
+            allocated_ns,
+            end,
+            *(interval.begin_ns for interval in intervals),
+            *(interval.end_ns for interval in intervals),
+        }
+    )
+    # Heap of active claims by precedence; ties go to the earliest, which supplies the sub.
+    upcoming = deque(sorted(enumerate(intervals), key=lambda claim: claim[1].begin_ns))
+    active: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, int, str]] = []
     for left, right in itertools.pairwise(cuts):
-        while waiting and waiting[0][1].begin_ns <= left:
-            index, hold = waiting.popleft()
-            heapq.heappush(begun, (hold.tenant, index))
-        while begun and holds[begun[0][1]].end_ns <= left:
-            heapq.heappop(begun)
+        while upcoming and upcoming[0][1].begin_ns <= left:
+            index, interval = upcoming.popleft()
+            heapq.heappush(active, (interval.tenant, index))
+        while active and intervals[active[0][1]].end_ns <= left:
+            heapq.heappop(active)
         tenant, sub = int(blocks.tenant[block]), str(blocks.sub[block])
-        if begun and begun[0][0] <= tenant:
-            tenant, sub = begun[0][0], holds[begun[0][1]].sub
-        pieces.append((left, right, tenant, sub))
-    return pieces
+        if active and active[0][0] <= tenant:
+            tenant, sub = active[0][0], intervals[active[0][1]].sub
+        spans.append((left, right, tenant, sub))
+    return spans
 
 
-def name_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[int, str]]) -> Blocks:
-    """Name tracked blocks that a phase kept for the backward although autograd never saved them.
+def label_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[int, str]]) -> Blocks:
+    """Label tracked blocks kept for the backward that autograd did not save.
 
-    Allocated in the forward, unclaimed, and live when the backward starts: an activation that a custom
-    function keeps itself (``retained``). Allocated in a recompute and live when that ends: ``recomputed``.
-    ``claimed`` lists the blocks that some role claims.
+    Allocated in the forward, unclaimed, and live when the backward starts: an activation kept by a custom
+    autograd function (``retained``). Allocated in a recompute and live when it ends: ``recomputed``.
+    ``claimed`` lists the claimed blocks.
     """
     tenant, sub = blocks.tenant.copy(), blocks.sub.copy()
-    free = blocks.tracked.copy()
-    free[claimed] = False
+    is_unclaimed = blocks.tracked.copy()
+    is_unclaimed[claimed] = False
     for phase, name in ((Phase.FORWARD.value, "retained"), (Phase.RECOMPUTE.value, "recomputed")):
-        begins = _find_backward_begins(phases, phase)
-        if not len(begins):
+        backward_starts = _find_backward_starts(phases, phase)
+        if not len(backward_starts):
             continue
-        following = np.searchsorted(begins, blocks.begin_ns, side="left")
-        begun = begins[np.minimum(following, len(begins) - 1)]
-        alive = (following < len(begins)) & (blocks.begin_ns < begun) & (blocks.end_ns > begun)
-        hit = free & alive & (blocks.phase == phase)
-        tenant[hit], sub[hit] = TENANT_CODES[Tenant.ACTIVATIONS], name
+        following = np.searchsorted(backward_starts, blocks.begin_ns, side="left")
+        next_start = backward_starts[np.minimum(following, len(backward_starts) - 1)]
+        is_live = (
+            (following < len(backward_starts)) & (blocks.begin_ns < next_start) & (blocks.end_ns > next_start)
+        )
+        matches = is_unclaimed & is_live & (blocks.phase == phase)
+        tenant[matches], sub[matches] = TENANT_CODES[Tenant.ACTIVATIONS], name
     return replace(blocks, tenant=tenant, sub=sub)
 
 
-def _find_backward_begins(phases: list[tuple[int, str]], before: str) -> Int:
+def _find_backward_starts(phases: list[tuple[int, str]], before: str) -> Int:
     """Return the times at which a backward starts right after phase ``before``."""
     pairs = itertools.pairwise(phases)
     times = [t for (_, left), (t, right) in pairs if left == before and right == Phase.BACKWARD.value]
@@ -153,7 +168,7 @@ def _find_backward_begins(phases: list[tuple[int, str]], before: str) -> Int:
 
 
 def tenant_name(code: int) -> str:
-    """Return the name of a tenant code; ``untagged`` if no role claims the bytes."""
+    """Return the name of a tenant code; ``untagged`` if the bytes are unclaimed."""
     return "untagged" if code == UNTAGGED else list(TENANT_CODES)[code].value
 
 
@@ -162,7 +177,7 @@ _Item = TypeVar("_Item", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleOwnerBlocks:
-    """Blocks with one owner for life (``block``, ``tenant``, ``sub``), and the claims on all others."""
+    """Blocks with a single owner (``block``, ``tenant``, ``sub``), and the claims on all other blocks."""
 
     block: Int
     tenant: Int
@@ -171,21 +186,24 @@ class SingleOwnerBlocks:
 
 
 def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
-    """Split the claims; ``generation`` is that of each storage row in ``blocks.owner``."""
+    """Split off the blocks with a single owner; ``generation``: the generation of each storage row."""
     claims = _sort_claims_by_time(claims)
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
-    cut = np.zeros(len(blocks), dtype=bool)
-    cut[block[(block >= 0) & ~(claims.gained & claims.backdated)]] = True
-    simple = (block >= 0) & ~_take_rows(cut, block)
-    rows = np.flatnonzero(simple)
+    has_partial_claim = np.zeros(len(blocks), dtype=bool)
+    has_partial_claim[block[(block >= 0) & ~(claims.gained & claims.backdated)]] = True
+    is_single_owner = (block >= 0) & ~_take_rows(has_partial_claim, block)
+    rows = np.flatnonzero(is_single_owner)
     rows = rows[np.lexsort((rows, claims.tenant[rows], block[rows]))]
     owners = block[rows]
     best = rows[np.flatnonzero(np.diff(owners, prepend=-1))]
     owner, tenant, sub = block[best], claims.tenant[best], claims.sub[best]
-    weaker = tenant > blocks.tenant[owner]
-    tenant, sub = np.where(weaker, blocks.tenant[owner], tenant), np.where(weaker, blocks.sub[owner], sub)
+    loses_to_block = tenant > blocks.tenant[owner]
+    tenant, sub = (
+        np.where(loses_to_block, blocks.tenant[owner], tenant),
+        np.where(loses_to_block, blocks.sub[owner], sub),
+    )
     return SingleOwnerBlocks(
-        block=owner, tenant=tenant, sub=sub, others=_take_claims(claims, (block >= 0) & ~simple)
+        block=owner, tenant=tenant, sub=sub, others=_take_claims(claims, (block >= 0) & ~is_single_owner)
     )
 
 
@@ -211,8 +229,8 @@ def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
     row = np.searchsorted(generation[order], claimed, side="right") - 1
     storage = _take_rows(order, row)
     known = (row >= 0) & (_take_rows(generation, storage) == claimed)
-    found: Int = np.where(known, _take_rows(owner, storage), -1)
-    return found
+    claimed_blocks: Int = np.where(known, _take_rows(owner, storage), -1)
+    return claimed_blocks
 
 
 def _take_rows(column: npt.NDArray[_Item], rows: Int) -> npt.NDArray[_Item]:

@@ -1,7 +1,7 @@
-"""Analyse the memory of one rank from an allocator history alone: an imported snapshot, without any hooks.
+"""Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
-Live bytes count as requested, because a snapshot does not hold the block sizes of freed blocks. Tenants come
-from the program's tags, else from rules on stacks and lifetimes (``tenant_rules``); every entry says which.
+Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
+from the program's tags, else from rules on stacks and lifetimes (``tenant_rules``); each entry has its basis.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from zprof.analysis.memory.history import (
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.stack_origins import Stacks
 from zprof.analysis.memory.tables import Int, read_checked_frame
-from zprof.analysis.memory.tenant_rules import BlockTenants, name_tenants, sum_tenant_bytes
+from zprof.analysis.memory.tenant_rules import BlockTenants, assign_tenants, sum_tenant_bytes
 from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.model.findings import Confidence
@@ -56,13 +56,13 @@ class SnapshotDevice:
 def read_snapshot_device(
     rank: int, history: History, stacks: Stacks, mark: pd.DataFrame | None
 ) -> SnapshotDevice:
-    """Name the tenants of all blocks, and find the peak."""
+    """Assign a tenant to every block, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
     empty = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
     return SnapshotDevice(
         rank=rank,
         history=history,
-        names=name_tenants(history.blocks, stacks.origins(history.blocks.stack)),
+        names=assign_tenants(history.blocks, stacks.origins(history.blocks.stack)),
         stacks=stacks,
         mark=empty if mark is None else mark,
         peak_ns=peak_ns,
@@ -83,7 +83,7 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     block, segment = read_checked_frame(run, rank, "block"), read_checked_frame(run, rank, "segment")
     if block.empty:
         return make_unknown_result(
-            rank, "the snapshot has no block of memory", "dump it while memory is in use"
+            rank, "the snapshot has no memory blocks", "dump the snapshot while memory is in use"
         )
     stacks = Stacks(read_checked_frame(run, rank, "stack"))
     mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else None
@@ -96,13 +96,13 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     leaves, gaps = _describe_peaks(own)
     return RankMemoryResult(
         per_rank=(_make_rank_memory(own, leaves[0]),),
-        top=_find_largest(own),
+        top=_list_largest_groups(own),
         devices=tuple(leaves),
         timelines=(thin_history(rank, own.history, own.names),),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),
-            *(hidden_device_gap(own, other) for other in devices if other is not own),
+            *(make_hidden_device_gap(own, other) for other in devices if other is not own),
         ),
     )
 
@@ -124,45 +124,45 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         formula=None,
         method=_describe_method(device),
         parts=_list_parts(device),
-        basis_bytes=names.basis_bytes(device.rows, device.history.blocks.requested_bytes),
+        basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
     )
 
 
 def _describe_method(device: SnapshotDevice) -> str:
-    """Describe what share of the peak is based on tags and rules."""
+    """Describe the shares of the peak that are assigned by tags and by rules."""
     sizes, names = device.history.blocks.requested_bytes, device.names
-    basis = names.basis_bytes(device.rows, sizes)
-    sure = names.confidence_bytes(device.rows, sizes)
+    basis = names.sum_basis_bytes(device.rows, sizes)
+    bytes_by_confidence = names.sum_confidence_bytes(device.rows, sizes)
 
     def share(count_bytes: int) -> str:
         return format_percent(count_bytes / device.peak_bytes if device.peak_bytes else 0.0)
 
-    levels = ", ".join(f"{share(sure[level])} {level}" for level in Confidence)
+    levels = ", ".join(f"{share(bytes_by_confidence[level])} {level}" for level in Confidence)
     rules = f"rules on stacks: {share(basis[Basis.RULE])} of the peak (confidence: {levels})"
     return f"tags: {share(basis[Basis.TAGGED])} of the peak; {rules}" if basis[Basis.TAGGED] else rules
 
 
 def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
-    """Return the peak by tenant, kind and basis, largest first; the smallest beyond a limit are merged."""
+    """Return the peak by tenant, kind and basis, largest first; the smallest kinds are merged."""
     names, sizes = device.names, device.history.blocks.requested_bytes
-    held: dict[tuple[str, str, Basis], int] = {}
+    held_bytes: dict[tuple[str, str, Basis], int] = {}
     keys = np.stack([names.tenant, names.sub, np.minimum(names.rule, 0)], axis=1)[device.rows]
-    kinds, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    kinds, first, group_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     sums = np.zeros(len(kinds), dtype=np.int64)
-    np.add.at(sums, which.reshape(-1), sizes[device.rows])
+    np.add.at(sums, group_index.reshape(-1), sizes[device.rows])
     for index in np.argsort(-sums, kind="stable").tolist():
         row = int(device.rows[first[index]])
-        sub = names.subs[int(names.sub[row])] if len(held) < MAX_PARTS else "other"
-        key = (names.tenant_name(row), sub, names.basis_of(row))
-        held[key] = held.get(key, 0) + int(sums[index])
+        sub = names.subs[int(names.sub[row])] if len(held_bytes) < MAX_PARTS else "other"
+        key = (names.tenant_name(row), sub, names.get_basis(row))
+        held_bytes[key] = held_bytes.get(key, 0) + int(sums[index])
     return tuple(
         MemoryPart(tenant=tenant, sub=sub, bytes=size, basis=basis)
-        for (tenant, sub, basis), size in held.items()
+        for (tenant, sub, basis), size in held_bytes.items()
     )
 
 
-def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
-    """Group what is live at the peak by tenant and stack, and return the largest groups."""
+def _list_largest_groups(device: SnapshotDevice) -> tuple[Allocation, ...]:
+    """Group the blocks that are live at the peak by tenant and stack; return the largest groups."""
     blocks, names, rows = device.history.blocks, device.names, device.rows
     if not len(rows):
         return ()
@@ -170,13 +170,13 @@ def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
     keys = np.stack(
         [names.tenant[rows], names.sub[rows], np.minimum(names.rule[rows], 0), blocks.stack[rows]], axis=1
     )
-    groups, which = np.unique(keys, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    groups, group_index = np.unique(keys, axis=0, return_inverse=True)
+    group_index = group_index.reshape(-1)
     total, count, largest = (np.zeros(len(groups), dtype=np.int64) for _ in range(3))
-    np.add.at(total, which, size)
-    np.add.at(count, which, 1)
+    np.add.at(total, group_index, size)
+    np.add.at(count, group_index, 1)
     by_size = np.argsort(size, kind="stable")
-    largest[which[by_size]] = rows[by_size]  # the last one written is the largest
+    largest[group_index[by_size]] = rows[by_size]  # the last one written is the largest
     order = np.lexsort((largest, -total))[:MAX_ALLOCATIONS].tolist()
     return tuple(
         Allocation(
@@ -185,8 +185,8 @@ def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
             tenant=names.tenant_name(row),
             sub=names.subs[int(names.sub[row])],
             module="",
-            stack=device.stacks.shown(int(blocks.stack[row])),
-            basis=names.basis_of(row),
+            stack=device.stacks.format_stack(int(blocks.stack[row])),
+            basis=names.get_basis(row),
             count=int(count[group]),
             total_bytes=int(total[group]),
         )
@@ -197,68 +197,69 @@ def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
 def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Gap]]:
     history, leaves, gaps = device.history, [], []
     moments = {ALLOCATED_PEAK: device.peak_ns}
-    highest_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
-    if highest_ns is not None:
-        moments[RESERVED_PEAK] = highest_ns
+    reserved_peak_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
+    if reserved_peak_ns is not None:
+        moments[RESERVED_PEAK] = reserved_peak_ns
     for name, time_ns in moments.items():
         moment = DeviceMoment(rank=device.rank, device=history.device, name=name, time_ns=time_ns)
         rows = find_live_blocks(history.blocks, time_ns)
-        held, _ = sum_tenant_bytes(device.names.tenant[rows], history.blocks.requested_bytes[rows])
-        leaf, found = make_device_memory(moment, history, held, OutsideTerms())
+        held_bytes, _ = sum_tenant_bytes(device.names.tenant[rows], history.blocks.requested_bytes[rows])
+        leaf, new_gaps = make_device_memory(moment, history, held_bytes, OutsideTerms())
         leaves.append(leaf)
-        gaps += found
+        gaps += new_gaps
     return leaves, list(dict.fromkeys(gaps))
 
 
-_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
+_RECORD_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
 
 
 def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
     """Return all gaps, except those of the terms of reserved memory."""
     blocks, peak_bytes = device.history.blocks, device.peak_bytes
     gaps = [
-        _device_gap(
+        _make_device_gap(
             device,
             "memory outside the allocator",
-            "a snapshot does not hold what NVML says of the device",
+            "a snapshot does not include NVML samples",
             "record the program with zprof record",
         )
     ]
     if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
-        reason = "live memory is highest where the history begins: the true peak may be higher"
-        gaps.append(_device_gap(device, "allocated peak", reason, _EARLIER))
-    unknown = _unowned_bytes(device)
+        reason = "live memory is highest at the start of the history: the actual peak may be higher"
+        gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
+    unknown = _sum_unowned_bytes(device)
     if unknown:
-        told = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
-        reason = f"no tag and no rule names the owner of {told}"
+        sizes_by_reason = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
+        reason = f"no tag or rule identifies the owner of {sizes_by_reason}"
         gaps.append(
-            _device_gap(
+            _make_device_gap(
                 device,
                 f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
                 reason,
-                f"{_EARLIER}, or tag memory: torch.cuda.memory._set_memory_metadata('zprof:activations')",
+                f"{_RECORD_EARLIER}, or tag memory: "
+                "torch.cuda.memory._set_memory_metadata('zprof:activations')",
             )
         )
     return gaps
 
 
-def _unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
+def _sum_unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
     """Return the bytes of the peak without an owner, by reason."""
     blocks, names = device.history.blocks, device.names
     rows = device.rows[names.rule[device.rows] == -1]
     before = blocks.before[rows]
     sizes = {
-        "from before the history": int(blocks.requested_bytes[rows[before]].sum()),
-        "made within it": int(blocks.requested_bytes[rows[~before]].sum()),
+        "allocated before the history": int(blocks.requested_bytes[rows[before]].sum()),
+        "allocated during the history": int(blocks.requested_bytes[rows[~before]].sum()),
     }
     return {why: size for why, size in sizes.items() if size}
 
 
-def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
+def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
     """Report a device that the report leaves out."""
     reason = (
-        f"the snapshot has several devices; the report shows the fullest, {own.history.device}; the peak of "
-        f"{other.history.device} is {format_bytes(other.peak_bytes)}"
+        f"the snapshot has several devices; the report shows the one with the largest peak, "
+        f"{own.history.device}; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
     )
     return Gap(
         kind=GapKind.DEVICE_MEMORY,
@@ -269,7 +270,7 @@ def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
     )
 
 
-def _device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
+def _make_device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
     return Gap(
         kind=GapKind.DEVICE_MEMORY,
         what=what,

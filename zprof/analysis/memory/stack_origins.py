@@ -1,8 +1,9 @@
 """Find where in a training step an allocation was made, from its call stack.
 
-A frame is recognized by its file (a path inside of a package) and its function. The innermost recognized
-frame decides, because an allocation belongs to what runs, not to its caller. Paths and functions are those of
-torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes; they come from untrusted files and are only compared.
+A frame is recognized by its file (a path inside a package) and its function. The innermost recognized frame
+decides, because an allocation belongs to the running code, not to its caller. Paths and functions are taken
+from torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes. Frames come from untrusted files and are only
+compared.
 """
 
 import itertools
@@ -44,7 +45,7 @@ class Origin(IntEnum):
     WORKSPACE = 17
 
 
-#: The template arguments of a C++ name follow the part that matters.
+#: Longer C++ names are cut: the rest is template arguments, which do not matter.
 _MAX_NAME = 400
 
 
@@ -57,48 +58,48 @@ class Frame:
 
 
 def make_frame(file: str, function: str) -> Frame:
-    """Return a frame, normalized from what the recorder wrote."""
+    """Return a normalized frame from a recorded file and function."""
     name = function if "::" in function else function.rsplit(".", 1)[-1]
     return Frame("/" + file.replace("\\", "/").lstrip("/"), name)
 
 
 def find_frame_origin(frame: Frame) -> Origin:
     """Return the origin of the first recognizer that matches the frame; OTHER if none does."""
-    return next((origin for origin, knows in _RECOGNISERS if knows(frame)), Origin.OTHER)
+    return next((origin for origin, matches in _RECOGNIZERS if matches(frame)), Origin.OTHER)
 
 
 def is_python(frame: Frame) -> bool:
-    """Return whether a frame is a Python frame; C++ frames have no such file."""
+    """Return True for a Python frame; C++ frames have no such file."""
     return frame.file.endswith(".py") or frame.file.startswith("/<")
 
 
-def is_plumbing(frame: Frame) -> bool:
-    """Return whether a frame is plumbing: allocator, unwinder, profiler, dispatcher, interpreter.
+def is_internal_frame(frame: Frame) -> bool:
+    """Return True for internals: allocator, unwinder, profiler, dispatcher, interpreter.
 
-    Of C++ frames, operators, backward nodes, workspaces, NCCL and functions of unknown libraries are kept.
+    C++ frames of operators, backward nodes, workspaces, NCCL and unknown libraries are not internals.
     """
     if is_python(frame):
-        return frame.file.endswith(_PLUMBING_FILES)
+        return frame.file.endswith(_INTERNAL_FILES)
     name = frame.function
     if _OPERATOR.match(name) or _is_workspace(frame) or _is_nccl(frame):
         return False
-    return name in ("", "?", "??") or _PLUMBING.match(name) is not None
+    return name in ("", "?", "??") or _INTERNAL_FUNCTION.match(name) is not None
 
 
 #: C++ frames of torch: an operator as called, a node of the backward pass.
 _OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
-_PLUMBING = re.compile(
+_INTERNAL_FUNCTION = re.compile(
     r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
     r"|_?Py[A-Z_]|py(?:bind|eval)|_?_?(?:libc|clone|start|pthread|gthread)|_start$|main$|cfunction_|method_",
     re.ASCII,
 )
-_PLUMBING_FILES = (
+_INTERNAL_FILES = (
     "/torch/nn/modules/module.py",
     "/torch/_compile.py",
     "/torch/_ops.py",
     "/torch/profiler/profiler.py",
 )
-#: cuBLAS, hipBLAS and cuDNN take scratch from torch's allocator, once per thread and stream or for one call.
+#: cuBLAS, hipBLAS and cuDNN allocate workspaces from torch, once per thread and stream or per call.
 _WORKSPACE = re.compile(
     r"cublas|hipblas|rocblas|BlasHandle|Blas(?:Lt)?Workspace|at::cuda::blas::"
     r"|(?:cudnn|miopen)\w*workspace|\bWorkspace::Workspace|run_conv_plan|generate_and_filter_plans",
@@ -116,7 +117,7 @@ _OPTIMIZER_PATHS = (
     "/deepspeed/ops/lamb/",
     "/transformer_engine/pytorch/optimizers/",
 )
-_NO_OPTIMIZER = ("/torch/optim/lr_scheduler.py", "/torch/optim/swa_utils.py")
+_NON_OPTIMIZER_FILES = ("/torch/optim/lr_scheduler.py", "/torch/optim/swa_utils.py")
 _INIT_STATE = ("_init_group", "_init_state", "init_state", "state_init", "initialize_state")
 _COLLECTIVE_FILES = (
     "/torch/distributed/distributed_c10d.py",
@@ -175,7 +176,7 @@ _CALL = {"/torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl")}
 
 def _is_optimizer(frame: Frame) -> bool:
     known = any(path in frame.file for path in _OPTIMIZER_PATHS)
-    return known and not frame.file.endswith(_NO_OPTIMIZER)
+    return known and not frame.file.endswith(_NON_OPTIMIZER_FILES)
 
 
 def _is_optimizer_init(frame: Frame) -> bool:
@@ -198,7 +199,7 @@ def _is_constructor(frame: Frame) -> bool:
 
 
 def _is_workspace(frame: Frame) -> bool:
-    """Return whether a C++ frame is a library workspace; a Python function may have any name."""
+    """Return True for a C++ frame of a library workspace; a Python function may have any name."""
     return not is_python(frame) and _WORKSPACE.search(frame.function[:_MAX_NAME]) is not None
 
 
@@ -215,13 +216,13 @@ def _match_name(name: str) -> Callable[[Frame], bool]:
 
 
 def _match_table(table: Mapping[str, tuple[str, ...]]) -> Callable[[Frame], bool]:
-    def knows(frame: Frame) -> bool:
+    def matches(frame: Frame) -> bool:
         return any(frame.file.endswith(path) and frame.function in names for path, names in table.items())
 
-    return knows
+    return matches
 
 
-_RECOGNISERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
+_RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.WORKSPACE, _is_workspace),
     (Origin.COLLECTIVE, _is_nccl),
     (Origin.OPTIMIZER_INIT, _is_optimizer_init),
@@ -250,7 +251,7 @@ _MAX_FRAMES = 30
 
 
 class Stacks:
-    """The table ``stack`` by number; a stack that is not in it has no origin and no frames."""
+    """Index of the ``stack`` table by stack number; a stack missing from it has no origin and no frames."""
 
     def __init__(self, stack: pd.DataFrame) -> None:
         stack = stack.sort_values(["stack", "depth"], kind="stable")
@@ -263,31 +264,31 @@ class Stacks:
 
     def origins(self, stacks: Int) -> Int:
         """Return the origin of each block's stack; BARE if no frame was kept."""
-        found = np.full(len(stacks), int(Origin.BARE), dtype=np.int64)
+        origins = np.full(len(stacks), int(Origin.BARE), dtype=np.int64)
         if len(self._known):
-            at = np.minimum(np.searchsorted(self._known, stacks), len(self._known) - 1)
-            hit = self._known[at] == stacks
-            found[hit] = self._origins[at[hit]]
-        return found
+            position = np.minimum(np.searchsorted(self._known, stacks), len(self._known) - 1)
+            is_known = self._known[position] == stacks
+            origins[is_known] = self._origins[position[is_known]]
+        return origins
 
-    def shown(self, stack: int) -> tuple[str, ...]:
-        """Return the innermost frames of a stack as text, without plumbing."""
+    def format_stack(self, stack: int) -> tuple[str, ...]:
+        """Return the innermost frames of a stack as text, without internal frames."""
         first = int(np.searchsorted(self._number, stack, side="left"))
         last = int(np.searchsorted(self._number, stack, side="right"))
-        found: list[str] = []
+        lines: list[str] = []
         for row in range(first, last):
             file, function = self._files[self._file[row]], self._functions[self._function[row]]
             text = _format_frame(file, int(self._line[row]), function)
-            if not is_plumbing(make_frame(file, function)) and found[-1:] != [text]:
-                found.append(text)
-            if len(found) == _MAX_FRAMES:
+            if not is_internal_frame(make_frame(file, function)) and lines[-1:] != [text]:
+                lines.append(text)
+            if len(lines) == _MAX_FRAMES:
                 break
-        return tuple(found)
+        return tuple(lines)
 
     def _classify(self) -> Int:
         """Return the origin of each stack; each distinct frame is classified once."""
         pair = self._file * max(len(self._functions), 1) + self._function
-        pairs, which = np.unique(pair, return_inverse=True)
+        pairs, frame_index = np.unique(pair, return_inverse=True)
         frames = [
             make_frame(
                 self._files[code // len(self._functions)], self._functions[code % len(self._functions)]
@@ -295,13 +296,13 @@ class Stacks:
             for code in pairs.tolist()
         ]
         python = np.array([is_python(frame) for frame in frames] or [False], dtype=bool)
-        told = np.array([int(find_frame_origin(frame)) for frame in frames] or [0], dtype=np.int64)
-        which = which.reshape(-1)
+        frame_origins = np.array([int(find_frame_origin(frame)) for frame in frames] or [0], dtype=np.int64)
+        frame_index = frame_index.reshape(-1)
         begins = np.searchsorted(self._number, self._known, side="left")
         ends = np.searchsorted(self._number, self._known, side="right")
         return np.array(
             [
-                int(_find_stack_origin(told[which[begin:end]], python[which[begin:end]]))
+                int(_find_stack_origin(frame_origins[frame_index[begin:end]], python[frame_index[begin:end]]))
                 for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
             ],
             dtype=np.int64,
@@ -316,19 +317,21 @@ def _format_frame(file: str, line: int, function: str) -> str:
     return name if file in ("", "?", "??") else f"{file}:{line} {name}"
 
 
-def _find_stack_origin(told: Int, python: Bool) -> Origin:
+def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
     """Return the origin of a stack from the origins of its frames, innermost first."""
-    telling = [Origin(code) for code in told.tolist() if code != Origin.OTHER]
-    if not telling:
+    known_origins = [Origin(code) for code in frame_origins.tolist() if code != Origin.OTHER]
+    if not known_origins:
         return Origin.OTHER if python.any() else Origin.BARE
-    first = telling[0]
+    first = known_origins[0]
     if first in _NAME_ONLY_ORIGINS:
-        first = next((origin for origin in telling if origin not in _NAME_ONLY_ORIGINS), first)
+        first = next((origin for origin in known_origins if origin not in _NAME_ONLY_ORIGINS), first)
     if first in _OPTIMIZER_ORIGINS:
-        run = itertools.takewhile(_OPTIMIZER_ORIGINS.__contains__, telling[telling.index(first) :])
+        run = itertools.takewhile(
+            _OPTIMIZER_ORIGINS.__contains__, known_origins[known_origins.index(first) :]
+        )
         return Origin.OPTIMIZER_INIT if Origin.OPTIMIZER_INIT in run else first
-    if first is Origin.BUCKET and told[np.argmax(python)] != Origin.BUCKET:
+    if first is Origin.BUCKET and frame_origins[np.argmax(python)] != Origin.BUCKET:
         return Origin.OTHER  # the reducer allocates with no Python frame of its own
-    if first in _FORWARD_ORIGINS and any(origin in _BACKWARD_ORIGINS for origin in telling):
+    if first in _FORWARD_ORIGINS and any(origin in _BACKWARD_ORIGINS for origin in known_origins):
         return Origin.RECOMPUTE
     return first

@@ -1,7 +1,7 @@
 """Measure each rank's model states, check them against the ZeRO formula, and explain differences.
 
-A cause is named only if it gives the measured bytes to within 1 %. If two fit, both are named; if none does,
-the difference stays "not explained".
+A cause is listed only if it predicts the measured bytes to within 1 %. If two fit, both are listed; if none
+does, the difference is "not explained".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,28 +22,31 @@ PADDING = "padding of shards to equal size"
 COUNTERS = "4-byte step counters of the optimizer"
 _TOLERANCE = 0.01
 #: Explanation by (bytes per element in the formula, bytes per element measured).
-_SIZES: dict[Tenant, dict[tuple[int, int], str]] = {
+_SIZE_CAUSES: dict[Tenant, dict[tuple[int, int], str]] = {
     Tenant.PARAMETERS: {
-        (2, 4): "parameters are kept in fp32, the formula has 2 bytes an element",
-        (4, 2): "parameters are kept in 2 bytes an element, the formula has 4",
-        (2, 6): "bf16 parameters with fp32 masters: 6 bytes an element, the formula has 2",
-        (4, 6): "fp32 parameters with a copy in 2 bytes an element",
+        (2, 4): "parameters are kept in fp32, the formula assumes 2 bytes per element",
+        (4, 2): "parameters are kept in 2 bytes per element, the formula assumes 4",
+        (2, 6): "bf16 parameters with fp32 master weights: 6 bytes per element, the formula assumes 2",
+        (4, 6): "fp32 parameters with a copy in 2 bytes per element",
     },
     Tenant.GRADIENTS: {
-        (2, 4): "gradients are reduced in fp32 and kept so: 4 bytes an element, the formula has 2",
-        (4, 2): "gradients are kept in 2 bytes an element, the formula has 4",
-        (2, 6): "gradients in 2 bytes an element and their fp32 sums",
+        (2, 4): "gradients are reduced and kept in fp32: 4 bytes per element, the formula assumes 2",
+        (4, 2): "gradients are kept in 2 bytes per element, the formula assumes 4",
+        (2, 6): "gradients in 2 bytes per element and their fp32 sums",
     },
     Tenant.OPTIMIZER_STATE: {
-        (8, 12): "fp32 masters beside the moments: 12 bytes an element, the formula has 8",
-        (12, 8): "no fp32 masters: 8 bytes an element, the formula has 12",
-        (8, 4): "moments of 2 bytes, or one moment of 4: 4 bytes an element, the formula has 8",
-        (12, 4): "4 bytes an element (masters, or one moment, alone), the formula has 12",
-        (8, 2): "moments of 1 byte: 2 bytes an element, the formula has 8",
-        (12, 6): "masters with moments of 1 byte: 6 bytes an element, the formula has 12",
+        (
+            8,
+            12,
+        ): "fp32 master weights in addition to the moments: 12 bytes per element, the formula assumes 8",
+        (12, 8): "no fp32 master weights: 8 bytes per element, the formula assumes 12",
+        (8, 4): "moments of 2 bytes, or one moment of 4: 4 bytes per element, the formula assumes 8",
+        (12, 4): "4 bytes per element (only master weights, or only one moment), the formula assumes 12",
+        (8, 2): "moments of 1 byte: 2 bytes per element, the formula assumes 8",
+        (12, 6): "master weights with moments of 1 byte: 6 bytes per element, the formula assumes 12",
     },
 }
-_COPY = {
+_COPY_CAUSES = {
     Tenant.PARAMETERS: "twice the formula: parameters and a full copy",
     Tenant.GRADIENTS: "twice the formula: gradients and a full copy",
     Tenant.OPTIMIZER_STATE: "twice the formula: the state and a full copy",
@@ -52,12 +55,12 @@ _COPY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """One state of one rank: formula, stated additions to it, and measured bytes.
+    """One state of one rank: formula, known additions to it, and measured bytes.
 
-    ``ranks`` share the states; ``sharded``: the formula divides this state among them. ``buffer_bytes``: the
-    model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the tensors in them.
-    ``excess_elements``: whole elements above the formula that another state of the rank shows too; None if
-    there is no such number.
+    ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among them.
+    ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the
+    tensors in them. ``excess_elements``: elements above the formula, if another state of the rank has the
+    same number; else None.
     """
 
     tenant: Tenant
@@ -79,35 +82,35 @@ class StateDifference:
 
 
 def explain_difference(difference: StateDifference) -> str:
-    """Return the cause; empty if the measured bytes are those of the formula."""
+    """Return the causes of the difference; empty if the measured bytes equal the formula."""
     if difference.unexplained_bytes == 0:
         stated = ((difference.padding_bytes, PADDING), (difference.scalar_bytes, COUNTERS))
         return " and ".join(name for size, name in stated if size)
     return (
-        ", or ".join(dict.fromkeys([*_causes_by_bytes(difference), *_causes_by_ratio(difference)]))
+        ", or ".join(dict.fromkeys([*_find_causes_by_bytes(difference), *_find_causes_by_ratio(difference)]))
         or NOT_EXPLAINED
     )
 
 
-def _causes_by_bytes(state: StateDifference) -> Iterator[str]:
-    """Yield causes that give exactly the bytes of the difference."""
+def _find_causes_by_bytes(state: StateDifference) -> Iterator[str]:
+    """Yield causes that predict the bytes of the difference."""
     rest = state.unexplained_bytes
     if state.measured_bytes == 0:
         yield (
-            "none was live when the optimizer began: the program frees or reduces gradients before that"
+            "none was live when the optimizer started: the program frees or reduces gradients earlier"
             if state.tenant is Tenant.GRADIENTS
-            else "none was seen: nothing told the recorder whose bytes these are"
+            else "none was seen: the recorder does not know the owner of these bytes"
         )
     if state.rounding_bytes > 0 and _is_near(rest, state.rounding_bytes):
         yield "the allocator's blocks are larger than the tensors in them"
     if state.buffer_bytes > 0 and _is_near(rest, -state.buffer_bytes):
-        yield "buffers of the model are not counted"
+        yield "the model's buffers are not counted"
     if state.excess_elements and state.sharded and rest == state.excess_elements * state.element_bytes:
         yield f"{PADDING}: {state.excess_elements} elements in each state"
 
 
-def _causes_by_ratio(state: StateDifference) -> Iterator[str]:
-    """Yield causes that multiply the formula."""
+def _find_causes_by_ratio(state: StateDifference) -> Iterator[str]:
+    """Yield causes that scale the formula by a factor."""
     base = state.law_bytes + state.padding_bytes
     times = (state.measured_bytes - state.scalar_bytes) / base if base else 0.0
     if state.ranks > 1 and state.sharded and _is_near(times, state.ranks):
@@ -116,13 +119,15 @@ def _causes_by_ratio(state: StateDifference) -> Iterator[str]:
         )
     if state.ranks > 1 and not state.sharded and _is_near(times, 1 / state.ranks):
         yield f"equals the formula / {state.ranks}: the state is sharded over {state.ranks} ranks"
-    known = _SIZES[state.tenant].items()
+    known = _SIZE_CAUSES[state.tenant].items()
     sizes = [
-        text for (law, there), text in known if law == state.element_bytes and _is_near(times, there / law)
+        text
+        for (expected, measured), text in known
+        if expected == state.element_bytes and _is_near(times, measured / expected)
     ]
     yield from sizes
     if _is_near(times, 2) and not sizes:
-        yield _COPY[state.tenant]
+        yield _COPY_CAUSES[state.tenant]
 
 
 def _is_near(value: float, expected: float) -> bool:
@@ -132,15 +137,15 @@ def _is_near(value: float, expected: float) -> bool:
 _STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
 #: Relative to the formula; a larger excess is not padding.
 _MAX_PADDING_RATIO = 0.1
-_UNEVEN = "shards of unequal size: all ranks together hold the formula"
+_UNEVEN = "shards of unequal size: the sum over all ranks matches the formula"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStates:
     """Model states of one rank, each when it is complete, and data that helps to explain them.
 
-    ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which belong
-    to no state. ``rounding_bytes``: what the allocator added to the tensors' own bytes.
+    ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which are not
+    part of any state. ``rounding_bytes``: bytes that the allocator added to the tensors.
     """
 
     rank: int
@@ -152,23 +157,25 @@ class MeasuredStates:
 
 def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[FormulaCheck, ...]:
     """Return one check per rank and state whose formula is known, in rank order."""
-    laws = compute_tenant_formulas(facts)
+    formulas = compute_tenant_formulas(facts)
     checks = [
         _make_check(difference, states.rank)
         for states in measured
-        for difference in _compare_states(laws, states)
+        for difference in _compare_states(formulas, states)
     ]
-    found = _find_uneven_shards(laws, checks)
+    uneven_shards = _find_uneven_shards(formulas, checks)
     counters = {states.rank: states.counter_bytes for states in measured}
-    counted = [_with_counters(check, counters[check.rank]) for check in checks]
-    own = _find_uneven_shards(laws, counted)
-    return tuple(found.get(key) or own.get(key) or check for key, check in enumerate(checks))
+    checks_with_counters = [_add_counters(check, counters[check.rank]) for check in checks]
+    uneven_with_counters = _find_uneven_shards(formulas, checks_with_counters)
+    return tuple(
+        uneven_shards.get(key) or uneven_with_counters.get(key) or check for key, check in enumerate(checks)
+    )
 
 
 def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[Gap, ...]:
-    """Return the states for which the formula could not be computed, with the missing fact."""
-    laws = compute_tenant_formulas(facts)
-    missing = [tenant for tenant in _STATES if tenant not in laws]
+    """Report the states for which the formula could not be computed, with the missing fact."""
+    formulas = compute_tenant_formulas(facts)
+    missing = [tenant for tenant in _STATES if tenant not in formulas]
     if not measured or not missing:
         return ()
     names = " and ".join(tenant.value.replace("_", " ") for tenant in missing)
@@ -176,29 +183,29 @@ def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) 
         Gap(
             kind=GapKind.MODEL_STATES,
             what="ZeRO formula of the model states",
-            reason=f"no formula of {names}: {_describe_missing_fact(facts)}",
-            remedy="tell the recorder: zprof.record(..., training=TrainingFacts(...))",
+            reason=f"no formula for {names}: {_describe_missing_fact(facts)}",
+            remedy="pass it to the recorder: zprof.record(..., training=TrainingFacts(...))",
         ),
     )
 
 
 def _describe_missing_fact(facts: TrainingFacts) -> str:
     if facts.stage is None:
-        return "how the program shards its states is unknown"
+        return "the ZeRO stage of the program is unknown"
     if facts.parameters is None:
-        return (
-            "the number of parameters is unknown, because some are frozen or lazy, or the model was not given"
-        )
+        return "the number of parameters is unknown: some are frozen or lazy, or the recorder has no model"
     if not facts.shard_ranks:
-        return "over how many ranks the states are sharded is unknown"
-    return "the bytes of an element are unknown"
+        return "the number of ranks that share the states is unknown"
+    return "the bytes per element are unknown"
 
 
-def _compare_states(laws: Mapping[Tenant, TenantFormula], states: MeasuredStates) -> list[StateDifference]:
+def _compare_states(
+    formulas: Mapping[Tenant, TenantFormula], states: MeasuredStates
+) -> list[StateDifference]:
     differences = {
-        tenant: _compare_state(tenant, laws[tenant], states)
+        tenant: _compare_state(tenant, formulas[tenant], states)
         for tenant in _STATES
-        if tenant in laws and tenant in states.bytes
+        if tenant in formulas and tenant in states.bytes
     }
     excess = {tenant: _find_excess_elements(difference) for tenant, difference in differences.items()}
     return [
@@ -207,34 +214,34 @@ def _compare_states(laws: Mapping[Tenant, TenantFormula], states: MeasuredStates
     ]
 
 
-def _compare_state(tenant: Tenant, law: TenantFormula, states: MeasuredStates) -> StateDifference:
+def _compare_state(tenant: Tenant, formula: TenantFormula, states: MeasuredStates) -> StateDifference:
     counters = states.counter_bytes if tenant is Tenant.OPTIMIZER_STATE else 0
     return StateDifference(
         tenant=tenant,
-        law_bytes=law.law_bytes,
-        padding_bytes=law.padding_bytes,
-        scalar_bytes=law.scalar_bytes or counters,
+        law_bytes=formula.law_bytes,
+        padding_bytes=formula.padding_bytes,
+        scalar_bytes=formula.scalar_bytes or counters,
         measured_bytes=states.bytes[tenant],
-        element_bytes=law.element_bytes,
-        ranks=law.ranks,
-        sharded=law.sharded,
+        element_bytes=formula.element_bytes,
+        ranks=formula.ranks,
+        sharded=formula.sharded,
         buffer_bytes=states.buffer_bytes,
         rounding_bytes=states.rounding_bytes.get(tenant, 0),
     )
 
 
 def _find_excess_elements(state: StateDifference) -> int | None:
-    """Return the whole elements above the formula, if they are few enough to be padding."""
+    """Return the number of elements above the formula, if it is small enough to be padding; else None."""
     rest = state.unexplained_bytes
-    few = 0 < rest <= _MAX_PADDING_RATIO * state.law_bytes
-    return rest // state.element_bytes if few and rest % state.element_bytes == 0 else None
+    may_be_padding = 0 < rest <= _MAX_PADDING_RATIO * state.law_bytes
+    return rest // state.element_bytes if may_be_padding and rest % state.element_bytes == 0 else None
 
 
 def _confirm_excess(excess: Mapping[Tenant, int | None], tenant: Tenant) -> int | None:
-    """Return the excess of one state if another state has the same: padding is equal in all."""
-    mine = excess[tenant]
+    """Return the excess of one state if another state has the same, since padding is equal in all."""
+    own_excess = excess[tenant]
     others = [size for other, size in excess.items() if other is not tenant]
-    return mine if mine in others else None
+    return own_excess if own_excess in others else None
 
 
 def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
@@ -251,26 +258,26 @@ def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
 
 
 def _find_uneven_shards(
-    laws: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck]
+    formulas: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck]
 ) -> dict[int, FormulaCheck]:
-    """Return the checks, by place, of sharded states that are uneven and together match the formula.
+    """Return the checks, by index, of sharded states that are uneven but sum to the formula.
 
-    A rank's share is rounded up to a byte, so the shares may exceed the whole by up to a byte per rank.
+    A rank's shard is rounded up to a byte, so the shards may exceed the total by up to a byte per rank.
     """
-    found = {}
-    for tenant, law in laws.items():
-        mine = {place: check for place, check in enumerate(checks) if check.tenant is tenant}
-        rests = [check.unexplained_bytes for check in mine.values()]
-        if law.sharded and len(rests) == law.ranks and any(rests) and abs(sum(rests)) < law.ranks:
-            uneven = {place: replace(check, cause=_UNEVEN) for place, check in mine.items()}
-            found.update({place: check for place, check in uneven.items() if check.unexplained_bytes})
-    return found
+    uneven_checks = {}
+    for tenant, formula in formulas.items():
+        tenant_checks = {index: check for index, check in enumerate(checks) if check.tenant is tenant}
+        rests = [check.unexplained_bytes for check in tenant_checks.values()]
+        if formula.sharded and len(rests) == formula.ranks and any(rests) and abs(sum(rests)) < formula.ranks:
+            uneven = {index: replace(check, cause=_UNEVEN) for index, check in tenant_checks.items()}
+            uneven_checks.update({index: check for index, check in uneven.items() if check.unexplained_bytes})
+    return uneven_checks
 
 
-def _with_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
-    """Return the check with the step counters that this rank itself holds.
+def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
+    """Return the check with the step counters that this rank holds.
 
-    The stated number is that of one rank; if whole parameters are distributed, each rank has its own number.
+    The recorded number is for one rank; if unsharded parameters are distributed, it differs between ranks.
     """
     if check.tenant is not Tenant.OPTIMIZER_STATE or not counter_bytes:
         return check
@@ -279,43 +286,44 @@ def _with_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
 
 
 #: Maximum bytes of a scalar tensor.
-_ONE_NUMBER_BYTES = 8
+_MAX_SCALAR_BYTES = 8
 
 
 def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
-    """Return one entry; empty if no step ended."""
-    moments, sizes = lives.state_moments(), lives.states()
+    """Return the model states of a rank as one entry; empty if no step ended."""
+    moments, sizes = lives.find_state_moments(), lives.states()
     if sizes is None:
         return ()
-    tensor_bytes = _largest_tensor_bytes(lives)
-    rows = {tenant: lives.state_rows(tenant, moment) for tenant, moment in moments.items()}
-    buffers = lives.state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
+    tensor_bytes = _find_largest_tensor_bytes(lives)
+    rows = {tenant: lives.find_state_rows(tenant, moment) for tenant, moment in moments.items()}
+    buffers = lives.find_state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
     return (
         MeasuredStates(
             rank=rank,
             bytes=sizes,
-            counter_bytes=_step_counter_bytes(lives, rows[Tenant.OPTIMIZER_STATE], tensor_bytes),
+            counter_bytes=_sum_step_counter_bytes(lives, rows[Tenant.OPTIMIZER_STATE], tensor_bytes),
             buffer_bytes=int(lives.segments.bytes[buffers].sum()),
             rounding_bytes={
-                tenant: _rounding_bytes(lives, mine, tensor_bytes) for tenant, mine in rows.items()
+                tenant: _sum_rounding_bytes(lives, find_state_rows, tensor_bytes)
+                for tenant, find_state_rows in rows.items()
             },
         ),
     )
 
 
-def _largest_tensor_bytes(lives: RankLives) -> Int:
+def _find_largest_tensor_bytes(lives: RankLives) -> Int:
     """Return the bytes of the largest tensor storage in each block; 0 if none was seen."""
-    held = np.zeros(len(lives.blocks), dtype=np.int64)
-    np.maximum.at(held, lives.blocks.owner, lives.storages.bytes)
-    return held
+    largest = np.zeros(len(lives.blocks), dtype=np.int64)
+    np.maximum.at(largest, lives.blocks.owner, lives.storages.bytes)
+    return largest
 
 
-def _step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
+def _sum_step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
     size = tensor_bytes[lives.segments.block[rows]]
-    return int(size[size <= _ONE_NUMBER_BYTES].sum())
+    return int(size[size <= _MAX_SCALAR_BYTES].sum())
 
 
-def _rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
+def _sum_rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
     """Return the excess of blocks over their tensors: on a GPU a step counter takes 512 bytes."""
     size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
     return int((block - size)[(size > 0) & (size < block)].sum())

@@ -1,6 +1,6 @@
-"""Read the memory tables of a rank, checked, and ``alloc`` and ``role`` as numpy columns with name codes.
+"""Read and check the memory tables of a rank, and convert ``alloc`` and ``role`` to numpy columns.
 
-Impossible values are refused before a sum can overflow.
+Impossible values are rejected before a sum can overflow.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from zprof.run.reader import Run
 from zprof.run.schema import TABLES
 
 #: Times and sums of sizes stay below this, so that their differences and sums also fit in int64.
-_LIMIT = 1 << 61
-_AGAIN = "copy the run again, or record it again"
+_MAX_VALUE = 1 << 61
+_COPY_AGAIN = "copy the run again, or record it again"
 _TIMES = ("time_ns", "allocated_ns", "freed_ns", "released_ns", "mapped_ns", "unmapped_ns")
 _SIZES = ("bytes", "requested_bytes", "block_bytes")
 #: Frames per stack, and characters per frame, that a report shows.
@@ -38,16 +38,16 @@ def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
         number.
     """
     frame = run.frame(rank, name)
-    where = str(rank_folder(run.path, rank) / f"{name}.parquet")
+    path = str(rank_folder(run.path, rank) / f"{name}.parquet")
     for field in TABLES[name]:
         if not field.nullable and bool(frame[field.name].isna().any()):
-            raise BadInput(f"{where}: column {field.name!r} has rows without a value", hint=_AGAIN)
+            raise BadInput(f"{path}: column {field.name!r} has missing values", hint=_COPY_AGAIN)
     for column in _TIMES:
-        if column in frame and not _is_within(frame[column].dropna(), 0, _LIMIT):
-            raise BadInput(f"{where}: column {column!r} holds times that no clock has", hint=_AGAIN)
+        if column in frame and not _is_within(frame[column].dropna(), 0, _MAX_VALUE):
+            raise BadInput(f"{path}: column {column!r} has impossible times", hint=_COPY_AGAIN)
     for column in _SIZES:
         if column in frame and not _are_sizes_possible(frame[column].dropna()):
-            raise BadInput(f"{where}: column {column!r} holds sizes that no device has", hint=_AGAIN)
+            raise BadInput(f"{path}: column {column!r} has impossible sizes", hint=_COPY_AGAIN)
     return frame
 
 
@@ -66,14 +66,16 @@ def read_stacks(
 
 
 def _read_frames(table: pa.Table, numbers: list[int]) -> Mapping[int, tuple[str, ...]]:
-    chosen = table.filter(pc.is_in(table["stack"], value_set=pa.array(numbers, type=pa.int64()))).to_pandas()
-    chosen = chosen.sort_values(["stack", "depth"], kind="stable")
+    rows_of_stacks = table.filter(
+        pc.is_in(table["stack"], value_set=pa.array(numbers, type=pa.int64()))
+    ).to_pandas()
+    rows_of_stacks = rows_of_stacks.sort_values(["stack", "depth"], kind="stable")
     return {
         int(stack): tuple(
             f"{file}:{line} {function}"[:MAX_FRAME_LENGTH]
             for file, line, function in zip(rows["file"], rows["line"], rows["function"], strict=True)
         )
-        for stack, rows in chosen.groupby("stack").head(MAX_FRAMES).groupby("stack")
+        for stack, rows in rows_of_stacks.groupby("stack").head(MAX_FRAMES).groupby("stack")
     }
 
 
@@ -82,7 +84,7 @@ def _is_within(column: "pd.Series[int]", low: int, high: int) -> bool:
 
 
 def _are_sizes_possible(column: "pd.Series[int]") -> bool:
-    return _is_within(column, 0, _LIMIT) and float(np.sum(column.to_numpy(dtype=np.float64))) < _LIMIT
+    return _is_within(column, 0, _MAX_VALUE) and float(np.sum(column.to_numpy(dtype=np.float64))) < _MAX_VALUE
 
 
 Int = npt.NDArray[np.int64]
@@ -90,14 +92,14 @@ Bool = npt.NDArray[np.bool_]
 
 #: End of a block that was never freed.
 FOREVER = np.iinfo(np.int64).max
-#: Code of bytes that no role claims; the codes below it are positions in ``PRECEDENCE``.
+#: Code of unclaimed bytes; the codes below it are positions in ``PRECEDENCE``.
 UNTAGGED = len(PRECEDENCE)
 TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """Rows of ``alloc`` of one kind; ``end_ns`` is FOREVER if no free or death was seen."""
+    """Rows of ``alloc`` from one source; ``end_ns`` is FOREVER without a recorded free."""
 
     generation: Int
     address: Int

@@ -1,8 +1,8 @@
-"""Name the tenant of every block in a history: by the program's tag, else by the first rule that applies.
+"""Assign a tenant to every block in a history: from the program's tag, else from the first rule that applies.
 
 To add a rule: write a function that returns a mask over the blocks, and add it to ``TENANT_RULES`` with its
-tenant and confidence. HIGH: the stack names the owner, or the lifetime within the step leaves no other.
-MEDIUM: the usual case, with a known exception. LOW: the best guess, because the history ends too early. Tags
+tenant and confidence. HIGH: the stack identifies the owner, or the lifetime within the step leaves no other.
+MEDIUM: the usual case, with a known exception. LOW: a best guess, because the history ends too early. Tags
 are written with ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
 """
 
@@ -42,132 +42,138 @@ class TenantRule:
     applies: Callable[[Features], Bool]
 
 
-def _workspace(seen: Features) -> Bool:
-    called = seen.made_by(Origin.FORWARD, Origin.FORWARD_NAME)
-    size = (seen.requested_bytes == _WORKSPACE_BYTES) | (
-        called & (seen.requested_bytes == _HOPPER_WORKSPACE_BYTES)
+def _is_workspace(features: Features) -> Bool:
+    called = features.made_by(Origin.FORWARD, Origin.FORWARD_NAME)
+    size = (features.requested_bytes == _WORKSPACE_BYTES) | (
+        called & (features.requested_bytes == _HOPPER_WORKSPACE_BYTES)
     )
-    mask: Bool = seen.stays & size & (called | seen.made_by(Origin.BARE, Origin.BACKWARD))
+    mask: Bool = features.stays & size & (called | features.made_by(Origin.BARE, Origin.BACKWARD))
     return mask
 
 
-def _stated_workspace(seen: Features) -> Bool:
-    """Use the stack: cuBLAS is also called on the backward thread, and keeps a workspace per thread."""
-    return seen.made_by(Origin.WORKSPACE)
+def _is_library_workspace(features: Features) -> Bool:
+    """Mark workspaces by their stack: cuBLAS has one per thread, and also runs on the backward thread."""
+    return features.made_by(Origin.WORKSPACE)
 
 
-def _gathered(seen: Features) -> Bool:
-    return seen.made_by(Origin.GATHER)
+def _is_gathered_param(features: Features) -> Bool:
+    return features.made_by(Origin.GATHER)
 
 
-def _reduced_shard(seen: Features) -> Bool:
-    reaches = seen.sees_optimizer | (~seen.optimizer_is_next & seen.outlives_pass & ~seen.stays)
-    return seen.made_by(Origin.REDUCE) & reaches
+def _is_reduced_shard(features: Features) -> Bool:
+    reaches = features.sees_optimizer | (
+        ~features.optimizer_is_next & features.outlives_pass & ~features.stays
+    )
+    return features.made_by(Origin.REDUCE) & reaches
 
 
-def _reduce_buffer(seen: Features) -> Bool:
-    return seen.made_by(Origin.REDUCE) & ~seen.stays
+def _is_reduce_buffer(features: Features) -> Bool:
+    return features.made_by(Origin.REDUCE) & ~features.stays
 
 
-def _bucket(seen: Features) -> Bool:
-    return seen.made_by(Origin.BUCKET)
+def _is_bucket(features: Features) -> Bool:
+    return features.made_by(Origin.BUCKET)
 
 
-def _collective(seen: Features) -> Bool:
-    return seen.made_by(Origin.COLLECTIVE)
+def _is_collective(features: Features) -> Bool:
+    return features.made_by(Origin.COLLECTIVE)
 
 
-def _initialised_state(seen: Features) -> Bool:
-    return seen.made_by(Origin.OPTIMIZER_INIT) & (seen.stays | seen.sees_forward)
+def _is_initialized_state(features: Features) -> Bool:
+    return features.made_by(Origin.OPTIMIZER_INIT) & (features.stays | features.sees_forward)
 
 
-def _long_lived_state(seen: Features) -> Bool:
-    return seen.made_by(Origin.OPTIMIZER) & seen.sees_forward
+def _is_long_lived_state(features: Features) -> Bool:
+    return features.made_by(Origin.OPTIMIZER) & features.sees_forward
 
 
-def _state_from_before(seen: Features) -> Bool:
-    return seen.made_by(Origin.OPTIMIZER) & seen.before & seen.stays
+def _is_state_from_before(features: Features) -> Bool:
+    return features.made_by(Origin.OPTIMIZER) & features.before & features.stays
 
 
-def _optimizer_temporary(seen: Features) -> Bool:
-    return seen.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT) & ~seen.stays & ~seen.sees_forward
+def _is_optimizer_temporary(features: Features) -> Bool:
+    return (
+        features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT) & ~features.stays & ~features.sees_forward
+    )
 
 
-def _clip(seen: Features) -> Bool:
-    return seen.made_by(Origin.CLIP) & ~seen.stays
+def _is_clip(features: Features) -> Bool:
+    return features.made_by(Origin.CLIP) & ~features.stays
 
 
-def _shard(seen: Features) -> Bool:
-    return seen.made_by(Origin.SHARD) & seen.stays
+def _is_shard(features: Features) -> Bool:
+    return features.made_by(Origin.SHARD) & features.stays
 
 
-def _module_setup(seen: Features) -> Bool:
-    return seen.made_by(Origin.SETUP) & seen.stays
+def _is_module_setup(features: Features) -> Bool:
+    return features.made_by(Origin.SETUP) & features.stays
 
 
-def _constructor(seen: Features) -> Bool:
-    return seen.made_by(Origin.CONSTRUCTOR) & seen.stays
+def _is_constructor(features: Features) -> Bool:
+    return features.made_by(Origin.CONSTRUCTOR) & features.stays
 
 
-def _recomputed(seen: Features) -> Bool:
-    return seen.made_by(Origin.RECOMPUTE) & seen.outlives_recompute & ~seen.stays
+def _is_recomputed(features: Features) -> Bool:
+    return features.made_by(Origin.RECOMPUTE) & features.outlives_recompute & ~features.stays
 
 
-def _recomputed_at_the_end(seen: Features) -> Bool:
-    return seen.made_by(Origin.RECOMPUTE) & seen.stays & seen.in_open_pass
+def _is_recomputed_at_end(features: Features) -> Bool:
+    return features.made_by(Origin.RECOMPUTE) & features.stays & features.in_open_pass
 
 
-def _recompute_temporary(seen: Features) -> Bool:
-    return seen.made_by(Origin.RECOMPUTE) & ~seen.outlives_recompute & ~seen.stays
+def _is_recompute_temporary(features: Features) -> Bool:
+    return features.made_by(Origin.RECOMPUTE) & ~features.outlives_recompute & ~features.stays
 
 
-def _made_in_backward(seen: Features) -> Bool:
-    made: Bool = (seen.made_in == BACKWARD) & ~seen.made_by(Origin.RECOMPUTE)
+def _is_made_in_backward(features: Features) -> Bool:
+    made: Bool = (features.made_in == BACKWARD) & ~features.made_by(Origin.RECOMPUTE)
     return made
 
 
-def _gradient(seen: Features) -> Bool:
-    return _made_in_backward(seen) & seen.sees_optimizer
+def _is_gradient(features: Features) -> Bool:
+    return _is_made_in_backward(features) & features.sees_optimizer
 
 
-def _gradient_without_optimizer(seen: Features) -> Bool:
-    """Mark what outlives the backward: a fused optimizer allocates nothing, so its pass is not seen."""
-    ended = ~seen.in_open_pass | ~seen.stays
-    return _made_in_backward(seen) & ~seen.optimizer_is_next & seen.outlives_pass & ended
+def _is_gradient_without_optimizer(features: Features) -> Bool:
+    """Mark blocks that outlive the backward: a fused optimizer allocates nothing, so its pass is unseen."""
+    ended = ~features.in_open_pass | ~features.stays
+    return _is_made_in_backward(features) & ~features.optimizer_is_next & features.outlives_pass & ended
 
 
-def _backward_temporary(seen: Features) -> Bool:
-    return _made_in_backward(seen) & ~seen.stays
+def _is_backward_temporary(features: Features) -> Bool:
+    return _is_made_in_backward(features) & ~features.stays
 
 
-def _saved(seen: Features) -> Bool:
-    return seen.made_by(Origin.FORWARD) & seen.sees_backward & seen.dies_in_backward
+def _is_saved(features: Features) -> Bool:
+    return features.made_by(Origin.FORWARD) & features.sees_backward & features.dies_in_backward
 
 
-def _saved_by_name(seen: Features) -> Bool:
-    return seen.made_by(Origin.FORWARD_NAME) & seen.sees_backward & seen.dies_in_backward
+def _is_saved_by_name(features: Features) -> Bool:
+    return features.made_by(Origin.FORWARD_NAME) & features.sees_backward & features.dies_in_backward
 
 
-def _saved_in_running_backward(seen: Features) -> Bool:
-    running = seen.passes.kind[-1:] == BACKWARD
-    last = seen.under_way == len(seen.passes.kind) - 2
-    mask: Bool = (seen.made_in == FORWARD) & seen.sees_backward & seen.stays & last & bool(running.any())
+def _is_saved_in_running_backward(features: Features) -> Bool:
+    running = features.passes.kind[-1:] == BACKWARD
+    last = features.under_way == len(features.passes.kind) - 2
+    mask: Bool = (
+        (features.made_in == FORWARD) & features.sees_backward & features.stays & last & bool(running.any())
+    )
     return mask
 
 
-def _kept_output(seen: Features) -> Bool:
-    mask: Bool = (seen.made_in == FORWARD) & seen.sees_backward & ~seen.stays
+def _is_kept_output(features: Features) -> Bool:
+    mask: Bool = (features.made_in == FORWARD) & features.sees_backward & ~features.stays
     return mask
 
 
-def _forward_temporary(seen: Features) -> Bool:
-    mask: Bool = (seen.made_in == FORWARD) & ~seen.sees_backward & ~seen.stays
+def _is_forward_temporary(features: Features) -> Bool:
+    mask: Bool = (features.made_in == FORWARD) & ~features.sees_backward & ~features.stays
     return mask
 
 
-def _saved_in_running_forward(seen: Features) -> Bool:
-    trains = bool((seen.passes.kind == BACKWARD).any())
-    mask: Bool = (seen.made_in == FORWARD) & seen.stays & seen.in_open_pass & trains
+def _is_saved_in_running_forward(features: Features) -> Bool:
+    trains = bool((features.passes.kind == BACKWARD).any())
+    mask: Bool = (features.made_in == FORWARD) & features.stays & features.in_open_pass & trains
     return mask
 
 
@@ -177,51 +183,51 @@ _ACTIVATIONS, _TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
 _COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
 
 TENANT_RULES: tuple[TenantRule, ...] = (
-    TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, _stated_workspace),
-    TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _workspace),
-    TenantRule("sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, _gathered),
-    TenantRule("sharding_reduced_shard", _GRADIENTS, "shard", _MEDIUM, _reduced_shard),
-    TenantRule("sharding_reduce", _COMMUNICATION, "reduce_scatter", _HIGH, _reduce_buffer),
-    TenantRule("ddp_bucket", _COMMUNICATION, "bucket", _MEDIUM, _bucket),
-    TenantRule("collective", _COMMUNICATION, "collective", _HIGH, _collective),
-    TenantRule("optimizer_init", _STATE, "state", _HIGH, _initialised_state),
-    TenantRule("optimizer_long_lived", _STATE, "state", _HIGH, _long_lived_state),
-    TenantRule("optimizer_from_before", _STATE, "state", _MEDIUM, _state_from_before),
-    TenantRule("optimizer_temporary", _TEMPORARY, "optimizer", _HIGH, _optimizer_temporary),
-    TenantRule("clip_or_scale", _TEMPORARY, "clip", _HIGH, _clip),
-    TenantRule("sharding_parameter", _PARAMETERS, "shard", _HIGH, _shard),
-    TenantRule("module_setup", _PARAMETERS, "weight", _HIGH, _module_setup),
-    TenantRule("constructor", _PARAMETERS, "weight", _LOW, _constructor),
-    TenantRule("recomputed", _ACTIVATIONS, "recomputed", _HIGH, _recomputed),
-    TenantRule("recomputed_at_the_end", _ACTIVATIONS, "recomputed", _LOW, _recomputed_at_the_end),
-    TenantRule("recompute_temporary", _TEMPORARY, "op_workspace", _HIGH, _recompute_temporary),
-    TenantRule("backward_until_optimizer", _GRADIENTS, "grad", _HIGH, _gradient),
-    TenantRule("backward_outlived", _GRADIENTS, "grad", _MEDIUM, _gradient_without_optimizer),
-    TenantRule("backward_temporary", _TEMPORARY, "act_grad", _HIGH, _backward_temporary),
-    TenantRule("forward_until_backward", _ACTIVATIONS, "saved", _HIGH, _saved),
-    TenantRule("forward_name_until_backward", _ACTIVATIONS, "saved", _MEDIUM, _saved_by_name),
-    TenantRule("forward_in_running_backward", _ACTIVATIONS, "saved", _MEDIUM, _saved_in_running_backward),
-    TenantRule("forward_output_kept", _ACTIVATIONS, "kept", _LOW, _kept_output),
-    TenantRule("forward_temporary", _TEMPORARY, "op_workspace", _HIGH, _forward_temporary),
+    TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, _is_library_workspace),
+    TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _is_workspace),
+    TenantRule("sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, _is_gathered_param),
+    TenantRule("sharding_reduced_shard", _GRADIENTS, "shard", _MEDIUM, _is_reduced_shard),
+    TenantRule("sharding_reduce", _COMMUNICATION, "reduce_scatter", _HIGH, _is_reduce_buffer),
+    TenantRule("ddp_bucket", _COMMUNICATION, "bucket", _MEDIUM, _is_bucket),
+    TenantRule("collective", _COMMUNICATION, "collective", _HIGH, _is_collective),
+    TenantRule("optimizer_init", _STATE, "state", _HIGH, _is_initialized_state),
+    TenantRule("optimizer_long_lived", _STATE, "state", _HIGH, _is_long_lived_state),
+    TenantRule("optimizer_from_before", _STATE, "state", _MEDIUM, _is_state_from_before),
+    TenantRule("optimizer_temporary", _TEMPORARY, "optimizer", _HIGH, _is_optimizer_temporary),
+    TenantRule("clip_or_scale", _TEMPORARY, "clip", _HIGH, _is_clip),
+    TenantRule("sharding_parameter", _PARAMETERS, "shard", _HIGH, _is_shard),
+    TenantRule("module_setup", _PARAMETERS, "weight", _HIGH, _is_module_setup),
+    TenantRule("constructor", _PARAMETERS, "weight", _LOW, _is_constructor),
+    TenantRule("recomputed", _ACTIVATIONS, "recomputed", _HIGH, _is_recomputed),
+    TenantRule("recomputed_at_the_end", _ACTIVATIONS, "recomputed", _LOW, _is_recomputed_at_end),
+    TenantRule("recompute_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_recompute_temporary),
+    TenantRule("backward_until_optimizer", _GRADIENTS, "grad", _HIGH, _is_gradient),
+    TenantRule("backward_outlived", _GRADIENTS, "grad", _MEDIUM, _is_gradient_without_optimizer),
+    TenantRule("backward_temporary", _TEMPORARY, "act_grad", _HIGH, _is_backward_temporary),
+    TenantRule("forward_until_backward", _ACTIVATIONS, "saved", _HIGH, _is_saved),
+    TenantRule("forward_name_until_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_by_name),
+    TenantRule("forward_in_running_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_in_running_backward),
+    TenantRule("forward_output_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_output),
+    TenantRule("forward_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_forward_temporary),
 )
 
-#: For histories that end within a pass; tried after the rule of the same block in the previous step.
+#: For histories that end within a pass; used after the rule of the same block in the previous step.
 LAST_RESORT_RULES: tuple[TenantRule, ...] = (
-    TenantRule("forward_at_the_end", _ACTIVATIONS, "saved", _LOW, _saved_in_running_forward),
+    TenantRule("forward_at_the_end", _ACTIVATIONS, "saved", _LOW, _is_saved_in_running_forward),
 )
 
 
 def find_first_rule(
-    rules: tuple[TenantRule, ...], seen: Features
+    rules: tuple[TenantRule, ...], features: Features
 ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Return the index of the first rule that applies to each block; -1 if none does."""
-    found = np.full(len(seen.origin), -1, dtype=np.int64)
+    rule_index = np.full(len(features.origin), -1, dtype=np.int64)
     for index, rule in reversed(list(enumerate(rules))):
-        found[rule.applies(seen)] = index
-    return found
+        rule_index[rule.applies(features)] = index
+    return rule_index
 
 
-#: Rules by number: the normal ones, then those of last resort.
+#: Rules by number: the normal rules, then the last-resort rules.
 _ALL_RULES: tuple[TenantRule, ...] = (*TENANT_RULES, *LAST_RESORT_RULES)
 _BY_TAG = -2
 _NO_RULE = -1
@@ -241,12 +247,12 @@ class BlockTenants:
     rule: Int
     by_twin: Int
 
-    def basis_of(self, row: int) -> Basis:
+    def get_basis(self, row: int) -> Basis:
         """Return the basis of one block's tenant."""
         rule = int(self.rule[row])
         return Basis.TAGGED if rule == _BY_TAG else Basis.UNKNOWN if rule == _NO_RULE else Basis.RULE
 
-    def basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
+    def sum_basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
         """Return the bytes of some blocks by the basis of their tenants."""
         rule, size = self.rule[rows], sizes[rows]
         return {
@@ -255,15 +261,15 @@ class BlockTenants:
             Basis.UNKNOWN: int(size[rule == _NO_RULE].sum()),
         }
 
-    def confidence_bytes(self, rows: Int, sizes: Int) -> dict[Confidence, int]:
-        """Return the bytes that rules name, by confidence; a rule of a twin counts one level lower."""
-        held = dict.fromkeys(Confidence, 0)
+    def sum_confidence_bytes(self, rows: Int, sizes: Int) -> dict[Confidence, int]:
+        """Return the bytes assigned by rules, by confidence; a rule of a twin counts one level lower."""
+        size_by_confidence = dict.fromkeys(Confidence, 0)
         for number, rule in enumerate(_ALL_RULES):
-            mine = rows[self.rule[rows] == number]
-            twins = mine[self.by_twin[mine] != 0]
-            held[rule.confidence] += int(sizes[mine].sum() - sizes[twins].sum())
-            held[_lower_confidence(rule.confidence)] += int(sizes[twins].sum())
-        return held
+            rule_rows = rows[self.rule[rows] == number]
+            twins = rule_rows[self.by_twin[rule_rows] != 0]
+            size_by_confidence[rule.confidence] += int(sizes[rule_rows].sum() - sizes[twins].sum())
+            size_by_confidence[_lower_confidence(rule.confidence)] += int(sizes[twins].sum())
+        return size_by_confidence
 
     def tenant_name(self, row: int) -> str:
         """Return the tenant of a block; ``untagged`` if it has none."""
@@ -271,33 +277,37 @@ class BlockTenants:
         return "untagged" if code == UNTAGGED else PRECEDENCE[code].value
 
 
-def name_tenants(blocks: HeldBlocks, origin: Int) -> BlockTenants:
-    """Name the tenant of every block; ``origin`` is that of each block's stack."""
-    seen = compute_features(blocks, origin)
-    rule, by_twin = _apply_rules(blocks, seen)
+def assign_tenants(blocks: HeldBlocks, origin: Int) -> BlockTenants:
+    """Assign a tenant to every block; ``origin``: the origin of each block's stack."""
+    features = compute_features(blocks, origin)
+    rule, by_twin = _apply_rules(blocks, features)
     subs: dict[str, int] = {"": 0}
-    tenants = np.array([TENANT_CODES[each.tenant] for each in _ALL_RULES] + [UNTAGGED], dtype=np.int64)
-    sub_codes = np.array([subs.setdefault(each.sub, len(subs)) for each in _ALL_RULES] + [0], dtype=np.int64)
+    tenants = np.array(
+        [TENANT_CODES[rule_entry.tenant] for rule_entry in _ALL_RULES] + [UNTAGGED], dtype=np.int64
+    )
+    sub_codes = np.array(
+        [subs.setdefault(rule_entry.sub, len(subs)) for rule_entry in _ALL_RULES] + [0], dtype=np.int64
+    )
     tenant, sub = tenants[rule], sub_codes[rule]
     for number, text in enumerate(blocks.tags):
         claim = parse_tag(text)
         if claim is not None:
-            mine = blocks.tag == number
-            tenant[mine], sub[mine] = TENANT_CODES[claim[0]], subs.setdefault(claim[1], len(subs))
-            rule[mine], by_twin[mine] = _BY_TAG, 0
+            has_tag = blocks.tag == number
+            tenant[has_tag], sub[has_tag] = TENANT_CODES[claim[0]], subs.setdefault(claim[1], len(subs))
+            rule[has_tag], by_twin[has_tag] = _BY_TAG, 0
     return BlockTenants(tenant=tenant, sub=sub, subs=tuple(subs), rule=rule, by_twin=by_twin)
 
 
-def _apply_rules(blocks: HeldBlocks, seen: Features) -> tuple[Int, Int]:
-    """Return the number of each block's rule, and whether it is that of its twin in the previous step."""
-    rule = find_first_rule(TENANT_RULES, seen)
-    open_rows = np.flatnonzero((rule == _NO_RULE) & seen.in_open_pass & seen.stays)
-    twin = find_previous_blocks(blocks, seen)[open_rows] if len(open_rows) else open_rows
+def _apply_rules(blocks: HeldBlocks, features: Features) -> tuple[Int, Int]:
+    """Return each block's rule number, and a mask of the rules taken from its twin in the previous step."""
+    rule = find_first_rule(TENANT_RULES, features)
+    open_rows = np.flatnonzero((rule == _NO_RULE) & features.in_open_pass & features.stays)
+    twin = find_previous_blocks(blocks, features)[open_rows] if len(open_rows) else open_rows
     by_twin = np.zeros(len(rule), dtype=np.int64)
     known = twin >= 0
     rule[open_rows[known]] = rule[twin[known]]
     by_twin[open_rows[known]] = rule[open_rows[known]] >= 0
-    last = find_first_rule(LAST_RESORT_RULES, seen)
+    last = find_first_rule(LAST_RESORT_RULES, features)
     rest = (rule == _NO_RULE) & (last >= 0)
     rule[rest] = last[rest] + len(TENANT_RULES)
     return rule, by_twin
@@ -309,9 +319,11 @@ def _lower_confidence(confidence: Confidence) -> Confidence:
 
 def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:
     """Return the bytes of each tenant, and the untagged bytes."""
-    held = np.zeros(UNTAGGED + 1, dtype=np.int64)
-    np.add.at(held, tenant, sizes)
-    return {owner: int(held[code]) for owner, code in TENANT_CODES.items()}, int(held[UNTAGGED])
+    bytes_by_code = np.zeros(UNTAGGED + 1, dtype=np.int64)
+    np.add.at(bytes_by_code, tenant, sizes)
+    return {owner: int(bytes_by_code[code]) for owner, code in TENANT_CODES.items()}, int(
+        bytes_by_code[UNTAGGED]
+    )
 
 
 TAG_PREFIX = "zprof:"
@@ -319,7 +331,7 @@ _MAX_SUB = 40
 
 
 def parse_tag(text: str) -> tuple[Tenant, str] | None:
-    """Return the tenant and sub that a tag names, or None."""
+    """Return the tenant and sub of a tag; None if it has no tenant."""
     if not text.startswith(TAG_PREFIX):
         return None
     tenant, _, sub = text[len(TAG_PREFIX) :].partition("/")

@@ -1,7 +1,7 @@
-"""Thin live bytes by tenant over a window to a few points, each the highest of its stretch.
+"""Downsample live bytes by tenant over a window to a few points, each the maximum of its interval.
 
-The window is cut into stretches of equal length. A stretch's point is its first highest one, or its start if
-nothing in it is higher; so the peak of the window is always a point.
+The window is cut into intervals of equal length. The point of an interval is its first maximum, or its start
+if no later point is higher, so the peak of the window is always included.
 """
 
 from collections.abc import Sequence
@@ -24,35 +24,35 @@ _Word = TypeVar("_Word", int, str)
 def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_POINTS) -> MemoryTimeline:
     """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
     window = lives.timeline
-    begins = cut_stretches(window, points)
-    times = _find_highest_points(lives, begins)
+    begins = cut_intervals(window, points)
+    times = _find_interval_maxima(lives, begins)
     return MemoryTimeline(
         rank=rank,
         device=device,
         time_ns=tuple((times - window.begin_ns).tolist()),
         tenants={
-            tenant_name(code): tuple(tenant_bytes_at(lives.segments, code, times).tolist())
+            tenant_name(code): tuple(sum_tenant_bytes_at(lives.segments, code, times).tolist())
             for code in range(UNTAGGED + 1)
         },
-        steps=_last_marks(window.steps, begins, window),
-        phases=_last_marks(
+        steps=_select_last_marks(window.steps, begins, window),
+        phases=_select_last_marks(
             [(window.begin_ns, window.phase_at(window.begin_ns)), *window.phases], begins, window
         ),
     )
 
 
-def cut_stretches(window: Timeline, points: int) -> Int:
-    """Return the start of each stretch; the last one ends with the window and includes its last instant."""
+def cut_intervals(window: Timeline, points: int) -> Int:
+    """Return the start of each interval; the last interval includes the last instant of the window."""
     length = window.end_ns - window.begin_ns
     count = max(1, min(points, length))
     return np.array([window.begin_ns + length * index // count for index in range(count)], dtype=np.int64)
 
 
-def tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
+def sum_tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
     """Return the bytes of one tenant at each of some times."""
-    mine = segments.tenant == tenant
-    ended = mine & (segments.end_ns != FOREVER)
-    return _sum_until(segments.begin_ns[mine], segments.bytes[mine], times_ns) - _sum_until(
+    is_tenant = segments.tenant == tenant
+    ended = is_tenant & (segments.end_ns != FOREVER)
+    return _sum_until(segments.begin_ns[is_tenant], segments.bytes[is_tenant], times_ns) - _sum_until(
         segments.end_ns[ended], segments.bytes[ended], times_ns
     )
 
@@ -61,36 +61,36 @@ def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
     """Return the sum over events at or before each time."""
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
-    found: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
-    return found
+    sums_at_times: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
+    return sums_at_times
 
 
-def _find_highest_points(lives: RankLives, begins: Int) -> Int:
-    """Return the time of the first highest point of each stretch."""
+def _find_interval_maxima(lives: RankLives, begins: Int) -> Int:
+    """Return the time of the first maximum of each interval."""
     times, live = lives.times_ns, lives.live_bytes
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
     edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)
-    found = begins.copy()
-    for stretch, (left, right) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+    maxima = begins.copy()
+    for interval, (left, right) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
         if right > left:
             best = left + int(np.argmax(live[left:right]))
             if live[best] > (live[left - 1] if left else 0):
-                found[stretch] = times[best]
-    return found
+                maxima[interval] = times[best]
+    return maxima
 
 
-def _last_marks(
+def _select_last_marks(
     marks: Sequence[tuple[int, _Word]], begins: Int, window: Timeline
 ) -> tuple[tuple[int, _Word], ...]:
-    """Return at most one mark per stretch, its last, which stays in effect; no word twice in a row."""
-    at = np.array([time_ns for time_ns, _ in marks], dtype=np.int64)
-    stretch = np.searchsorted(begins, at, side="right")
-    last = np.flatnonzero(np.diff(stretch, append=-1))
-    kept: list[tuple[int, _Word]] = []
+    """Return the last mark of each interval, without consecutive duplicates."""
+    times = np.array([time_ns for time_ns, _ in marks], dtype=np.int64)
+    interval = np.searchsorted(begins, times, side="right")
+    last = np.flatnonzero(np.diff(interval, append=-1))
+    selected: list[tuple[int, _Word]] = []
     for index in last.tolist():
-        if not kept or kept[-1][1] != marks[index][1]:
-            kept.append((marks[index][0] - window.begin_ns, marks[index][1]))
-    return tuple(kept)
+        if not selected or selected[-1][1] != marks[index][1]:
+            selected.append((marks[index][0] - window.begin_ns, marks[index][1]))
+    return tuple(selected)
 
 
 def thin_history(
@@ -106,20 +106,20 @@ def thin_history(
         tenant=names.tenant,
         sub=np.empty(0, dtype=object),
     )
-    at = _find_highest_history_points(history, points)
+    times = _find_history_maxima(history, points)
     return MemoryTimeline(
         rank=rank,
         device=history.device,
-        time_ns=tuple((at - history.begin_ns).tolist()),
+        time_ns=tuple((times - history.begin_ns).tolist()),
         tenants={
-            tenant_name(code): tuple(tenant_bytes_at(segments, code, at).tolist())
+            tenant_name(code): tuple(sum_tenant_bytes_at(segments, code, times).tolist())
             for code in range(UNTAGGED + 1)
         },
     )
 
 
-def _find_highest_history_points(history: History, points: int) -> Int:
-    """Return the time of the first highest point of each stretch: its start, or an event in it."""
+def _find_history_maxima(history: History, points: int) -> Int:
+    """Return the time of the first maximum of each interval: its start, or an event in it."""
     blocks, length = history.blocks, history.end_ns - history.begin_ns
     count = max(1, min(points, length))
     begins = np.array([history.begin_ns + length * i // count for i in range(count)], dtype=np.int64)
@@ -129,6 +129,6 @@ def _find_highest_history_points(history: History, points: int) -> Int:
     first = np.searchsorted(candidates, begins)
     highest = np.repeat(np.maximum.reduceat(value, first), np.diff(np.append(first, len(candidates))))
     rows = np.flatnonzero(value == highest)
-    stretch = np.searchsorted(first, rows, side="right")
-    chosen: Int = candidates[rows[np.unique(stretch, return_index=True)[1]]]
-    return chosen
+    interval = np.searchsorted(first, rows, side="right")
+    maxima: Int = candidates[rows[np.unique(interval, return_index=True)[1]]]
+    return maxima

@@ -12,7 +12,7 @@ import pandas as pd
 from zprof.model.training import Phase
 
 MEMORY = "memory"
-#: The window from the program's start to its first step; time outside of any phase has the same name there.
+#: The window from the program's start to its first step; there, time outside all phases has the same name.
 INIT = "init"
 _PHASES = frozenset(Phase)
 
@@ -41,8 +41,8 @@ class Timeline:
         index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
         return self.phases[index][1] if index >= 0 else self.unmarked
 
-    def last_optimizer_ns(self) -> int | None:
-        """Return when the window's last optimizer phase started; None if there was none."""
+    def find_last_optimizer_ns(self) -> int | None:
+        """Return the start of the window's last optimizer phase; None if there was none."""
         inside = [t for t, name in self.phases if name == Phase.OPTIMIZER.value and t <= self.end_ns]
         return inside[-1] if inside else None
 
@@ -81,32 +81,32 @@ _MAX_DIGITS = 15
 
 
 def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
-    """Return the step that was running; -1 if no range says so."""
-    known = {name: _parse_step(name) for name in _annotation_names(mark)}
+    """Return the step that was running; -1 if it is unknown."""
+    known = {name: _parse_step(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, step in known.items() if step is not None}, time_ns)
     step = None if open_name is None else known[open_name]
     return -1 if step is None else step
 
 
 def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
-    """Return the phase that was running; empty if no range says so."""
-    known = {name: _parse_phase(name) for name in _annotation_names(mark)}
+    """Return the phase that was running; empty if it is unknown."""
+    known = {name: _parse_phase(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
     return "" if open_name is None else known[open_name]
 
 
-def _annotation_names(mark: pd.DataFrame) -> list[str]:
+def _list_annotation_names(mark: pd.DataFrame) -> list[str]:
     return [str(name) for name in mark.loc[mark["kind"].isin([_BEGIN, _END]), "name"].unique()]
 
 
 def _find_innermost(mark: pd.DataFrame, names: set[str], time_ns: int) -> str | None:
     """Return the range that started last among those open at a time."""
     rows = mark[mark["name"].isin(names) & (mark["time_ns"] <= time_ns)]
-    begun, ended = (
+    starts, ends = (
         rows[rows["kind"] == kind].groupby("name", observed=True)["time_ns"] for kind in (_BEGIN, _END)
     )
-    still_open = begun.count().sub(ended.count(), fill_value=0) > 0
-    latest = begun.max()[still_open[still_open].index]
+    still_open = starts.count().sub(ends.count(), fill_value=0) > 0
+    latest = starts.max()[still_open[still_open].index]
     return None if latest.empty else str(latest.idxmax())
 
 

@@ -1,4 +1,4 @@
-"""Hold what a rank did and when, as the ledger needs it: compute, waits, copies, launches, work by name.
+"""Define the activity of a rank for the ledger: compute, waits, copies, launches, and work by name.
 
 FSDP2 copies shards around collectives (``FSDP::all_gather_copy_in``, ``split_with_sizes_copy``,
 ``chunk_cat``). A kernel counts as such a copy by its name, or because the host launched it within one of
@@ -41,8 +41,8 @@ class NamedWork:
     """Kernels of a device, or operators of a main thread, sorted by launch.
 
     ``times``: launch, start and end of each; ``stream``: its stream. ``code``: its index in ``names``.
-    ``copies``: work that copies around collectives; ``memcpy``: the part of it that no kernel carries out.
-    ``passes``: when the host started a pass of a wrapped unit, or copied out what was gathered for it.
+    ``copies``: copies around collectives; ``memcpy``: the copies among them that are not kernels. ``passes``:
+    when the host started a pass of a wrapped unit, or copied out its gathered parameters.
     """
 
     names: tuple[str, ...] = ()
@@ -73,13 +73,13 @@ def collect_named_work(
         ranges: Mask of the host's annotations.
         memcpys: Mask of the device's copies; only those within a copy range are included.
     """
-    found = union(view.spans[view.name_is(ranges, lambda name: _matches(_COPY_RANGE, name))])
-    within = _find_within(found, launch_ns)
-    memcpys = memcpys & within
+    copy_ranges = union(view.spans[view.name_is(ranges, lambda name: _matches(_COPY_RANGE, name))])
+    in_copy_range = _mark_inside(copy_ranges, launch_ns)
+    memcpys = memcpys & in_copy_range
     rows = np.flatnonzero(compute | memcpys)
     rows = rows[np.argsort(launch_ns[rows], kind="stable")]
     copies = (
-        within
+        in_copy_range
         | memcpys
         | view.name_is(compute, lambda name: _COPY_NAMES.search(name[:_MAX_NAME]) is not None)
     )
@@ -97,20 +97,20 @@ def collect_named_work(
 
 
 def find_outermost(view: EventView, rows: Mask) -> Mask:
-    """Mark the rows that lie in no other row; the rows must be properly nested."""
-    chosen = np.flatnonzero(rows)
-    chosen = chosen[np.lexsort((-view.spans[chosen, 1], view.spans[chosen, 0]))]
-    reach = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], view.spans[chosen, 1])))
-    found = np.zeros(len(rows), dtype=np.bool_)
-    found[chosen[view.spans[chosen, 1] > reach[:-1]]] = True
-    return found
+    """Mark the rows that are not inside another row; the rows must be properly nested."""
+    candidates = np.flatnonzero(rows)
+    candidates = candidates[np.lexsort((-view.spans[candidates, 1], view.spans[candidates, 0]))]
+    max_end = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], view.spans[candidates, 1])))
+    is_outermost = np.zeros(len(rows), dtype=np.bool_)
+    is_outermost[candidates[view.spans[candidates, 1] > max_end[:-1]]] = True
+    return is_outermost
 
 
-def _find_within(spans: Int64s, times: Int64s) -> Mask:
+def _mark_inside(spans: Int64s, times: Int64s) -> Mask:
     if not len(spans):
         return np.zeros(len(times), dtype=np.bool_)
-    place = np.searchsorted(spans[:, 0], times, side="right") - 1
-    inside: Mask = (place >= 0) & (times < spans[np.maximum(place, 0), 1])
+    position = np.searchsorted(spans[:, 0], times, side="right") - 1
+    inside: Mask = (position >= 0) & (times < spans[np.maximum(position, 0), 1])
     return inside
 
 
@@ -132,7 +132,7 @@ def _empty_kernels() -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
-    """Device ranges of steps, one row per stream and step: from its first to its last work for that step."""
+    """Device ranges of steps, one row per stream and step: from the first to the last work of that step."""
 
     number: Int64s = field(default_factory=_empty_times)
     spans: Intervals = field(default_factory=_empty_spans)
@@ -146,7 +146,7 @@ class Activity:
     On a CPU: ``waits`` is when the main thread was blocked on a collective; ``anonymous_waits`` are waits,
     outside all others, that do not name their collective.
 
-    On a device: ``work`` is all that it ran, ``nameless`` the communication kernels without a row in the
+    On a device: ``work`` is all device work, ``nameless`` the communication kernels without a row in the
     collectives table. ``launched`` is launch and end of all work whose call is in the trace; for other work,
     ``unlaunched`` is when it ran and ``unlaunched_stream`` its stream. ``steps`` are the device's own ranges
     of steps. ``lost_launches``: launch times of kernels that are missing because the trace ends before them.

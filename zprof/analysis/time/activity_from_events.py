@@ -1,6 +1,6 @@
-"""Sort the events of a rank into its :class:`Activity`, on a device or on the CPU.
+"""Build the :class:`Activity` of a rank from its events, on a device or on the CPU.
 
-Ranges, synchronisation and the profiler's own overhead also appear on stream rows, but are not work.
+Ranges, synchronisation and profiler overhead also appear as stream rows, but are not work.
 """
 
 import re
@@ -29,20 +29,20 @@ _RANGES = "gpu_user_annotation"
 _HOST_RANGES = "user_annotation"
 _SYNCHRONISATION = "cuda_sync"
 _STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
-_GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
+_LAUNCHES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
 
 
 def has_device_work(events: pa.Table) -> bool:
-    """Return whether a device ran anything in this trace."""
+    """Return True if the trace has device work."""
     return not WORK_CATEGORIES.isdisjoint(list_categories(events))
 
 
 def launches_device_work(events: pa.Table) -> bool:
-    """Return whether the host launches work on a device, which then should have run some."""
+    """Return True if the host launches device work, even if the trace does not contain that work."""
     view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
     calls = view.category_is(*CALL_CATEGORIES)
-    gives = view.name_is(calls, lambda name: _GIVES_WORK.match(name) is not None)
-    return bool((gives | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
+    launches = view.name_is(calls, lambda name: _LAUNCHES_WORK.match(name) is not None)
+    return bool((launches | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
 
 
 def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
@@ -71,25 +71,25 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         unlaunched=launches.unknown,
         unlaunched_stream=launches.unknown_stream,
         lost_launches=launches.lost_ns,
-        first_call=_first_span(view.spans[view.category_is(*CALL_CATEGORIES)]),
+        first_call=_find_first_span(view.spans[view.category_is(*CALL_CATEGORIES)]),
         steps=_read_device_steps(view),
-        awaits_until=_device_awaits_until(view, merged, compute, work, launches),
-        kernels=_kernel_times(view, compute, launches.call_ns[compute[work]]),
+        awaits_until=_find_awaited_launches(view, merged, compute, work, launches),
+        kernels=_make_kernel_times(view, compute, launches.call_ns[compute[work]]),
         kernel_stream=view.stream[compute],
-        named=_named_device_work(view, roles, launches),
+        named=_collect_named_device_work(view, roles, launches),
     )
 
 
-def _first_span(spans: Intervals) -> Intervals:
+def _find_first_span(spans: Intervals) -> Intervals:
     return spans[np.argsort(spans[:, 0], kind="stable")[:1]]
 
 
-def _kernel_times(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
+def _make_kernel_times(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
     spans = view.spans[compute]
     return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
 
 
-def _named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
+def _collect_named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
     launch = view.spans[:, 0].copy()
     launch[roles.work] = np.where(launches.call_ns == UNKNOWN_NS, launch[roles.work], launches.call_ns)
     copies = roles.copies & view.category_is("gpu_memcpy")
@@ -103,7 +103,7 @@ def _read_device_steps(view: EventView) -> DeviceSteps:
     return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
 
 
-def _device_awaits_until(
+def _find_awaited_launches(
     view: EventView, merged: Intervals, compute: Mask, work: Mask, launches: Launches
 ) -> Int64s:
     waits = view.name_is(view.category_is(_SYNCHRONISATION), lambda name: name == "Stream Wait Event")

@@ -1,4 +1,4 @@
-"""Measure the time side of a run: tables in, frozen values out."""
+"""Measure the times of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
-from zprof.analysis.time.collective_rows import RankSteps
+from zprof.analysis.time.collective_rows import StepCounts
 from zprof.analysis.time.critical_path import find_critical_path
 from zprof.analysis.time.host_calls import add_host_pace, read_host_calls
 from zprof.analysis.time.host_idle import make_host_rows
@@ -21,14 +21,14 @@ from zprof.analysis.time.ledger import (
 )
 from zprof.analysis.time.passes.phases import PhaseEvidence, read_phase_evidence
 from zprof.analysis.time.passes.table import make_pass_table
-from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit
+from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit_exposed
 from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
 from zprof.analysis.time.timeline import (
     RankTimeline,
     load_collectives,
     load_timelines,
-    no_collectives_gaps,
-    unsplit_exposure_gaps,
+    report_no_collectives,
+    report_unsplit_exposure,
 )
 from zprof.analysis.time.transfer.collective_times import (
     sum_collective_times,
@@ -88,12 +88,12 @@ COLLECTIVE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAnalysis:
-    """Time side of the analysis of a run.
+    """Times of a run.
 
     ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective of these steps; a
     collective belongs to the step that launched it. Times in both are on the common clock. ``tracks`` has the
-    instants behind the sums. ``host``, ``kernels``, ``passes`` and ``limiter`` are described where they are
-    created.
+    intervals that make up the sums. ``host``, ``kernels``, ``passes`` and ``limiter`` are documented in the
+    functions that create them.
     """
 
     time: Time
@@ -109,45 +109,46 @@ class TimeAnalysis:
 
 
 def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
-    """Measure the time window of a run, step by step or as one stretch."""
+    """Measure the time window of a run, per step or as a single interval."""
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
-        return _make_empty(gaps)
-    seen = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
-    clocks = seen.clocks
+        return _make_empty_analysis(gaps)
+    synced = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
+    clocks = synced.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
-    frame = decompose_collectives(seen.collectives, clocks)
-    mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
+    frame = decompose_collectives(synced.collectives, clocks)
+    rows_by_rank = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
     started = {timeline.rank: find_recording_start(timeline) for timeline in timelines}
     ranks = [
-        analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started) for t in timelines
+        analyse_rank(t, rows_by_rank.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started)
+        for t in timelines
     ]
     calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
     limiter = [
         make_limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
         for t, rank in zip(timelines, ranks, strict=True)
     ]
-    paced = [
+    ranks_with_pace = [
         add_host_pace(rank.collectives, calls[t.rank], rank.work.blocked, rank.work.begin_ns)
         for t, rank in zip(timelines, ranks, strict=True)
     ]
     collectives = judge_lateness(
-        pd.concat(paced, ignore_index=True),
+        pd.concat(ranks_with_pace, ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
         calls.__getitem__,
     )
-    count = RankSteps(of_rank={rank.time.rank: rank.time.steps for rank in ranks})
-    volume, volume_gaps = measure_volume(collectives, run.manifest.training, count)
+    step_counts = StepCounts(by_rank={rank.time.rank: rank.time.steps for rank in ranks})
+    volume, volume_gaps = measure_volume(collectives, run.manifest.training, step_counts)
     steps = pd.concat([rank.steps for rank in ranks], ignore_index=True)
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
-        collectives=sum_collective_times(collectives, count),
-        units=sum_unit_times(collectives, count),
-        messages=sum_message_sizes(collectives, count),
+        collectives=sum_collective_times(collectives, step_counts),
+        units=sum_unit_times(collectives, step_counts),
+        messages=sum_message_sizes(collectives, step_counts),
         fits=fit_links(collectives),
-        exposed_in_collectives=sum_exposed_in_collectives(collectives, count),
-        blame=sum_wait_shares(collectives, list(count.of_rank), count.each),
-        alignment=_make_alignment(seen, collectives),
+        exposed_in_collectives=sum_exposed_in_collectives(collectives, step_counts),
+        blame=sum_wait_shares(collectives, list(step_counts.by_rank), step_counts.per_rank),
+        alignment=_make_alignment(synced, collectives),
         window=_describe_window(policy, timelines),
         steps=list_step_times(steps),
         lateness=measure_lateness(collectives),
@@ -166,9 +167,9 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
         gaps=(
-            *(*gaps, *seen.gaps, *rank_gaps),
-            *_silent_rank_gaps(run, collectives, timelines),
-            *_unsplit_gaps(collectives),
+            *(*gaps, *synced.gaps, *rank_gaps),
+            *_list_ranks_without_collectives(run, collectives, timelines),
+            *_list_unsplit_gaps(collectives),
             *volume_gaps,
         ),
         kernels=make_kernel_frame([rank.kernels for rank in ranks]),
@@ -181,37 +182,43 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             ignore_index=True,
         ),
         limiter=pd.concat(limiter, ignore_index=True),
-        passes=_find_program_passes(
+        passes=_find_passes_in_program_steps(
             collectives, timelines, lambda rank: read_phase_evidence(run, rank, clocks.of(rank))
         ),
     )
 
 
-def _find_program_passes(
-    collectives: pd.DataFrame, timelines: Sequence[RankTimeline], evidence_of: Callable[[int], PhaseEvidence]
+def _find_passes_in_program_steps(
+    collectives: pd.DataFrame,
+    timelines: Sequence[RankTimeline],
+    read_evidence: Callable[[int], PhaseEvidence],
 ) -> pd.DataFrame:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
-    If nothing marks a step, not even an optimizer, several forwards may be micro-batches or steps: then the
+    If no step is marked, not even by an optimizer, several forwards may be micro-batches or steps, so the
     micro-batch is unknown.
     """
     step = collectives["step"].to_numpy(np.int64).copy()
     rank = collectives["rank"].to_numpy(np.int64)
-    by_program = []
+    adjusted_timelines = []
     for timeline in timelines:
-        if timeline.holds_several_steps:
+        if timeline.has_several_steps:
             timeline = replace(timeline, host_steps=timeline.program_steps or timeline.host_steps)
-            mine = np.flatnonzero(rank == timeline.rank)
-            rows = collectives.iloc[mine]
+            own_rows = np.flatnonzero(rank == timeline.rank)
+            rows = collectives.iloc[own_rows]
             launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-            step[mine] = timeline.host_steps.step_at(launched)
-        by_program.append(timeline)
-    found = make_pass_table(collectives.assign(step=step)[step >= 0], by_program, evidence_of)
+            step[own_rows] = timeline.host_steps.step_at(launched)
+        adjusted_timelines.append(timeline)
+    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines, read_evidence)
     unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
-    several = found.loc[found["rank"].isin(unmarked) & (found["micro_batch"] > 0).fillna(False), "rank"]
-    unknown = [rank for rank in several.unique().tolist() if not len(evidence_of(rank).optimizer)]
+    ranks_with_micro_batches = passes.loc[
+        passes["rank"].isin(unmarked) & (passes["micro_batch"] > 0).fillna(False), "rank"
+    ]
+    unknown = [
+        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(read_evidence(rank).optimizer)
+    ]
     numbers = ["micro_batch", "in_micro_batch"]
-    return found.assign(**{name: found[name].mask(found["rank"].isin(unknown)) for name in numbers})
+    return passes.assign(**{name: passes[name].mask(passes["rank"].isin(unknown)) for name in numbers})
 
 
 def _describe_window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
@@ -220,23 +227,27 @@ def _describe_window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) ->
     return Window(policy=policy, source=", ".join(sources), pre_window_ns=outside // len(timelines))
 
 
-def _silent_rank_gaps(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> list[Gap]:
+def _list_ranks_without_collectives(
+    run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]
+) -> list[Gap]:
     ranks = [timeline.rank for timeline in timelines]
-    heard = set(collectives["rank"].tolist())
-    return no_collectives_gaps(ranks, [rank for rank in ranks if rank not in heard], run.manifest.world_size)
+    ranks_with_collectives = set(collectives["rank"].tolist())
+    return report_no_collectives(
+        ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size
+    )
 
 
-def _unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
+def _list_unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
     exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
-    return unsplit_exposure_gaps(int(exposed.sum()), sum_unsplit(collectives))
+    return report_unsplit_exposure(int(exposed.sum()), sum_unsplit_exposed(collectives))
 
 
-def _make_alignment(seen: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:
+def _make_alignment(synced: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:
     """Return the alignment; matched and unmatched collectives are counted by instance, not by row."""
     by_rung = collectives[collectives["matched"]].groupby("rung")["instance"].nunique()
-    alone = collectives[~collectives["matched"]]
-    unmatched = alone.groupby(["group", "method", "sequence"]).ngroups
-    clocks = seen.clocks
+    unmatched_rows = collectives[~collectives["matched"]]
+    unmatched = unmatched_rows.groupby(["group", "method", "sequence"]).ngroups
+    clocks = synced.clocks
     return Alignment(
         method=clocks.method,
         offsets_ns=clocks.offsets_ns,
@@ -246,13 +257,13 @@ def _make_alignment(seen: SynchronisedRun, collectives: pd.DataFrame) -> Alignme
         rank_uncertainty_ns=clocks.rank_uncertainty_ns,
         interval_ns=clocks.interval_ns,
         drift_ppb={rank: clock.drift_ppb for rank, clock in clocks.of_rank.items() if clock.drift_ppb},
-        rungs={str(rung): int(count) for rung, count in by_rung.items()},
-        excluded=seen.excluded,
-        shifts=seen.shifts,
+        rungs={str(rung): int(step_counts) for rung, step_counts in by_rung.items()},
+        excluded=synced.excluded,
+        shifts=synced.shifts,
     )
 
 
-def _make_empty(gaps: Sequence[Gap]) -> TimeAnalysis:
+def _make_empty_analysis(gaps: Sequence[Gap]) -> TimeAnalysis:
     return TimeAnalysis(
         time=Time(),
         steps=pd.DataFrame(columns=list(STEP_COLUMNS)),

@@ -1,9 +1,9 @@
-"""Determine when communication blocks a rank, and by which collective it is blocked at each instant.
+"""Determine when communication blocks a rank, and which collective blocks it at each instant.
 
 A device is blocked by a collective whenever it does not compute; a CPU rank is blocked in the wait spans of
-its main thread. If no waits were recorded, holes between operators longer than 300 µs are used as an upper
+its main thread. If no waits were recorded, gaps between operators longer than 300 µs are used as an upper
 bound. Several collectives may run at once, so each blocked instant is assigned to exactly one: the running
-one that the thread, or the compute after the gap, waits for; else the running one that started first.
+collective that the thread, or the compute after the gap, waits for; else the running one that started first.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ from zprof.model.gaps import Gap, GapKind
 KERNELS = "kernels"
 WAIT_SPANS = "wait spans"
 UPPER_BOUND = "aten gap upper bound"
-MIXED = "wait spans, and aten gaps as upper bound where no wait was recorded"
+MIXED = "wait spans, and aten gaps as upper bound for collectives without a recorded wait"
 MIN_HOLE_NS = 300_000
-#: Up to this many collectives without a recorded wait need no upper bound: one in flight at each end.
-_MAX_SILENT = 2
+#: Maximum number of collectives without a recorded wait that need no upper bound: one in flight at each end.
+_MAX_WITHOUT_WAIT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
-    """Blocked time of a rank. ``unexplained``: blocked, but no known collective ran.
+    """Blocked time of a rank. ``unexplained``: blocked while no known collective ran.
 
     ``running`` and ``awaited`` have one row per collective, in their order. ``running`` is when it can block
-    the rank (empty for a host collective on a rank that computes on a device), ``awaited`` when the rank is
-    known to wait for exactly this one.
+    the rank (empty for a host collective on a rank that computes on a device), ``awaited`` is when the rank
+    is known to wait for it.
     """
 
     blocked: Intervals
@@ -46,23 +46,27 @@ class Blocking:
 def find_blocking(
     rank: int, activity: Activity, steps: StepWindows, collectives: pd.DataFrame
 ) -> tuple[Blocking, list[Gap]]:
-    """Return the blocked time of one rank in its steps, with the gaps of its measurement."""
+    """Return the blocked time of one rank in its steps, and gaps if its waits are unknown."""
     if activity.on_device:
         return _find_device_blocking(activity, steps, collectives), []
     inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
-    silent = inside[inside["wait_start_ns"].isna()]
-    open_waits = activity.anonymous_waits[~_begins_known_wait(activity.anonymous_waits, inside)]
-    some = _count_in_steps(activity.waits, steps) > 0 or not len(silent)
-    if some and len(silent) - _count_in_steps(open_waits, steps) <= max(_MAX_SILENT, len(inside) // 10):
+    without_wait = inside[inside["wait_start_ns"].isna()]
+    open_waits = activity.anonymous_waits[~_starts_known_wait(activity.anonymous_waits, inside)]
+    has_waits = _count_in_steps(activity.waits, steps) > 0 or not len(without_wait)
+    if has_waits and len(without_wait) - _count_in_steps(open_waits, steps) <= max(
+        _MAX_WITHOUT_WAIT, len(inside) // 10
+    ):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
     holes = _find_holes(activity, steps)
-    if not some:
-        return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [_no_waits_gap(rank)]
-    unseen = silent[~_ends_in_wait(activity.waits, silent)]
-    behind = intersect(holes, _collective_spans(unseen))
-    if not len(behind):
+    if not has_waits:
+        return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [_make_no_waits_gap(rank)]
+    unseen_collectives = without_wait[~_ends_in_wait(activity.waits, without_wait)]
+    holes_in_collectives = intersect(holes, _list_collective_spans(unseen_collectives))
+    if not len(holes_in_collectives):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
-    return _make_host_blocking(activity, collectives, behind, MIXED), [_missing_waits_gap(rank, len(unseen))]
+    return _make_host_blocking(activity, collectives, holes_in_collectives, MIXED), [
+        _make_missing_waits_gap(rank, len(unseen_collectives))
+    ]
 
 
 def _find_device_blocking(activity: Activity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
@@ -82,21 +86,21 @@ def _find_device_blocking(activity: Activity, steps: StepWindows, collectives: p
 def _make_host_blocking(
     activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str
 ) -> Blocking:
-    ran = _collective_spans(collectives)
+    running = _list_collective_spans(collectives)
     waits = activity.waits
-    explained = _begins_known_wait(waits, collectives) | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
+    explained = _starts_known_wait(waits, collectives) | (covered(running, waits[:, 0], waits[:, 1]) > 0)
     return Blocking(
         blocked=union(waits, holes),
         unexplained=waits[~explained],
         method=method,
-        running=ran,
+        running=running,
         awaited=_find_awaited_by_thread(collectives),
     )
 
 
 def _find_awaited_by_thread(collectives: pd.DataFrame) -> Intervals:
     wait_start, wait_end = (_read_times(collectives, name, 0) for name in ("wait_start_ns", "wait_end_ns"))
-    start, end = _collective_spans(collectives).T
+    start, end = _list_collective_spans(collectives).T
     return share_by_first_start(np.maximum(start, wait_start), np.minimum(end, wait_end))
 
 
@@ -105,7 +109,7 @@ def _read_times(collectives: pd.DataFrame, name: str, missing: int | None) -> In
     return column.to_numpy(dtype=np.int64)
 
 
-def _begins_known_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _starts_known_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Mark the waits that start at the recorded wait start of a collective."""
     return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
 
@@ -130,33 +134,33 @@ def _find_holes(activity: Activity, steps: StepWindows) -> Intervals:
     return holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
 
 
-def _collective_spans(collectives: pd.DataFrame) -> Intervals:
+def _list_collective_spans(collectives: pd.DataFrame) -> Intervals:
     return intervals(collectives["start_ns"], collectives["end_ns"])
 
 
-def _no_waits_gap(rank: int) -> Gap:
+def _make_no_waits_gap(rank: int) -> Gap:
     return Gap(
         kind=GapKind.EXPOSED_TIME,
         what="exposed time",
         rank=rank,
-        reason="no wait for a collective was recorded: holes between operators stand for it, an upper bound",
-        remedy="an engine can write ::wait ranges (docs/recording.md); those of DDP stay unseen",
+        reason="no wait for a collective was recorded: gaps between operators are used as an upper bound",
+        remedy="an engine can record ::wait ranges (docs/recording.md); waits of DDP cannot be recorded",
     )
 
 
-def _missing_waits_gap(rank: int, count: int) -> Gap:
+def _make_missing_waits_gap(rank: int, count: int) -> Gap:
     return Gap(
         kind=GapKind.EXPOSED_TIME,
         what="exposed time",
         rank=rank,
-        reason=f"{count} collectives have no recorded wait (C++ waits for them): upper bound",
-        remedy="write ::wait ranges (docs/recording.md)",
+        reason=f"{count} collectives have no recorded wait (C++ waits for them): an upper bound is used",
+        remedy="record ::wait ranges (docs/recording.md)",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Exposed time of one rank: by instant, and by collective in the order of the table."""
+    """Exposed time of one rank: as intervals, and per collective in the order of the table."""
 
     waiting: Intervals
     moving: Intervals
@@ -169,7 +173,7 @@ def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
 
     Args:
         arrival_ns: Start of the last rank, for each collective.
-        blocking: When the rank is blocked, and by what.
+        blocking: When the rank is blocked, and by which collective.
     """
     queued = share_by_first_start(*blocking.running.T)
     unclaimed = subtract(blocking.blocked, blocking.awaited)
@@ -219,22 +223,24 @@ def find_awaited_launches(
     if not len(wait_calls):
         return np.full(len(compute), AFTER_ALL_NS, dtype=np.int64)
     order = np.lexsort((starts, streams))
-    until = np.empty(len(starts), dtype=np.int64)
+    last_wait = np.empty(len(starts), dtype=np.int64)
     for stream in np.unique(streams).tolist():
-        mine = order[streams[order] == stream]
-        until[mine] = _last_wait_calls(launched[mine], np.sort(wait_calls[wait_calls[:, 0] == stream, 1]))
-    found = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
+        stream_rows = order[streams[order] == stream]
+        last_wait[stream_rows] = _last_wait_calls(
+            launched[stream_rows], np.sort(wait_calls[wait_calls[:, 0] == stream, 1])
+        )
+    awaited_launch = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
     index = np.searchsorted(compute[:, 0], starts[computes])
     first = compute[np.minimum(index, len(compute) - 1), 0] == starts[computes]
-    np.maximum.at(found, index[first], until[computes][first])
-    return found
+    np.maximum.at(awaited_launch, index[first], last_wait[computes][first])
+    return awaited_launch
 
 
 def _last_wait_calls(launched: Int64s, calls: Int64s) -> Int64s:
     """Return the last wait call between the launches of each piece of work and its predecessor on the stream.
 
-    Work with an unknown launch, or launched by the same call as its predecessor, gets ``AFTER_ALL_NS``:
-    nothing is known about it.
+    Work with an unknown launch, or launched by the same call as its predecessor, gets ``AFTER_ALL_NS``,
+    because its waits are unknown.
     """
     before = np.concatenate(([BEFORE_ALL_NS], launched[:-1]))
     index = np.searchsorted(calls, launched, side="right") - 1
@@ -248,9 +254,9 @@ def find_awaited_by_compute(
 ) -> Intervals:
     """Return, for each collective, when the compute after it waits for it; the intervals are disjoint.
 
-    Each gap in the compute ends with the kernel that waited. It can have waited for the collectives that are
-    done by then: the last one first, and before that one's start those that end earlier. A collective that
-    still runs when the kernel starts did not hold it up.
+    Each gap in the compute ends with the kernel that waited. It may have waited for the collectives that had
+    ended by then: the last one, and before its start, those that ended earlier. A collective that still runs
+    when the kernel starts did not block it.
 
     Args:
         running: When each collective runs; an empty interval if it does not run on the device.
@@ -261,12 +267,12 @@ def find_awaited_by_compute(
     if not len(running) or not len(compute):
         return intervals(running[:, 0], running[:, 0]) if len(running) else EMPTY
     start, end = running.T
-    next_ = np.searchsorted(compute[:, 0], end, side="left")
-    bound = np.append(compute[:, 0], 0)[next_]
-    gap_begin = np.where(next_ > 0, compute[np.maximum(next_ - 1, 0), 1], BEFORE_ALL_NS)
-    done = (next_ < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
-    done &= launched < np.append(awaits, BEFORE_ALL_NS)[next_]
-    return share_by_last_end(start, end, gap_begin, done)
+    next_compute = np.searchsorted(compute[:, 0], end, side="left")
+    bound = np.append(compute[:, 0], 0)[next_compute]
+    gap_begin = np.where(next_compute > 0, compute[np.maximum(next_compute - 1, 0), 1], BEFORE_ALL_NS)
+    has_ended = (next_compute < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
+    has_ended &= launched < np.append(awaits, BEFORE_ALL_NS)[next_compute]
+    return share_by_last_end(start, end, gap_begin, has_ended)
 
 
 #: Times before and after everything, with enough margin to add the offset of a clock.
@@ -275,27 +281,27 @@ AFTER_ALL_NS = 1 << 62
 
 
 def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
-    """Return each interval without the time already held by intervals that started earlier."""
+    """Return each interval without the time already taken by intervals that started earlier."""
     if not len(start):
         return EMPTY
     end = np.maximum(start, end)
     order = np.argsort(start, kind="stable")
-    held_until = np.concatenate(([BEFORE_ALL_NS], np.maximum.accumulate(end[order])[:-1]))
+    taken_until = np.concatenate(([BEFORE_ALL_NS], np.maximum.accumulate(end[order])[:-1]))
     claims = np.empty((len(start), 2), dtype=np.int64)
-    claims[order, 0] = np.maximum(start[order], held_until)
+    claims[order, 0] = np.maximum(start[order], taken_until)
     claims[:, 1] = np.maximum(claims[:, 0], end)
     return claims
 
 
-def share_by_last_end(start: Int64s, end: Int64s, not_before: Int64s, chosen: Mask) -> Intervals:
-    """Return each chosen interval without what later-ending ones hold and what precedes ``not_before``.
+def share_by_last_end(start: Int64s, end: Int64s, not_before: Int64s, is_chosen: Mask) -> Intervals:
+    """Return each chosen interval without time before ``not_before`` or taken by later-ending intervals.
 
-    If two end together, the one that starts first holds all. Intervals that are not chosen hold nothing.
+    If two end together, the one that starts first takes all. Intervals that are not chosen become empty.
     """
     claims = intervals(start, start)
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(is_chosen)
     rows = rows[np.lexsort((start[rows], -end[rows]))]
     begin = np.maximum(start, not_before)[rows]
-    held_from = np.concatenate(([AFTER_ALL_NS], np.minimum.accumulate(begin)))[: len(rows)]
-    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], held_from)))
+    taken_from = np.concatenate(([AFTER_ALL_NS], np.minimum.accumulate(begin)))[: len(rows)]
+    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], taken_from)))
     return claims

@@ -1,7 +1,7 @@
-"""Group the rows of the table of collectives: by text, by the ranks of a group, by instance.
+"""Group rows of the collectives table by text column, rank group or instance.
 
-Sums of a group are means over its own loaded ranks; averaged over all ranks, a group of 2 of 8 would appear
-to run a quarter of its collectives.
+Group totals are averaged over the group's own loaded ranks: averaged over all ranks, a group of 2 of 8 ranks
+would appear to run only a quarter of its collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,57 +20,61 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 class Instances:
-    """Rows grouped by instance; ``rows``: those that have one, in order; ``number``: its index."""
+    """Rows grouped by instance.
+
+    ``rows``: rows with an instance, sorted by it. ``index``: the index of the instance of each of ``rows``.
+    ``first_rows``: the position in ``rows`` of each instance's first row.
+    """
 
     def __init__(self, instance: Int64s) -> None:
         known = np.flatnonzero(instance >= 0)
         self.rows: Int64s = known[np.argsort(instance[known], kind="stable")]
         ordered = instance[self.rows]
         starts = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(ordered) else ordered > 0
-        self.first: Int64s = np.flatnonzero(starts)
-        self.number: Int64s = np.cumsum(starts).astype(np.int64) - 1
-        self.ids: Int64s = ordered[self.first]
+        self.first_rows: Int64s = np.flatnonzero(starts)
+        self.index: Int64s = np.cumsum(starts).astype(np.int64) - 1
+        self.ids: Int64s = ordered[self.first_rows]
         self._size = len(instance)
 
     @property
     def counts(self) -> Int64s:
         """Number of rows of each instance."""
-        return np.diff(np.append(self.first, len(self.rows)))
+        return np.diff(np.append(self.first_rows, len(self.rows)))
 
     def reduce(self, operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """Return one value per instance from one per row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
-        if not len(self.first):
+        if not len(self.first_rows):
             return values[:0]
-        reduced: npt.NDArray[_T] = operation.reduceat(values[self.rows], self.first)
+        reduced: npt.NDArray[_T] = operation.reduceat(values[self.rows], self.first_rows)
         return reduced
 
-    def spread(self, values: npt.NDArray[_T], alone: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """Return one value per row from one per instance; rows without an instance get that of ``alone``."""
-        out = alone.copy()
-        out[self.rows] = values[self.number]
+    def broadcast(self, values: npt.NDArray[_T], default: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Return one value per row from one per instance; rows without an instance keep their ``default``."""
+        out = default.copy()
+        out[self.rows] = values[self.index]
         return out
 
-    def largest(self, values: Int64s) -> Int64s:
-        """Return the row with the largest value of each instance; the later row of two that are equal."""
-        order = np.lexsort((values[self.rows], self.number))
-        last = np.append(self.first[1:], len(self.rows)) - 1 if len(self.first) else self.first
+    def find_largest_rows(self, values: Int64s) -> Int64s:
+        """Return the row with the largest value of each instance; ties go to the later row."""
+        order = np.lexsort((values[self.rows], self.index))
+        last = np.append(self.first_rows[1:], len(self.rows)) - 1 if len(self.first_rows) else self.first_rows
         return self.rows[order[last]]
 
     def median_of_others(self, values: Int64s | Floats) -> Floats:
         """Return for each row the median over the other rows of its instance; NaN if there are none."""
         out = np.full(self._size, np.nan)
-        mine = values[self.rows].astype(np.float64)
-        order = np.lexsort((mine, self.number))
-        ordered, count = mine[order], self.counts[self.number]
-        first = self.first[self.number]
-        place = np.arange(len(order)) - first
-        # indices of the middle ones among the n - 1 others; those after this row are one further
+        row_values = values[self.rows].astype(np.float64)
+        order = np.lexsort((row_values, self.index))
+        ordered, count = row_values[order], self.counts[self.index]
+        first = self.first_rows[self.index]
+        position = np.arange(len(order)) - first
+        # indices of the medians among the other n - 1 rows; skip the row itself
         middles = [(count - 2) // 2, (count - 1) // 2]
-        found = [
-            ordered[first + np.clip(middle + (middle >= place), 0, np.maximum(count - 1, 0))]
+        medians = [
+            ordered[first + np.clip(middle + (middle >= position), 0, np.maximum(count - 1, 0))]
             for middle in middles
         ]
-        out[self.rows[order]] = np.where(count > 1, (found[0] + found[1]) / 2, np.nan)
+        out[self.rows[order]] = np.where(count > 1, (medians[0] + medians[1]) / 2, np.nan)
         return out
 
 
@@ -86,41 +90,40 @@ class RowFinder:
     def find(self, instance: Int64s, rank: Int64s) -> Int64s:
         """Return row numbers; -1 if the rank has no row in the instance."""
         possible = (instance >= 0) & (rank >= 0) & (rank < self._width)
-        wanted = np.where(possible, instance * self._width + np.where(possible, rank, 0), -1)
+        key = np.where(possible, instance * self._width + np.where(possible, rank, 0), -1)
         if not len(self._keys):
-            return np.full(len(wanted), -1, dtype=np.int64)
-        index = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        found = possible & (self._keys[index] == wanted)
-        return np.where(found, self._order[index], -1)
+            return np.full(len(key), -1, dtype=np.int64)
+        index = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        is_match = possible & (self._keys[index] == key)
+        return np.where(is_match, self._order[index], -1)
 
 
 def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
-    """Return a number for each row, and the text of each number.
+    """Return an integer code per row and the list of distinct texts.
 
-    Rows share the objects of their texts, so they are first distinguished by identity, and each object is
-    compared as text only once.
+    Equal texts usually share one object, so rows are deduplicated by identity first and by value second.
     """
     texts = column.to_numpy(dtype=object)
     identity = np.fromiter(map(id, texts), np.int64, len(texts))
-    _, first, same = np.unique(identity, return_index=True, return_inverse=True)
-    numbers: dict[str, int] = {}
-    of_object = [numbers.setdefault(str(text), len(numbers)) for text in texts[first]]
-    return np.array(of_object, dtype=np.int64)[same.ravel()], list(numbers)
+    _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
+    code_by_text: dict[str, int] = {}
+    codes = [code_by_text.setdefault(str(text), len(code_by_text)) for text in texts[first]]
+    return np.array(codes, dtype=np.int64)[inverse.ravel()], list(code_by_text)
 
 
 def group_by_texts(
     frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Yield the rows by the texts of some columns, with only ``columns``."""
+    """Yield (texts, rows) per distinct combination of the text columns ``by``; rows have only ``columns``."""
     keys = [encode_texts(frame[name]) for name in by]
     number = np.zeros(len(frame), dtype=np.int64)
     for codes, texts in keys:
         number = number * (len(texts) + 1) + codes
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
-    kept = frame[[*dict.fromkeys(columns)]]
-    for mine in np.split(order, first[1:]) if len(order) else []:
-        yield tuple(texts[codes[mine[0]]] for codes, texts in keys), kept.iloc[mine]
+    selected = frame[[*dict.fromkeys(columns)]]
+    for group_rows in np.split(order, first[1:]) if len(order) else []:
+        yield tuple(texts[codes[group_rows[0]]] for codes, texts in keys), selected.iloc[group_rows]
 
 
 #: A text with more digits is not a rank.
@@ -136,20 +139,20 @@ def parse_group_ranks(group: str) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSteps:
+class StepCounts:
     """Number of steps in the window, by loaded rank."""
 
-    of_rank: Mapping[int, int]
+    by_rank: Mapping[int, int]
 
     @property
-    def each(self) -> int:
+    def per_rank(self) -> int:
         """Steps per rank: the maximum over ranks, at least 1."""
-        return max(1, max(self.of_rank.values(), default=1))
+        return max(1, max(self.by_rank.values(), default=1))
 
-    def over(self, group: str, rows: pd.DataFrame) -> int:
-        """Return the steps summed over the loaded ranks of a group, at least 1.
+    def sum_for_group(self, group: str, rows: pd.DataFrame) -> int:
+        """Return the sum of steps over the loaded ranks of a group, at least 1.
 
-        If the group does not list its ranks, those that have rows are used.
+        If the ranks of the group are unknown, use the ranks that have rows.
         """
         ranks = parse_group_ranks(group) or set(rows["rank"].unique())
-        return max(1, sum(self.of_rank.get(int(rank), 0) for rank in ranks))
+        return max(1, sum(self.by_rank.get(int(rank), 0) for rank in ranks))

@@ -1,9 +1,9 @@
 """Find the critical path: what each step waited on, by rank.
 
-The walk starts at the rank that ends last, and goes backward. If a rank was held up by a collective, the path
-switches to the rank that arrived last, at that instant; if a collective started when the previous one on its
-stream ended, it continues through that one; otherwise it is the rank's own work. Each piece starts where the
-previous one ends, so they sum to the step.
+The walk starts at the rank that ends last and goes backward in time. If a collective blocked the rank, the
+path switches to the rank that arrived last, at its arrival; if a collective started when the previous one on
+its stream ended, the path continues through that one; otherwise it is the rank's own work. The pieces are
+contiguous, so they sum to the step.
 """
 
 from collections import defaultdict
@@ -24,43 +24,43 @@ from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
 from zprof.model.time import CriticalPath, PathKind, PathSegment, PathShare
 
-#: A collective that starts this soon after the previous one on its stream was waiting for it.
+#: A collective that starts at most this long after the previous one on its stream was waiting for it.
 _RIGHT_AFTER_NS = 20_000
 #: From the end of a collective to the rank's next activity: 30 to 200 µs measured on CPU ranks.
 _MAX_WAKE_UP_NS = 300_000
-#: Maximum collectives of a rank that have started and not ended: their launches are queued.
-_MAX_AT_ONCE = 256
+#: Maximum number of a rank's collectives that have started but not ended: their launches are queued.
+_MAX_CONCURRENT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPoints:
     """Columns of the collectives, and the rows of each rank sorted by start.
 
-    ``last``: the row of the rank that was waited for, or the row itself if unknown. ``queued``: the row of
-    the previous collective on its stream if it waited for that, else -1.
+    ``last_arrival_row``: the row of the rank that the others waited for, or the row itself if unknown.
+    ``previous_row``: the row of the previous collective on its stream if it waited for that, else -1.
     """
 
     rank: Int64s
     start: Int64s
     end: Int64s
-    last: Int64s
-    queued: Int64s
-    rows_of: dict[int, Int64s]
+    last_arrival_row: Int64s
+    previous_row: Int64s
+    rows_by_rank: dict[int, Int64s]
 
-    def ended(self, rank: int, since_ns: int, until_ns: int) -> int:
-        """Return the row of a rank that ended last, shortly before the rank went on; -1 without one.
+    def find_last_ended(self, rank: int, since_ns: int, until_ns: int) -> int:
+        """Return the rank's row that ended last, shortly before the rank continued; -1 if there is none.
 
-        A collective that ended long before that, or still ran, is not what the rank waited for.
+        The rank did not wait for a collective that ended long before that or was still running.
         """
-        rows = self.rows_of.get(rank)
+        rows = self.rows_by_rank.get(rank)
         if rows is None:
             return -1
-        rows = rows[: int(np.searchsorted(self.start[rows], until_ns, side="left"))][-_MAX_AT_ONCE:]
+        rows = rows[: int(np.searchsorted(self.start[rows], until_ns, side="left"))][-_MAX_CONCURRENT:]
         end = self.end[rows]
-        likely = np.flatnonzero(
+        candidates = np.flatnonzero(
             (end > since_ns) & (end >= until_ns - _MAX_WAKE_UP_NS) & (end <= until_ns + _RIGHT_AFTER_NS)
         )
-        return int(rows[likely[np.argmax(end[likely])]]) if len(likely) else -1
+        return int(rows[candidates[np.argmax(end[candidates])]]) if len(candidates) else -1
 
 
 def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
@@ -70,35 +70,35 @@ def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
         rank=rank,
         start=start,
         end=end,
-        last=_find_last_arrivals(frame, rank, start),
-        queued=_find_queued_behind(frame, rank, start),
-        rows_of={
+        last_arrival_row=_find_last_arrivals(frame, rank, start),
+        previous_row=_find_previous_rows(frame, rank, start),
+        rows_by_rank={
             number: rows[np.argsort(start[rows], kind="stable")] for number, rows in group_by_rank(rank)
         },
     )
 
 
 def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
-    """Return the last row to start in full syncs, and in other kinds the row known to be waited for."""
+    """Return the last row to start for full syncs; for other kinds the awaited row, if known."""
     instance, itself = frame["instance"].to_numpy(np.int64), np.arange(len(frame))
     instances = Instances(instance)
-    latest = instances.spread(instances.largest(start), itself)
-    together = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
-    together &= ~frame["bound"].to_numpy(np.bool_) & (instance >= 0)
-    waited = frame["last_rank"].to_numpy(np.int64)
-    theirs = RowFinder(instance, rank).find(np.where(waited == UNKNOWN_RANK, -1, instance), waited)
-    return np.where(together, latest, np.where(theirs >= 0, theirs, itself))
+    latest = instances.broadcast(instances.find_largest_rows(start), itself)
+    is_full_sync = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
+    is_full_sync &= ~frame["bound"].to_numpy(np.bool_) & (instance >= 0)
+    last_rank = frame["last_rank"].to_numpy(np.int64)
+    awaited_row = RowFinder(instance, rank).find(np.where(last_rank == UNKNOWN_RANK, -1, instance), last_rank)
+    return np.where(is_full_sync, latest, np.where(awaited_row >= 0, awaited_row, itself))
 
 
-def _find_queued_behind(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
+def _find_previous_rows(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
     """Return the previous collective, if neither launch nor compute was ready later than its end; else -1."""
-    before = frame["previous_ns"].to_numpy(np.int64)
+    previous_end = frame["previous_ns"].to_numpy(np.int64)
     ready = np.maximum(frame["launch_ns"].to_numpy(np.int64), frame["computed_ns"].to_numpy(np.int64))
     ready = np.where(frame["launch_start_ns"].notna(), ready, frame["computed_ns"].to_numpy(np.int64))
-    waited = (before >= ready) & (start - before <= _RIGHT_AFTER_NS)
+    has_waited = (previous_end >= ready) & (start - previous_end <= _RIGHT_AFTER_NS)
     finder = RowFinder(frame["instance"].to_numpy(np.int64), rank)
-    theirs = finder.find(np.where(waited, frame["previous_instance"].to_numpy(np.int64), -1), rank)
-    return np.where(theirs >= 0, theirs, -1)
+    previous = finder.find(np.where(has_waited, frame["previous_instance"].to_numpy(np.int64), -1), rank)
+    return np.where(previous >= 0, previous, -1)
 
 
 #: Maximum pieces of a path; a step has a few per collective.
@@ -128,43 +128,47 @@ def walk_back(
         rank: The rank that ends last.
         begins: Start of the step on each rank.
         end_ns: End of the step on ``rank``.
-        blocked: When each rank was held up by collectives.
-        meetings: The collectives.
+        blocked: Intervals in which collectives blocked each rank.
+        sync_points: The collectives.
     """
     pieces: list[PathPiece] = []
     now = end_ns
     while now > begins[rank] and len(pieces) < _MAX_PIECES:
-        held_from, held_until = _find_last_held_up(blocked[rank], now)
-        row = sync_points.ended(rank, held_from, held_until) if held_until > begins[rank] else -1
-        since = int(sync_points.end[row]) if row >= 0 else held_from
-        own = max(begins[rank], min(since, now))
-        if own < now:
-            pieces.append(PathPiece(rank=rank, begin_ns=own, end_ns=now, moving=False))
-        now = own
+        blocked_from, blocked_until = _find_last_blocked(blocked[rank], now)
+        row = (
+            sync_points.find_last_ended(rank, blocked_from, blocked_until)
+            if blocked_until > begins[rank]
+            else -1
+        )
+        work_limit = int(sync_points.end[row]) if row >= 0 else blocked_from
+        work_start = max(begins[rank], min(work_limit, now))
+        if work_start < now:
+            pieces.append(PathPiece(rank=rank, begin_ns=work_start, end_ns=now, moving=False))
+        now = work_start
         if row >= 0:
             rank, now = _walk_through_collective(sync_points, row, now, begins, pieces)
     return pieces
 
 
-def _find_last_held_up(blocked: Intervals, now: int) -> tuple[int, int]:
-    """Return the last stretch up to ``now`` in which a rank was held up, or an empty one in the far past."""
-    place = int(np.searchsorted(blocked[:, 0], now, side="left")) - 1
-    if place < 0:
+def _find_last_blocked(blocked: Intervals, now: int) -> tuple[int, int]:
+    """Return the last blocked interval up to ``now``, or an empty one in the far past."""
+    position = int(np.searchsorted(blocked[:, 0], now, side="left")) - 1
+    if position < 0:
         return BEFORE_ALL_NS, BEFORE_ALL_NS
-    return int(blocked[place, 0]), min(int(blocked[place, 1]), now)
+    return int(blocked[position, 0]), min(int(blocked[position, 1]), now)
 
 
 def _walk_through_collective(
     sync_points: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
 ) -> tuple[int, int]:
-    """Follow a collective, and those it queued behind, back; return the rank that arrived last, and when."""
+    """Follow a collective and those queued before it; return the last rank to arrive and its arrival."""
     while True:
-        last = int(sync_points.last[row])
+        last_arrival_row = int(sync_points.last_arrival_row[row])
         rank = int(sync_points.rank[row])
-        arrived = max(begins[rank], min(int(sync_points.start[last]), now - 1))
+        arrived = max(begins[rank], min(int(sync_points.start[last_arrival_row]), now - 1))
         pieces.append(PathPiece(rank=rank, begin_ns=arrived, end_ns=now, moving=True))
-        rank, now = int(sync_points.rank[last]), arrived
-        row = int(sync_points.queued[last])
+        rank, now = int(sync_points.rank[last_arrival_row]), arrived
+        row = int(sync_points.previous_row[last_arrival_row])
         if row < 0 or now <= begins[rank] or len(pieces) >= _MAX_PIECES:
             return rank, now
 
@@ -175,7 +179,7 @@ _MAX_SEGMENTS = 8
 def find_critical_path(
     frame: pd.DataFrame, work: Mapping[int, RankWork], steps: Mapping[int, StepWindows], calls: ReadCalls
 ) -> CriticalPath | None:
-    """Return the path through all steps that every rank has; None if there are none.
+    """Return the path through all steps that every rank has; None if there is no such step.
 
     Args:
         frame: Collectives of all ranks with their launches, on the common clock.
@@ -187,15 +191,15 @@ def find_critical_path(
     if not windows:
         return None
     sync_points = index_sync_points(frame)
-    blocked = {rank: did.blocked for rank, did in work.items()}
+    blocked = {rank: rank_work.blocked for rank, rank_work in work.items()}
     kinds = _PieceClassifier(work, calls)
     sums: dict[tuple[int, PathKind], int] = defaultdict(int)
     segments: list[PathSegment] = []
     wall = 0
     for step, spans in windows.items():
-        last = max(spans, key=lambda rank: spans[rank][1])
+        last_rank = max(spans, key=lambda rank: spans[rank][1])
         begins = {rank: begin for rank, (begin, _) in spans.items()}
-        pieces = walk_back(last, begins, spans[last][1], blocked, sync_points)
+        pieces = walk_back(last_rank, begins, spans[last_rank][1], blocked, sync_points)
         wall += sum(piece.end_ns - piece.begin_ns for piece in pieces)
         segments += [_make_segment(step, piece, kinds, sums, pieces[-1].begin_ns) for piece in pieces]
     return _make_critical_path(sums, segments, wall, len(windows))
@@ -203,13 +207,13 @@ def find_critical_path(
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
     """Return the start and end on each rank, by step, for steps that all ranks have."""
-    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    spans_by_step: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     for rank, windows in steps.items():
         for number, begin, end in zip(
             windows.number.tolist(), windows.begin_ns.tolist(), windows.end_ns.tolist(), strict=True
         ):
-            found[number][rank] = (begin, end)
-    return {number: spans for number, spans in sorted(found.items()) if len(spans) == len(steps)}
+            spans_by_step[number][rank] = (begin, end)
+    return {number: spans for number, spans in sorted(spans_by_step.items()) if len(spans) == len(steps)}
 
 
 class _PieceClassifier:
@@ -220,25 +224,25 @@ class _PieceClassifier:
         self._calls = calls
         self._sets: dict[int, Sequence[tuple[PathKind, Intervals]]] = {}
 
-    def of(self, piece: PathPiece) -> dict[PathKind, int]:
-        """Return the time by kind; it sums to the piece, and the remainder is the host's."""
-        whole = piece.end_ns - piece.begin_ns
+    def split(self, piece: PathPiece) -> dict[PathKind, int]:
+        """Return the time by kind, which sums to the piece; the remainder is host time."""
+        length = piece.end_ns - piece.begin_ns
         if piece.moving:
-            return {PathKind.TRANSFER: whole}
+            return {PathKind.TRANSFER: length}
         if piece.rank not in self._sets:
-            self._sets[piece.rank] = self._disjoint(piece.rank)
-        found = {
+            self._sets[piece.rank] = self._make_disjoint_sets(piece.rank)
+        times = {
             kind: int(covered(spans, [piece.begin_ns], [piece.end_ns])[0])
             for kind, spans in self._sets[piece.rank]
         }
-        return {**found, PathKind.HOST: whole - sum(found.values())}
+        return {**times, PathKind.HOST: length - sum(times.values())}
 
-    def _disjoint(self, rank: int) -> Sequence[tuple[PathKind, Intervals]]:
-        did, host = self._work[rank], self._calls(rank)
+    def _make_disjoint_sets(self, rank: int) -> Sequence[tuple[PathKind, Intervals]]:
+        rank_work, host = self._work[rank], self._calls(rank)
         sets, taken = [], EMPTY
         for kind, spans in (
-            (PathKind.COMPUTE, did.compute),
-            (PathKind.COPIES, did.copies),
+            (PathKind.COMPUTE, rank_work.compute),
+            (PathKind.COPIES, rank_work.copies),
             (PathKind.DATA, host.loader),
             (PathKind.ALLOCATOR, host.allocator),
             (PathKind.SYNC, host.sync),
@@ -253,7 +257,7 @@ def _make_segment(
     step: int, piece: PathPiece, kinds: _PieceClassifier, sums: dict[tuple[int, PathKind], int], begin_ns: int
 ) -> PathSegment:
     """Return the piece with its dominant kind, and add all of its kinds to the sums."""
-    parts = kinds.of(piece)
+    parts = kinds.split(piece)
     for kind, length in parts.items():
         sums[piece.rank, kind] += length
     return PathSegment(
@@ -269,14 +273,14 @@ def _make_critical_path(
     sums: Mapping[tuple[int, PathKind], int], segments: Sequence[PathSegment], wall: int, steps: int
 ) -> CriticalPath:
     shares = [PathShare(rank=rank, what=kind, ns=length // steps) for (rank, kind), length in sums.items()]
-    longest = sorted(segments, key=lambda segment: (-segment.ns, segment.step, segment.begin_ns))
+    by_length = sorted(segments, key=lambda segment: (-segment.ns, segment.step, segment.begin_ns))
     return CriticalPath(
         steps=steps,
         wall_ns=wall // steps,
-        shares=tuple(sorted((share for share in shares if share.ns > 0), key=_share_order)),
-        longest=tuple(longest[:_MAX_SEGMENTS]),
+        shares=tuple(sorted((share for share in shares if share.ns > 0), key=_sort_key)),
+        longest=tuple(by_length[:_MAX_SEGMENTS]),
     )
 
 
-def _share_order(share: PathShare) -> tuple[int, int, str]:
+def _sort_key(share: PathShare) -> tuple[int, int, str]:
     return (-share.ns, share.rank, share.what)

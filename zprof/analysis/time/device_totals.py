@@ -1,4 +1,4 @@
-"""Measure what the device of each rank did over its whole trace, on its own clock and without steps."""
+"""Measure the device activity of each rank over its entire trace, on its own clock and without steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from zprof.run.reader import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTotals:
-    """Lengths of unions, from the start of the first kernel or copy to the end of the last.
+    """Total time of each kind, from the start of the first kernel or copy to the end of the last.
 
-    Compute, communication and memory may overlap, so they need not sum; idle is the span without all three.
+    Compute, communication and memory may overlap, so they need not sum to the span; idle is the rest of it.
     ``overlapped_ns`` is the communication hidden by compute.
     """
 
@@ -37,17 +37,19 @@ def measure_device_totals(
 ) -> tuple[list[DeviceTotals], list[Gap]]:
     """Return totals of the ranks whose trace has device work, and gaps for the others."""
     timelines, gaps = load_timelines(run, WindowPolicy.TRACE)
-    wanted = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
-    found: list[DeviceTotals] = []
-    collectives = load_collectives(run, wanted) if wanted else None
-    for timeline in wanted:
+    selected = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
+    totals: list[DeviceTotals] = []
+    collectives = load_collectives(run, selected) if selected else None
+    for timeline in selected:
         if not timeline.activity.on_device or collectives is None:
-            gaps.append(_no_device_gap(timeline.rank))
+            gaps.append(_make_no_device_gap(timeline.rank))
             continue
         rows = collectives[collectives["rank"] == timeline.rank]
-        ran = union(intervals(rows["start_ns"], rows["end_ns"]), timeline.activity.nameless)
-        found.append(_make_totals(timeline.rank, timeline.activity.compute, ran, timeline.activity.copies))
-    return found, gaps
+        communication = union(intervals(rows["start_ns"], rows["end_ns"]), timeline.activity.nameless)
+        totals.append(
+            _make_totals(timeline.rank, timeline.activity.compute, communication, timeline.activity.copies)
+        )
+    return totals, gaps
 
 
 def _make_totals(rank: int, compute: Intervals, communication: Intervals, copies: Intervals) -> DeviceTotals:
@@ -64,11 +66,11 @@ def _make_totals(rank: int, compute: Intervals, communication: Intervals, copies
     )
 
 
-def _no_device_gap(rank: int) -> Gap:
+def _make_no_device_gap(rank: int) -> Gap:
     return Gap(
         kind=GapKind.DEVICE,
-        what="work of a device",
+        what="device work",
         rank=rank,
-        reason="no kernel in its trace: there is nothing that other programs measure",
+        reason="its trace has no kernels, so there is nothing to compare",
         remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
     )

@@ -33,29 +33,29 @@ class EventView:
     """
 
     def __init__(self, events: pa.Table, categories: Collection[str]) -> None:
-        words, codes = _encode_column(events, "category")
-        chosen = _look_up([word in categories for word in words], codes)
-        self.rows: Int64s = np.flatnonzero(chosen)
-        rows = events.drop_columns(["category"]).filter(pa.array(chosen))
+        texts, codes = _encode_column(events, "category")
+        selected = _look_up([text in categories for text in texts], codes)
+        self.rows: Int64s = np.flatnonzero(selected)
+        rows = events.drop_columns(["category"]).filter(pa.array(selected))
         start = rows.column("start_ns").to_numpy()
         self.spans = intervals(start, start + rows.column("duration_ns").to_numpy())
         self.thread: Int64s = rows.column("thread").to_numpy()
         self.stream: Int64s = pc.fill_null(rows.column("stream"), NO_STREAM).to_numpy()
         self.correlation: Int64s = pc.fill_null(rows.column("correlation"), 0).to_numpy()
-        self._categories, self._category = words, codes[chosen]
+        self._categories, self._category = texts, codes[selected]
         self._names, self._name = _encode_column(rows, "name")
 
-    def category_is(self, *wanted: str) -> Mask:
+    def category_is(self, *categories: str) -> Mask:
         """Mark the rows of these categories."""
-        return _look_up([word in wanted for word in self._categories], self._category)
+        return _look_up([text in categories for text in self._categories], self._category)
 
     def name_is(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
-        """Mark those of ``rows`` whose name satisfies the predicate."""
+        """Mark the ``rows`` whose name satisfies the predicate."""
         used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
-        answers = np.zeros(len(self._names), dtype=np.bool_)
+        is_match = np.zeros(len(self._names), dtype=np.bool_)
         for code in used.tolist():
-            answers[code] = predicate(self._names[code])
-        return rows & (answers[self._name] if len(answers) else False)
+            is_match[code] = predicate(self._names[code])
+        return rows & (is_match[self._name] if len(is_match) else False)
 
     def names(self, rows: Mask) -> list[str]:
         """Return the name of each of ``rows``."""
@@ -69,17 +69,17 @@ class EventView:
 
 def list_categories(events: pa.Table) -> frozenset[str]:
     """Return the categories that have a row."""
-    words, codes = _encode_column(events, "category")
-    return frozenset(words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words))))
+    texts, codes = _encode_column(events, "category")
+    return frozenset(texts[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(texts))))
 
 
 def find_coverage(events: pa.Table) -> Intervals:
-    """Return the span from the first to the last event with a duration; one interval, or none."""
+    """Return the span from the first to the last event with a duration, as one interval or none."""
     start, duration = (events.column(name).to_numpy() for name in ("start_ns", "duration_ns"))
-    lasted = duration > 0
-    if not lasted.any():
+    has_duration = duration > 0
+    if not has_duration.any():
         return EMPTY
-    return intervals([start[lasted].min()], [(start + duration)[lasted].max()])
+    return intervals([start[has_duration].min()], [(start + duration)[has_duration].max()])
 
 
 def _encode_column(table: pa.Table, column: str) -> tuple[list[str], _Codes]:
@@ -87,10 +87,10 @@ def _encode_column(table: pa.Table, column: str) -> tuple[list[str], _Codes]:
     return combined.dictionary.to_pylist(), combined.indices.to_numpy(zero_copy_only=False)
 
 
-def _look_up(answers: list[bool], codes: _Codes) -> Mask:
-    table = np.array(answers or [False], dtype=np.bool_)
-    found: Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
-    return found
+def _look_up(is_match: list[bool], codes: _Codes) -> Mask:
+    table = np.array(is_match or [False], dtype=np.bool_)
+    selected: Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
+    return selected
 
 
 #: Categories of the host's calls into a device's driver, and of what a device runs.
@@ -104,8 +104,8 @@ _OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function
 class DeviceRoles:
     """Masks over the rows of a view: all ``work`` of a device, and its roles.
 
-    ``described``: work that a row of the collectives table represents. ``nameless``: communication kernels
-    without such a row.
+    ``described``: work with a row in the collectives table. ``nameless``: communication kernels without such
+    a row.
     """
 
     work: Mask
@@ -117,9 +117,9 @@ class DeviceRoles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRoles:
-    """Masks over the rows of a view: those of the ``main`` thread, and their roles.
+    """Masks over the rows of a view: rows of the ``main`` thread, and their roles.
 
-    ``ranges`` are its annotations. Waits are ``named`` if they name their collective, else ``anonymous``.
+    ``ranges`` are its annotations. Waits are ``named`` if they record their collective, else ``anonymous``.
     """
 
     main: Mask
@@ -141,13 +141,13 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     work = view.category_is(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.category_is("kernel")
     described = _find_described(view, work, collectives)
-    communicates = view.name_is(kernels, is_collective_kernel)
+    is_communication = view.name_is(kernels, is_collective_kernel)
     return DeviceRoles(
         work=work,
-        compute=kernels & ~communicates & ~described,
+        compute=kernels & ~is_communication & ~described,
         copies=work & view.category_is(*COPY_CATEGORIES) & ~described,
         described=described,
-        nameless=communicates & ~described,
+        nameless=is_communication & ~described,
     )
 
 
@@ -175,14 +175,16 @@ def find_busiest(threads: Int64s) -> int:
 
 
 def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
-    """Mark the rows of ``work`` that are a collective: same start, end and stream."""
+    """Mark the rows of ``work`` with the same start, end and stream as a collective."""
     rows = _select_on_streams(collectives)
-    likely = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
-    mine = pd.MultiIndex.from_arrays([view.spans[likely, 0], view.spans[likely, 1], view.stream[likely]])
-    found = np.zeros(len(work), dtype=np.bool_)
-    if len(likely):
-        found[likely] = mine.isin(pd.MultiIndex.from_frame(rows))
-    return found
+    candidates = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
+    keys = pd.MultiIndex.from_arrays(
+        [view.spans[candidates, 0], view.spans[candidates, 1], view.stream[candidates]]
+    )
+    is_described = np.zeros(len(work), dtype=np.bool_)
+    if len(candidates):
+        is_described[candidates] = keys.isin(pd.MultiIndex.from_frame(rows))
+    return is_described
 
 
 def _select_on_streams(collectives: pa.Table) -> pd.DataFrame:
@@ -195,20 +197,20 @@ def _is_operator(name: str) -> bool:
 
 
 def _is_compute(name: str) -> bool:
-    found = parse_range(name)
-    return found is not None and found.verb is RangeVerb.COMPUTE
+    parsed = parse_range(name)
+    return parsed is not None and parsed.verb is RangeVerb.COMPUTE
 
 
 def _is_copy(name: str) -> bool:
-    found = parse_range(name)
-    return found is not None and found.verb is RangeVerb.COPY
+    parsed = parse_range(name)
+    return parsed is not None and parsed.verb is RangeVerb.COPY
 
 
 def _is_named_wait(name: str) -> bool:
-    found = parse_range(name)
-    return found is not None and found.verb is RangeVerb.WAIT and found.kind is not None
+    parsed = parse_range(name)
+    return parsed is not None and parsed.verb is RangeVerb.WAIT and parsed.kind is not None
 
 
 def _is_anonymous_wait(name: str) -> bool:
-    found = parse_range(name)
-    return found is not None and found.verb is RangeVerb.WAIT and found.kind is None
+    parsed = parse_range(name)
+    return parsed is not None and parsed.verb is RangeVerb.WAIT and parsed.kind is None

@@ -1,8 +1,8 @@
-"""Read what the host did that can hold a device up: allocator calls, waits for the device, loader, copies.
+"""Extract host activity that can stall the device: allocator calls, synchronization, data loader, copies.
 
-Only threads that feed the device count for the first two. A call that returns only after its copy is done has
-waited for the device (pageable memory does that to ``cudaMemcpyAsync``). The pace of a host is the time
-between two launches of collectives, without waits for other ranks.
+Allocator calls and synchronization count only on threads that launch device work. A call that returns only
+after its copy has finished waited for the device (``cudaMemcpyAsync`` does so for pageable memory). Host pace
+is the time between two launches of collectives, without waits for other ranks.
 """
 
 import re
@@ -29,7 +29,7 @@ def _empty_spans() -> Intervals:
     return EMPTY
 
 
-def _empty_sizes() -> Int64s:
+def _empty_int64s() -> Int64s:
     return np.empty(0, dtype=np.int64)
 
 
@@ -41,12 +41,12 @@ def _empty_mask() -> npt.NDArray[np.bool_]:
 class HostCopies:
     """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
 
-    ``blocking``: the calls that returned when their copy was done. ``pending``: when a copy had been
-    requested and had not started.
+    ``blocking``: calls that returned only after their copy had finished. ``pending``: intervals in which a
+    copy was requested but had not started.
     """
 
     spans: Intervals = field(default_factory=_empty_spans)
-    size_bytes: Int64s = field(default_factory=_empty_sizes)
+    size_bytes: Int64s = field(default_factory=_empty_int64s)
     to_host: npt.NDArray[np.bool_] = field(default_factory=_empty_mask)
     blocking: Intervals = field(default_factory=_empty_spans)
     pending: Intervals = field(default_factory=_empty_spans)
@@ -70,30 +70,30 @@ def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
     """
     names = [str(name) for name in copies.column("name").to_pylist()]
     to_host = np.array([_TO_HOST in name for name in names], dtype=np.bool_)
-    chosen = to_host | np.array([_TO_DEVICE in name for name in names], dtype=np.bool_)
-    if not chosen.any():
+    is_host_copy = to_host | np.array([_TO_DEVICE in name for name in names], dtype=np.bool_)
+    if not is_host_copy.any():
         return HostCopies()
     start = copies.column("start_ns").to_numpy()
-    spans = intervals(start, start + copies.column("duration_ns").to_numpy())[chosen]
-    numbers = pc.fill_null(copies.column("correlation"), 0).to_numpy()[chosen]
-    calls, copied = _find_copy_calls(spans, numbers, events)
+    spans = intervals(start, start + copies.column("duration_ns").to_numpy())[is_host_copy]
+    correlation = pc.fill_null(copies.column("correlation"), 0).to_numpy()[is_host_copy]
+    calls, copied = _find_copy_calls(spans, correlation, events)
     return HostCopies(
         spans=spans,
-        size_bytes=pc.fill_null(copies.column("bytes"), 0).to_numpy()[chosen],
-        to_host=to_host[chosen],
+        size_bytes=pc.fill_null(copies.column("bytes"), 0).to_numpy()[is_host_copy],
+        to_host=to_host[is_host_copy],
         blocking=union(calls[calls[:, 1] >= copied[:, 1]]),
         pending=union(intervals(calls[:, 0], copied[:, 0])),
     )
 
 
-def _find_copy_calls(spans: Intervals, numbers: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
-    """Return the host's calls for these copies, and the copy of each call."""
-    asked = pa.array(np.unique(numbers[numbers > 0]))
+def _find_copy_calls(spans: Intervals, correlation: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
+    """Return the host calls that requested these copies, and the span of each call's copy."""
+    known_ids = pa.array(np.unique(correlation[correlation > 0]))
     category = events.column("category").cast(pa.string())
-    same = pc.is_in(events.column("correlation"), asked)
-    calls = events.filter(pc.and_(same, pc.is_in(category, pa.array(_CALL_CATEGORIES))))
-    place = {number: row for row, number in enumerate(numbers.tolist())}
-    rows = [place[number] for number in calls.column("correlation").to_pylist()]
+    matches = pc.is_in(events.column("correlation"), known_ids)
+    calls = events.filter(pc.and_(matches, pc.is_in(category, pa.array(_CALL_CATEGORIES))))
+    row_by_correlation = {correlation_id: row for row, correlation_id in enumerate(correlation.tolist())}
+    rows = [row_by_correlation[correlation_id] for correlation_id in calls.column("correlation").to_pylist()]
     start = calls.column("start_ns").to_numpy()
     return intervals(start, start + calls.column("duration_ns").to_numpy()), spans[rows]
 
@@ -103,14 +103,13 @@ _CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_
 _ALLOCATOR = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
 )
-#: Of the allocator calls, those that take memory from the device or give it back; calls on a stream's pool
-#: are cheap.
-_TAKES = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
-_GIVES = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
+#: Calls that allocate or free device memory; stream-ordered pool calls are left out because they are cheap.
+_DEVICE_ALLOC = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
+_DEVICE_FREE = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
 _SYNC = re.compile(
     r"(cuda|hip)(Stream|Device|Event)Synchronize\w*|cu(Stream|Ctx|Event)Synchronize\w*|aten::(item|_local_scalar_dense)"
 )
-_READ = re.compile(r"aten::(item|_local_scalar_dense)")
+_SCALAR_READ = re.compile(r"aten::(item|_local_scalar_dense)")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
 _LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
@@ -125,19 +124,14 @@ _COMPILED = re.compile(
 _COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
 
 
-def _empty_times() -> Int64s:
-    return np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls:
-    """When the host of one rank was in each kind of call; each field is a disjoint set.
+    """Intervals of one rank's host calls by kind; the intervals of each field are disjoint.
 
-    ``limiter``: FSDP1's rate limiter. ``optimizer``: an optimizer's step. ``collective``: the launch of a
-    collective. ``read``: reading back a scalar. ``compiled``: in code that torch.compile made. ``takes``,
-    ``gives``: start times of calls that take memory from the device, or give it back. ``copies``: between
-    host and device. ``is_inference``: operators were recorded, but neither a backward nor an optimizer's
-    step.
+    ``limiter``: FSDP1's rate limiter. ``optimizer``: optimizer steps. ``collective``: launches of
+    collectives. ``read``: reading back a scalar. ``compiled``: code generated by torch.compile.
+    ``alloc_times``, ``free_times``: start times of calls that allocate or free device memory. ``copies``:
+    between host and device. ``is_inference``: operators were recorded, but no backward and no optimizer step.
     """
 
     allocator: Intervals
@@ -148,8 +142,8 @@ class HostCalls:
     collective: Intervals = field(default_factory=_empty_spans)
     read: Intervals = field(default_factory=_empty_spans)
     compiled: Intervals = field(default_factory=_empty_spans)
-    takes: Int64s = field(default_factory=_empty_times)
-    gives: Int64s = field(default_factory=_empty_times)
+    alloc_times: Int64s = field(default_factory=_empty_int64s)
+    free_times: Int64s = field(default_factory=_empty_int64s)
     copies: HostCopies = field(default_factory=HostCopies)
     is_inference: bool = False
 
@@ -164,8 +158,8 @@ class HostCalls:
             collective=clock.common(self.collective),
             read=clock.common(self.read),
             compiled=clock.common(self.compiled),
-            takes=clock.common(self.takes),
-            gives=clock.common(self.gives),
+            alloc_times=clock.common(self.alloc_times),
+            free_times=clock.common(self.free_times),
             copies=self.copies.on(clock),
             is_inference=self.is_inference,
         )
@@ -177,23 +171,31 @@ def read_host_calls(run: Run, rank: int) -> HostCalls:
 
 
 def select_host_calls(events: pa.Table) -> HostCalls:
-    """Select the host calls from an ``events`` table by category and name, testing each text once."""
+    """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
     rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
     copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
     rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
-    feeds = np.unique(_filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy())
-    fed = rows.filter(pc.is_in(rows.column("thread"), pa.array(feeds)))
+    launch_threads = np.unique(
+        _filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy()
+    )
+    launch_thread_rows = rows.filter(pc.is_in(rows.column("thread"), pa.array(launch_threads)))
     return HostCalls(
-        allocator=_union_spans(_filter_by_text(fed, "name", _matches_fully(_ALLOCATOR))),
-        sync=union(_union_spans(_filter_by_text(fed, "name", _matches_fully(_SYNC))), copies.blocking),
+        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_ALLOCATOR))),
+        sync=union(
+            _union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_SYNC))), copies.blocking
+        ),
         loader=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LOADER))),
         limiter=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LIMITER))),
         optimizer=_union_spans(_filter_by_text(rows, "name", _matches_fully(_OPTIMIZER))),
         collective=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COLLECTIVE))),
-        read=_union_spans(_filter_by_text(rows, "name", _matches_fully(_READ))),
+        read=_union_spans(_filter_by_text(rows, "name", _matches_fully(_SCALAR_READ))),
         compiled=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COMPILED))),
-        takes=_filter_by_text(fed, "name", _matches_fully(_TAKES)).column("start_ns").to_numpy(),
-        gives=_filter_by_text(fed, "name", _matches_fully(_GIVES)).column("start_ns").to_numpy(),
+        alloc_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_ALLOC))
+        .column("start_ns")
+        .to_numpy(),
+        free_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_FREE))
+        .column("start_ns")
+        .to_numpy(),
         copies=copies,
         is_inference=_is_inference(rows),
     )
@@ -212,12 +214,12 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
-    """Return the rows whose text satisfies the predicate."""
+    """Return the rows whose text in ``column`` satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
-    words = encoded.dictionary.to_pylist()
-    answers = np.array([predicate(word) for word in words] or [False], dtype=np.bool_)
+    texts = encoded.dictionary.to_pylist()
+    is_match = np.array([predicate(word) for word in texts] or [False], dtype=np.bool_)
     codes = encoded.indices.to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(answers[codes] if len(codes) else np.zeros(0, dtype=np.bool_)))
+    return rows.filter(pa.array(is_match[codes] if len(codes) else np.zeros(0, dtype=np.bool_)))
 
 
 def _union_spans(rows: pa.Table) -> Intervals:
@@ -225,29 +227,29 @@ def _union_spans(rows: pa.Table) -> Intervals:
     return union(intervals(start, start + rows.column("duration_ns").to_numpy()))
 
 
-#: Column added to the table of collectives.
+#: Column added to the collectives table.
 HOST_NS = "host_ns"
 
 
 def add_host_pace(
-    rows: pd.DataFrame, calls: HostCalls, held_up: Intervals, window_begin_ns: int
+    rows: pd.DataFrame, calls: HostCalls, blocked: Intervals, window_begin_ns: int
 ) -> pd.DataFrame:
-    """Add ``host_ns``, null if the launch is unknown.
+    """Add ``host_ns``, the host time before each launch without waits; null if the launch is unknown.
 
     Args:
         rows: Collectives of one rank in the steps of its window.
-        calls: Calls of its host.
-        held_up: When its device was held up by a collective.
+        calls: Its host calls.
+        blocked: Intervals in which a collective blocked the device.
         window_begin_ns: Start of the interval that ends with the first launch.
     """
     launch = rows["launch_start_ns"].astype("Int64")
     known = np.flatnonzero(launch.notna().to_numpy(bool))
     times = launch.iloc[known].to_numpy(np.int64)
     order = np.argsort(times, kind="stable")
-    until = times[order]
-    since = np.concatenate(([window_begin_ns], until))[:-1]
-    waits = intersect(union(calls.sync, calls.allocator), held_up)
-    pieces = np.maximum(0, until - since) - covered(waits, since, np.maximum(since, until))
+    end = times[order]
+    start = np.concatenate(([window_begin_ns], end))[:-1]
+    waits = intersect(union(calls.sync, calls.allocator), blocked)
+    pace_ns = np.maximum(0, end - start) - covered(waits, start, np.maximum(start, end))
     values = np.zeros(len(rows), dtype=np.int64)
-    values[known[order]] = pieces
+    values[known[order]] = pace_ns
     return rows.assign(**{HOST_NS: pd.arrays.IntegerArray(values, launch.isna().to_numpy(bool))})

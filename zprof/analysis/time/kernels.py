@@ -1,12 +1,12 @@
-"""Sum the kernels of a rank by name, in its steps: alone, and beside collectives.
+"""Sum the kernels of a rank by name, in its steps: alone, and concurrent with collectives.
 
 For each kernel, with o the part of its duration d in which a collective ran:
 
     alone         o <= 1 % of d        overlapped    o >= 50 % of d
-    excess        d - median of those alone that do the same work, of at least two
+    excess        d - median duration of at least two kernels that do the same work alone
 
-Kernels do the same work if they have the same name among the same three neighbours on each side. On CPU ranks
-the outermost operators of the main thread take the place of kernels, and a collective counts from its last
+Kernels do the same work if they and their three neighbours on each side have the same names. On CPU ranks,
+the outermost operators of the main thread are used instead of kernels, and a collective counts from its last
 arrival on.
 """
 
@@ -29,9 +29,9 @@ _MAX_NAMES = 256
 OTHER_KERNELS = "(others)"
 
 #: One row per rank, name and role. ``role``: compute, copy (a kernel) or memcpy; the last two are copies
-#: around collectives. Sums over the steps: ``total_ns``; ``beside_ns``, the part of it beside a collective;
-#: ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels that are not alone and have a
-#: known duration when alone; ``uncovered_ns``, the part of copies with no other compute beside it. Medians
+#: around collectives. Sums over the steps: ``total_ns``; ``beside_ns``, its part concurrent with a
+#: collective; ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels that are not alone and
+#: have a known duration when alone; ``uncovered_ns``, the part of copies without concurrent compute. Medians
 #: are NaN if there is no value.
 KERNEL_COLUMNS = (
     "rank",
@@ -58,13 +58,15 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColu
     """Return the columns of one rank; times are on the common clock."""
     work, named = timeline.activity, timeline.activity.named
     launch, start, end = named.times.T
-    kept = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
-    duration = (end - start)[kept]
-    beside = covered(_find_running(collectives, work.on_device, work.nameless), start[kept], end[kept])
-    alone, overlapped = beside <= ALONE_RATIO * duration, beside >= OVERLAPPED_RATIO * duration
-    excess = _measure_excess(group_same_work(named.code)[kept], duration, alone)
-    judged = ~alone & ~np.isnan(excess)
-    group, names, roles = _group_by_name(named, kept)
+    in_steps = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
+    duration = (end - start)[in_steps]
+    concurrent = covered(
+        _find_running(collectives, work.on_device, work.nameless), start[in_steps], end[in_steps]
+    )
+    is_alone, overlapped = concurrent <= ALONE_RATIO * duration, concurrent >= OVERLAPPED_RATIO * duration
+    excess = _measure_excess(group_same_work(named.code)[in_steps], duration, is_alone)
+    is_judged = ~is_alone & ~np.isnan(excess)
+    group, names, roles = _group_by_name(named, in_steps)
     size = len(names)
 
     def total(values: "npt.NDArray[np.generic] | None", rows: Mask | slice = slice(None)) -> Int64s:
@@ -77,15 +79,15 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColu
         "role": roles,
         "count": total(None),
         "total_ns": total(duration),
-        "beside_ns": total(beside),
-        "alone_count": total(None, alone),
-        "alone_median_ns": group_medians(group[alone], duration[alone], size),
+        "beside_ns": total(concurrent),
+        "alone_count": total(None, is_alone),
+        "alone_median_ns": group_medians(group[is_alone], duration[is_alone], size),
         "overlapped_count": total(None, overlapped),
         "overlapped_median_ns": group_medians(group[overlapped], duration[overlapped], size),
-        "judged_count": total(None, judged),
-        "judged_beside_ns": total(beside, judged),
-        "excess_ns": total(excess, judged),
-        "uncovered_ns": total(_measure_uncovered(named, kept)),
+        "judged_count": total(None, is_judged),
+        "judged_beside_ns": total(concurrent, is_judged),
+        "excess_ns": total(excess, is_judged),
+        "uncovered_ns": total(_measure_uncovered(named, in_steps)),
     }
 
 
@@ -101,39 +103,41 @@ def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
 
 
 def _find_running(collectives: pd.DataFrame, on_device: bool, nameless: Intervals) -> Intervals:
-    """Return when a collective took resources from compute."""
+    """Return the intervals in which a collective competed with compute."""
     end = collectives["end_ns"].to_numpy(np.int64)
     begin = collectives["start_ns" if on_device else "arrival_ns"].to_numpy(np.int64)
     return union(intervals(np.minimum(begin, end), end), nameless)
 
 
-def _measure_excess(kind: Int64s, duration: Int64s, alone: Mask) -> _Floats:
-    """Return how much longer than alone each kernel took; NaN if unknown."""
+def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> _Floats:
+    """Return the extra duration of each kernel compared with running alone; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
-    normal = group_medians(kind[alone], duration[alone], kinds)
-    normal[np.bincount(kind[alone], minlength=kinds) < _MIN_ALONE] = np.nan
+    normal = group_medians(kind[is_alone], duration[is_alone], kinds)
+    normal[np.bincount(kind[is_alone], minlength=kinds) < _MIN_ALONE] = np.nan
     return duration - normal[kind]
 
 
-def _measure_uncovered(named: NamedWork, kept: Mask) -> Int64s:
-    times = named.times[kept, 1:]
+def _measure_uncovered(named: NamedWork, in_steps: Mask) -> Int64s:
+    times = named.times[in_steps, 1:]
     other = union(named.times[~named.copies, 1:])
-    return np.where(named.copies[kept], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
+    return np.where(named.copies[in_steps], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
 
 
-def _group_by_name(named: NamedWork, kept: Mask) -> tuple[Int64s, list[str], list[str]]:
+def _group_by_name(named: NamedWork, in_steps: Mask) -> tuple[Int64s, list[str], list[str]]:
     """Return the row of each kernel, and name and role of each row; small names share one row."""
     role = named.copies.astype(np.int64) + named.memcpy
-    pairs, row = np.unique(named.code[kept] * len(_ROLES) + role[kept], return_inverse=True)
+    pairs, row = np.unique(named.code[in_steps] * len(_ROLES) + role[in_steps], return_inverse=True)
     names = [named.names[pair // len(_ROLES)] for pair in pairs.tolist()]
     roles = [_ROLES[pair % len(_ROLES)] for pair in pairs.tolist()]
     if len(pairs) <= _MAX_NAMES:
         return row, names, roles
-    spent = np.bincount(row, (named.times[kept, 2] - named.times[kept, 1]).astype(np.float64), len(pairs))
+    spent = np.bincount(
+        row, (named.times[in_steps, 2] - named.times[in_steps, 1]).astype(np.float64), len(pairs)
+    )
     keep = np.sort(np.argsort(-spent, kind="stable")[:_MAX_NAMES])
-    place = np.full(len(pairs), len(keep), dtype=np.int64)
-    place[keep] = np.arange(len(keep))
-    return place[row], [*(names[i] for i in keep), OTHER_KERNELS], [*(roles[i] for i in keep), _ROLES[0]]
+    group = np.full(len(pairs), len(keep), dtype=np.int64)
+    group[keep] = np.arange(len(keep))
+    return group[row], [*(names[i] for i in keep), OTHER_KERNELS], [*(roles[i] for i in keep), _ROLES[0]]
 
 
 #: Neighbouring names on each side: enough to distinguish a GEMM of the forward from one of the backward.
@@ -143,7 +147,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def group_same_work(code: Int64s) -> Int64s:
-    """Return a number for each kernel, equal for kernels that do the same work; ``code``: names in order."""
+    """Return a group number per kernel, equal for kernels that do the same work; ``code``: names in order."""
     padding = np.full(_NEIGHBOURS, -1, dtype=np.int64)
     words = _mix_bits(np.concatenate((padding, code, padding)).astype(np.uint64))
     hashed = np.zeros(len(code), dtype=np.uint64)
@@ -162,13 +166,13 @@ def _mix_bits(values: _Hashes) -> _Hashes:
 
 def group_medians(group: Int64s, values: Int64s, groups: int) -> npt.NDArray[np.float64]:
     """Return the median of the values of each group 0 ... groups - 1; NaN for an empty group."""
-    found = np.full(groups, np.nan)
+    medians = np.full(groups, np.nan)
     if not len(values):
-        return found
+        return medians
     order = np.lexsort((values, group))
     count = np.bincount(group, minlength=groups)
     first = np.cumsum(count) - count
-    some = np.flatnonzero(count)
-    low, high = (values[order[first[some] + (count[some] + one - 1) // 2]] for one in (0, 1))
-    found[some] = (low + high) / 2
-    return found
+    non_empty = np.flatnonzero(count)
+    low, high = (values[order[first[non_empty] + (count[non_empty] + one - 1) // 2]] for one in (0, 1))
+    medians[non_empty] = (low + high) / 2
+    return medians

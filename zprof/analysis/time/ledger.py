@@ -2,11 +2,11 @@
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
 
-Idle is the remainder: the device has nothing to run, or the main thread neither computes nor is blocked on a
-collective. Unexplained is time in which the trace is silent: before its first and after its last event, waits
-for which no collective was seen, and communication kernels without a collective. Separately, collective =
-overlapped + exposed_wait + exposed_transfer. This module also provides the instants behind the sums (tracks)
-and the variation of step times.
+Idle is the remainder: the device has no work, or the main thread neither computes nor is blocked on a
+collective. Unexplained is time without information in the trace: before its first and after its last event,
+waits without a recorded collective, and communication kernels without a collective. Separately, collective =
+overlapped + exposed_wait + exposed_transfer. This module also provides the intervals that make up the sums
+(tracks) and the variation of step times.
 """
 
 import itertools
@@ -32,8 +32,8 @@ STAMP_NS = 1_000
 def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
     """Return one row per step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
-    ran = union(blocking.running)
-    copies, silent = _find_copies_and_silence(timeline, blocking, exposure)
+    running = union(blocking.running)
+    copies, unknown = _find_copies_and_unknown(timeline, blocking, exposure)
 
     def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return covered(spans, steps.begin_ns, steps.end_ns)
@@ -43,7 +43,7 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposur
         "exposed_wait_ns": inside(exposure.waiting),
         "exposed_transfer_ns": inside(exposure.moving),
         "exposed_memcpy_ns": inside(copies),
-        "unexplained_ns": inside(subtract(silent, copies)),
+        "unexplained_ns": inside(subtract(unknown, copies)),
     }
     wall = steps.end_ns - steps.begin_ns
     rows = {
@@ -52,25 +52,25 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposur
         "wall_ns": wall,
         **terms,
         "idle_ns": wall - sum(terms.values()),
-        "overlapped_ns": inside(subtract(ran, union(exposure.waiting, exposure.moving))),
-        "collective_ns": inside(ran),
+        "overlapped_ns": inside(subtract(running, union(exposure.waiting, exposure.moving))),
+        "collective_ns": inside(running),
         "memcpy_ns": inside(activity.copies),
     }
     return pd.DataFrame({name: rows[name] for name in STEP_COLUMNS})
 
 
 def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
-    """Return when a rank was idle: in its steps, outside of all other terms."""
+    """Return the idle intervals of a rank: in its steps, outside all other terms."""
     others = (timeline.activity.compute, exposure.waiting, exposure.moving)
     return subtract(
-        timeline.steps.spans, union(*others, *_find_copies_and_silence(timeline, blocking, exposure))
+        timeline.steps.spans, union(*others, *_find_copies_and_unknown(timeline, blocking, exposure))
     )
 
 
-def _find_copies_and_silence(
+def _find_copies_and_unknown(
     timeline: RankTimeline, blocking: Blocking, exposure: Exposure
 ) -> tuple[Intervals, Intervals]:
-    """Return the exposed copies, and the intervals in which the trace is silent; they may overlap."""
+    """Return the exposed copies, and the intervals without information in the trace; they may overlap."""
     activity = timeline.activity
     known = union(activity.compute, exposure.waiting, exposure.moving)
     copies = subtract(activity.copies, union(known, union(blocking.running)))
@@ -81,14 +81,14 @@ def _find_copies_and_silence(
 def average_rank_time(
     rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
-    """Return means over the steps of one rank, in whole nanoseconds that still sum.
+    """Return means over the steps of one rank, in integer nanoseconds that still sum.
 
     Args:
         rows: The rank's steps.
-        method: How exposure was found.
-        noise_floor_ns: Terms below this mean nothing.
+        method: Method that determined exposure.
+        noise_floor_ns: Terms below this are noise.
         first_wait_ns: Exposed wait of the first collective of each group, summed over all steps.
-        unsplit_ns: Exposed time in collectives of which not all ranks were seen, summed over all steps.
+        unsplit_ns: Exposed time in collectives that are missing some ranks, summed over all steps.
     """
     terms = dict(
         zip(
@@ -117,7 +117,7 @@ def average_rank_time(
 
 
 def list_step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
-    """Return the rows as values of the report."""
+    """Convert the step rows to leaves of the report."""
     names = [field.name for field in fields(StepTime)]
     columns = [rows[name].tolist() for name in names]
     return tuple(StepTime(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
@@ -134,10 +134,10 @@ def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
 def estimate_noise_floor(
     timeline: RankTimeline, blocking: Blocking, collectives: pd.DataFrame, uncertainty_ns: int
 ) -> int:
-    """Return the size below which a ledger term means nothing, as the worst case per step.
+    """Return the size below which a ledger term is noise, as the worst case per step.
 
-    The edges of computing and blocked spans are stamped to about 1 µs each. The instant at which the last
-    rank arrives is known to twice the clock uncertainty, for each collective.
+    The edges of compute and blocked spans have an error of about 1 µs each. The arrival of the last rank has
+    an error of twice the clock uncertainty, for each collective.
     """
     within = timeline.steps.spans
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
@@ -149,10 +149,10 @@ _MIN_STEPS = 3
 
 
 def estimate_step_noise(steps: pd.DataFrame) -> int | None:
-    """Return the 95 % half width of the difference of two recordings' mean step times.
+    """Return the 95 % half width of the difference between two recordings' mean step times.
 
-    The standard deviation comes from ``steps``, with one row per rank and step. None for fewer than three
-    steps.
+    The standard deviation is computed from ``steps``, with one row per rank and step. None for fewer than
+    three steps.
     """
     walls = steps.groupby("step")["wall_ns"].mean()
     if len(walls) < _MIN_STEPS:
@@ -162,12 +162,12 @@ def estimate_step_noise(steps: pd.DataFrame) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTracks:
-    """Instants of one rank on the common clock; ``clock`` converts its other times.
+    """Intervals of one rank on the common clock; ``clock`` converts its other times.
 
-    ``waiting`` and ``moving``: when a collective held it up, before and after the last rank's arrival.
-    Clipped to ``steps`` they are the exposed wait and transfer of the ledger. ``host_steps``: the same steps
-    by the host's marks. ``wait_before_ns``: the wait in the first collective of the recording, if that was
-    launched before the rank's steps.
+    ``waiting`` and ``moving``: blocked by a collective before and after the last rank's arrival. Clipped to
+    ``steps`` they are the exposed wait and transfer of the ledger. ``host_steps``: the same steps by the
+    host's marks. ``wait_before_ns``: wait in the recording's first collective, if launched before the first
+    step.
     """
 
     rank: int

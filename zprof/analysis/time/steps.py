@@ -1,7 +1,7 @@
-"""Find the steps of the time window on one rank: the host's marks, moved behind the work each step launched.
+"""Find the steps of the time window on one rank: host marks, moved to the end of the work each step launched.
 
-Work belongs to the step that launched it: by the host's call, else by the device's own range of a step on
-that stream.
+Work belongs to the step that launched it, according to the host call, or else to the device's own step range
+on that stream.
 """
 
 import re
@@ -37,13 +37,13 @@ class StepWindows:
         """Return the same steps on the common clock."""
         return replace(self, begin_ns=clock.common(self.begin_ns), end_ns=clock.common(self.end_ns))
 
-    def where(self, mask: Mask) -> "StepWindows":
+    def select(self, mask: Mask) -> "StepWindows":
         """Return the steps selected by a mask."""
         return StepWindows(number=self.number[mask], begin_ns=self.begin_ns[mask], end_ns=self.end_ns[mask])
 
     def only(self, numbers: Sequence[int]) -> "StepWindows":
         """Return the steps with these numbers."""
-        return self.where(np.isin(self.number, numbers))
+        return self.select(np.isin(self.number, numbers))
 
     def step_at(self, times_ns: Int64s) -> Int64s:
         """Return the step that contains each instant; -1 outside of all steps."""
@@ -55,7 +55,7 @@ class StepWindows:
 
 
 def read_step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
-    """Return those of ``steps`` that have both marks and a positive length."""
+    """Return the ``steps`` that have both marks and a positive length."""
     begins, ends = read_mark_times(marks, "step_begin"), read_mark_times(marks, "step_end")
     both = sorted(
         (begins[step], ends[step], step)
@@ -67,36 +67,36 @@ def read_step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
 
 
 def make_single_step(number: int, begin_ns: int, end_ns: int) -> StepWindows:
-    """Return one stretch as a step."""
+    """Return one interval as a step."""
     begin, end = np.array([begin_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
     return StepWindows(number=np.array([number], dtype=np.int64), begin_ns=begin, end_ns=end)
 
 
-def move_behind_work(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
-    """Return the steps as a device ran them: each boundary moves behind the work launched before it.
+def move_to_work_end(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
+    """Move each step boundary to the end of the device work launched before it.
 
-    The host runs ahead of its device, so the host's marks alone would cut off a step's last kernels and count
-    them in the next.
+    The host runs ahead of its device, so the host's marks alone would count the last kernels of a step in the
+    next one.
 
     Args:
         host: Steps by the host's marks.
-        launched_ns: When the host launched each kernel and copy.
-        ended_ns: When each of them ended.
+        launched_ns: Launch time of each kernel and copy.
+        ended_ns: Its end.
     """
     order = np.argsort(launched_ns, kind="stable")
     launched = launched_ns[order]
     ended = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ended_ns[order])))
 
-    def moved(boundary: Int64s) -> Int64s:
+    def move_boundary(boundary: Int64s) -> Int64s:
         return np.maximum(boundary, ended[np.searchsorted(launched, boundary, side="left")])
 
-    return replace(host, begin_ns=moved(host.begin_ns), end_ns=moved(host.end_ns))
+    return replace(host, begin_ns=move_boundary(host.begin_ns), end_ns=move_boundary(host.end_ns))
 
 
 def read_mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
     """Return the times of one kind of mark, by its number."""
-    chosen = marks["kind"].astype(object).to_numpy() == kind
-    numbers, times = (marks[name].to_numpy()[chosen].tolist() for name in ("number", "time_ns"))
+    is_kind = marks["kind"].astype(object).to_numpy() == kind
+    numbers, times = (marks[name].to_numpy()[is_kind].tolist() for name in ("number", "time_ns"))
     return dict(zip(numbers, times, strict=True))
 
 
@@ -107,11 +107,11 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Steps of a rank; ``steps`` are what the ledger splits, ``host_steps`` when their work was launched.
+    """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
 
-    ``program``: the steps of the program by its host's marks, even if the window is one stretch over several
-    of them; None if nothing marks them. ``unknown``: steps left out of both because the trace ends before the
-    work that they launched.
+    ``program``: the steps of the program by the host's marks, even if the window is a single interval over
+    several of them; None if they are not marked. ``unknown``: steps left out of both because the trace ends
+    before the work that they launched.
     """
 
     steps: StepWindows
@@ -122,7 +122,7 @@ class Windows:
 
 
 def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activity) -> Windows:
-    """Return the steps by their marks; on a device they are moved behind the work of each step."""
+    """Return the steps by their marks; on a device, boundaries move to the end of the work of each step."""
     source = _read_source(marks)
     if activity.on_device and source == WHOLE_TRACE:
         return find_trace_windows(activity)
@@ -130,21 +130,21 @@ def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activ
     if not activity.on_device:
         program = None if source == WHOLE_TRACE else host
         return Windows(steps=host, host_steps=host, source=source, program=program)
-    moved = move_behind_work(host, *assign_work_to_steps(activity, host).T)
+    move_boundary = move_to_work_end(host, *assign_work_to_steps(activity, host).T)
     unknown = np.isin(host.number, host.step_at(activity.lost_launches))
     return Windows(
-        steps=moved.where(~unknown),
-        host_steps=host.where(~unknown),
+        steps=move_boundary.select(~unknown),
+        host_steps=host.select(~unknown),
         source=source,
-        program=host.where(~unknown),
+        program=host.select(~unknown),
         unknown=tuple(host.number[unknown].tolist()),
     )
 
 
 def find_trace_windows(activity: Activity) -> Windows:
-    """Return one step over all work of the device, or from the first to the last event of a CPU rank."""
-    ran = activity.work if activity.on_device else activity.coverage
-    steps = _span_step(ran)
+    """Return a single step over all work of the device, or from first to last event of a CPU rank."""
+    active = activity.work if activity.on_device else activity.coverage
+    steps = _span_step(active)
     return Windows(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
 
 
@@ -166,7 +166,7 @@ def _read_source(marks: pd.DataFrame) -> str:
 
 #: Calls that launch kernels; zero-byte copies and fills leave no work.
 _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
-#: Placeholder for a launch that is not in the trace; as a time it lies before all steps.
+#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
 UNKNOWN_NS = -(1 << 62)
 
 
@@ -175,8 +175,8 @@ class Launches:
     """Launch times of the work of a device.
 
     ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
-    end of work with a known launch. ``unknown`` and ``unknown_stream``: when and on which stream the other
-    work ran. ``lost_ns``: launches after the last one whose work is in the trace.
+    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
+    ``lost_ns``: launches after the last one whose work is in the trace.
     """
 
     call_ns: Int64s
@@ -187,16 +187,16 @@ class Launches:
 
 
 def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
-    """Find the host's call of each row of ``work`` by its correlation id."""
+    """Find the host call of each row of ``work`` by correlation id."""
     calls = calls & (view.correlation > 0)
     call_ns = _find_call_times(view, work, calls)
-    seen = call_ns != UNKNOWN_NS
+    is_known = call_ns != UNKNOWN_NS
     spans, streams = view.spans[work], view.stream[work]
     return Launches(
         call_ns=call_ns,
-        known=intervals(call_ns[seen], spans[seen, 1]),
-        unknown=spans[~seen],
-        unknown_stream=streams[~seen],
+        known=intervals(call_ns[is_known], spans[is_known, 1]),
+        unknown=spans[~is_known],
+        unknown_stream=streams[~is_known],
         lost_ns=_find_lost_launches(
             view, work, view.name_is(calls, lambda name: _LAUNCH.match(name) is not None)
         ),
@@ -204,10 +204,10 @@ def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
 
 
 def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
-    """Return the kernel launches whose kernels are missing because the recording, or its file, ended first.
+    """Return the launches whose kernels are missing because the recording or its file ended first.
 
     A launch in the middle of a trace may have no kernel because it was captured into a graph. Calls that
-    never have a kernel, such as those of host functions, are no evidence.
+    never have a kernel, such as launches of host functions, are not evidence.
     """
     rows = np.flatnonzero(launches)
     has_work = np.isin(view.correlation[rows], view.correlation[work])
@@ -215,37 +215,37 @@ def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
         return np.empty(0, dtype=np.int64)
     names = np.array(view.names(launches), dtype=object)
     start = view.spans[rows, 0]
-    behind = start > start[has_work].max()
-    return np.sort(start[behind & np.isin(names, np.unique(names[has_work]))])
+    after_last = start > start[has_work].max()
+    return np.sort(start[after_last & np.isin(names, np.unique(names[has_work]))])
 
 
 def assign_work_to_steps(activity: Activity, host: StepWindows) -> Intervals:
     """Return launch and end of all work that can be assigned to a step.
 
-    Work is assigned by the host's call, else by the device's own range of a step on that stream. Remaining
-    work that ran before all work with a known launch was launched before the recording started. Other work is
-    left out.
+    Work is assigned by its host call, or else by the device's own step range on that stream. Remaining work
+    that ran before all work with a known launch was launched before the recording started. Other work is left
+    out.
     """
     steps = _find_device_steps(activity, host)
-    rest = activity.unlaunched[steps == UNKNOWN_NS]
-    placed = intervals(steps[steps != UNKNOWN_NS], activity.unlaunched[steps != UNKNOWN_NS, 1])
-    known = np.concatenate((activity.launched, placed))
-    return np.concatenate((known, _find_earlier_work(rest, activity)))
+    unassigned = activity.unlaunched[steps == UNKNOWN_NS]
+    in_device_steps = intervals(steps[steps != UNKNOWN_NS], activity.unlaunched[steps != UNKNOWN_NS, 1])
+    known = np.concatenate((activity.launched, in_device_steps))
+    return np.concatenate((known, _find_earlier_work(unassigned, activity)))
 
 
 def _find_call_times(view: EventView, work: Mask, calls: Mask) -> Int64s:
-    wanted = view.correlation[work]
+    correlation = view.correlation[work]
     order = np.argsort(view.correlation[calls], kind="stable")
     ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
     if not len(ids):
-        return np.full(len(wanted), UNKNOWN_NS, dtype=np.int64)
-    index = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[index] == wanted, starts[index], UNKNOWN_NS).astype(np.int64)
+        return np.full(len(correlation), UNKNOWN_NS, dtype=np.int64)
+    index = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    return np.where(ids[index] == correlation, starts[index], UNKNOWN_NS).astype(np.int64)
 
 
 def _find_device_steps(activity: Activity, host: StepWindows) -> Int64s:
     """Return the start of the step whose range contains each row on its stream, or ``UNKNOWN_NS``."""
-    found = np.full(len(activity.unlaunched), UNKNOWN_NS, dtype=np.int64)
+    step_starts = np.full(len(activity.unlaunched), UNKNOWN_NS, dtype=np.int64)
     known = np.isin(activity.steps.number, host.number)
     for stream in np.unique(activity.steps.stream[known]).tolist():
         ranges = np.flatnonzero(known & (activity.steps.stream == stream))
@@ -254,19 +254,19 @@ def _find_device_steps(activity: Activity, host: StepWindows) -> Int64s:
         index = np.searchsorted(activity.steps.spans[ranges, 0], activity.unlaunched[rows, 0], "right") - 1
         inside = index >= 0
         inside &= activity.unlaunched[rows, 0] < activity.steps.spans[ranges[np.maximum(index, 0)], 1]
-        found[rows[inside]] = _step_begins(host, activity.steps.number[ranges[index[inside]]])
-    return found
+        step_starts[rows[inside]] = _find_step_starts(host, activity.steps.number[ranges[index[inside]]])
+    return step_starts
 
 
-def _step_begins(host: StepWindows, numbers: Int64s) -> Int64s:
+def _find_step_starts(host: StepWindows, numbers: Int64s) -> Int64s:
     order = np.argsort(host.number, kind="stable")
     begins: Int64s = host.begin_ns[order[np.searchsorted(host.number[order], numbers)]]
     return begins
 
 
-def _find_earlier_work(rest: Intervals, activity: Activity) -> Intervals:
-    """Return the rows of ``rest`` that started before the first work with a known launch had ended."""
-    if not len(activity.launched) or not len(rest):
+def _find_earlier_work(unassigned: Intervals, activity: Activity) -> Intervals:
+    """Return the rows of ``unassigned`` that started before the first end of work with a known launch."""
+    if not len(activity.launched) or not len(unassigned):
         return EMPTY
-    early = rest[rest[:, 0] < activity.launched[:, 1].min()]
+    early = unassigned[unassigned[:, 0] < activity.launched[:, 1].min()]
     return intervals(np.full(len(early), UNKNOWN_NS), early[:, 1])

@@ -1,8 +1,8 @@
 """Match the collectives of all ranks, check that the match is possible, and align the clocks.
 
-The three depend on each other: the check needs no clocks (no rank leaves before another has entered, whatever
-the offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with
-a stated sequence come first; their clocks, and those of pings, help to match the others.
+The three depend on each other: the check needs no clocks (no rank leaves before all have entered, for any
+offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with a
+stated sequence come first; their clocks, and the clocks of pings, help to match the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from zprof.analysis.time.matching.slots import Hints
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.gaps import Gap
 
-#: Columns that hold times on the rank's clock.
+#: Columns with times on the rank's clock.
 TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
 
 
@@ -83,30 +83,38 @@ def synchronise(
 
 
 def _list_sources(pings: ClockTable, tables: Sequence[ClockTable]) -> list[ClockSource]:
-    found = [ClockSource(name="collectives", sharpness=1, table=table) for table in tables]
-    return [ClockSource(name="clock pings", sharpness=0, table=pings), *found] if pings.ranks else found
+    sources_of_collectives = [ClockSource(name="collectives", sharpness=1, table=table) for table in tables]
+    return (
+        [ClockSource(name="clock pings", sharpness=0, table=pings), *sources_of_collectives]
+        if pings.ranks
+        else sources_of_collectives
+    )
 
 
 def _move_to_common_clock(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     """Shift all times to the common clock, and refuse matches with a rank whose clock is unknown."""
     unknown = frame.loc[~frame["rank"].isin(list(clocks.of_rank)), "instance"].unique()
     frame = refuse_rows(frame, frame["instance"].isin(unknown))
-    places = {int(str(rank)): np.asarray(where) for rank, where in frame.groupby("rank").indices.items()}
-    return frame.assign(**{column: _move_times(frame[column], places, clocks) for column in TIME_COLUMNS})
+    rows_by_rank = {
+        int(str(rank)): np.asarray(where) for rank, where in frame.groupby("rank").indices.items()
+    }
+    return frame.assign(
+        **{column: _move_times(frame[column], rows_by_rank, clocks) for column in TIME_COLUMNS}
+    )
 
 
-def _move_times(times: pd.Series, places: Mapping[int, Int64s], clocks: Clocks) -> pd.Series:
+def _move_times(times: pd.Series, rows_by_rank: Mapping[int, Int64s], clocks: Clocks) -> pd.Series:
     local = times.fillna(0).to_numpy(dtype=np.int64)
     shift = np.zeros(len(local), dtype=np.int64)
-    for rank, rows in places.items():
+    for rank, rows in rows_by_rank.items():
         shift[rows] = local[rows] - clocks.of(rank).common(local[rows])
     return times - shift
 
 
 def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:
-    """Return a function that gives clock hints for two ranks.
+    """Return a function that returns the clock hint for two ranks.
 
-    A shared host clock is not a measurement, so it is a separate field.
+    A shared host clock is not a measurement, so it is a separate field of the hint.
     """
     clocks, _ = align_clocks(dict.fromkeys(hosts, ""), base, sources)
     origin = base[min(hosts)]
@@ -126,14 +134,23 @@ def _measure_difference(
 ) -> ClockDifference | None:
     if fixed not in clocks.of_rank or moved not in clocks.of_rank:
         return None
-    there, here = _clock_at_base(clocks, base, origin, moved), _clock_at_base(clocks, base, origin, fixed)
-    doubt = max(clocks.rank_uncertainty_ns[rank] for rank in (fixed, moved))
-    return ClockDifference(offset=there[0] - here[0], drift=there[1] - here[1], doubt_ns=float(doubt))
+    moved_clock, fixed_clock = (
+        _compute_clock_at_base(clocks, base, origin, moved),
+        _compute_clock_at_base(clocks, base, origin, fixed),
+    )
+    uncertainty = max(clocks.rank_uncertainty_ns[rank] for rank in (fixed, moved))
+    return ClockDifference(
+        offset=moved_clock[0] - fixed_clock[0],
+        drift=moved_clock[1] - fixed_clock[1],
+        uncertainty_ns=float(uncertainty),
+    )
 
 
-def _clock_at_base(clocks: Clocks, base: Mapping[int, int], origin: int, rank: int) -> tuple[float, float]:
+def _compute_clock_at_base(
+    clocks: Clocks, base: Mapping[int, int], origin: int, rank: int
+) -> tuple[float, float]:
     """Return offset and drift for times relative to the rank's base."""
     clock = clocks.of_rank[rank]
     drift = clock.drift_ppb * 1e-9
-    whole = clock.offset_ns - (base[rank] - origin)
-    return whole + drift * (base[rank] - clock.origin_ns), drift
+    offset = clock.offset_ns - (base[rank] - origin)
+    return offset + drift * (base[rank] - clock.origin_ns), drift

@@ -1,4 +1,4 @@
-"""Load what the time side needs of each rank of a run, and report what the recording lacks as gaps."""
+"""Load the time window of each rank of a run, and report missing data as gaps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,11 +37,11 @@ _TABLES = ("events", "collectives", "mark")
 class RankTimeline:
     """Time window of one rank.
 
-    ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` are those that the
-    ledger splits, on a device moved behind the work of each step. ``source``: what marked them.
-    ``program_steps``: those of the program, even if the window is one stretch; None if none is marked.
-    ``unknown_steps``: steps left out because the trace ends before the work that they launched. ``pings``:
-    start and end of each clock ping by its index.
+    ``host_steps`` are the steps by the host's marks, which launches are assigned to; ``steps`` are the steps
+    that the ledger splits, with boundaries on a device moved to the end of the work of each step. ``source``:
+    what marked them. ``program_steps``: the steps of the program, even if the window is a single interval;
+    None if none is marked. ``unknown_steps``: steps left out because the trace ends before the work that they
+    launched. ``pings``: start and end of each clock ping by its index.
     """
 
     rank: int
@@ -65,23 +65,23 @@ class RankTimeline:
         )
 
     @property
-    def holds_several_steps(self) -> bool:
-        """Return whether the window is one stretch over steps that the program marked."""
+    def has_several_steps(self) -> bool:
+        """Return True if the window is a single interval over several steps that the program marked."""
         steps = self.program_steps
         return steps is not None and not np.array_equal(steps.begin_ns, self.host_steps.begin_ns)
 
     @property
     def outside_ns(self) -> int:
-        """Device work outside of the window, in ns."""
+        """Device work outside the window, in ns."""
         return measure(subtract(self.activity.work, self.steps.spans))
 
 
 def load_timelines(
     run: Run, policy: WindowPolicy = WindowPolicy.STEP
 ) -> tuple[list[RankTimeline], list[Gap]]:
-    """Load the ranks that recorded a time window, as ``policy`` selects it, and gaps for the other ranks.
+    """Load the ranks with a time window, as selected by ``policy``, and report the other ranks as gaps.
 
-    A snapshot has no times, and its owner cannot add them, so it gets no gap.
+    A snapshot never has times, so it gets no gap.
     """
     timelines: list[RankTimeline] = []
     gaps: list[Gap] = []
@@ -92,22 +92,22 @@ def load_timelines(
             gaps.append(timeline)
             continue
         unknown = timeline.unknown_steps if timeline is not None else ()
-        gaps.extend(unknown_steps_gaps(rank, unknown))
+        gaps.extend(report_unknown_steps(rank, unknown))
         if timeline is not None and len(timeline.steps):
             timelines.append(timeline)
-            gaps.extend(missing_steps_gaps(run, rank, len(timeline.steps) + len(unknown), policy))
+            gaps.extend(report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy))
         elif not unknown:
-            gaps.extend(missing_rank_gaps(run, rank, absent))
-    gaps.extend(unequal_steps_gaps({t.rank: t.steps.number.tolist() for t in timelines}))
+            gaps.extend(report_missing_rank(run, rank, absent))
+    gaps.extend(report_unequal_steps({t.rank: t.steps.number.tolist() for t in timelines}))
     return timelines, gaps
 
 
 def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
     """Return the collectives of these ranks in one table with a ``rank`` column."""
     frame = as_frame(pa.concat_tables(_read_collectives(run, t.rank) for t in timelines).unify_dictionaries())
-    # as objects: numpy's own strings would give each row the space of the longest group
-    words = ["kind", "group", "dtype", "method", "unit"]
-    frame[words] = frame[words].astype(object)
+    # as objects: numpy strings would use the length of the longest group in every row
+    text_columns = ["kind", "group", "dtype", "method", "unit"]
+    frame[text_columns] = frame[text_columns].astype(object)
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
 
 
@@ -122,7 +122,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     events = run.table(rank, "events", _EVENT_COLUMNS)
     activity = _read_activity(run, rank, events)
     if activity is None:
-        return no_work_gap(rank)
+        return make_no_work_gap(rank)
     windows = _read_windows(run, rank, policy, marks, activity)
     begins, ends = read_mark_times(marks, "ping_begin"), read_mark_times(marks, "ping_end")
     return RankTimeline(
@@ -139,7 +139,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
 
 
 def _read_activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
-    """Return the activity of a rank; None if it has a device that does not appear in the trace."""
+    """Return the activity of a rank; None if it used a device but the trace has no device work."""
     if has_device_work(events):
         return read_device_activity(events, run.table(rank, "collectives", ("start_ns", "end_ns", "stream")))
     return None if launches_device_work(events) else read_host_activity(events)
@@ -155,69 +155,69 @@ def _read_windows(
 
 
 _RECORD_DEVICE = (
-    "record with the activity of the device on (ProfilerActivity.CUDA), and check that it may be read"
+    "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
 )
 
 
-def missing_rank_gaps(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
+def report_missing_rank(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
     """Report a rank without a time window; a snapshot never has one, so it gets no gap."""
     if run.manifest.source == "snapshot":
         return []
     reason = (
         f"no time window was recorded (no table {', '.join(absent)})"
         if absent
-        else "no step of a time window ended"
+        else "the time window has no complete step"
     )
-    remedy = "let the program run into the time window, or make the earlier ones shorter (--memory-steps, "
+    remedy = "run the program until its time window ends, or shorten the earlier windows (--memory-steps, "
     return [Gap(kind=GapKind.TIME, what="time", rank=rank, reason=reason, remedy=f"{remedy}zprof.steps)")]
 
 
-def missing_steps_gaps(run: Run, rank: int, found: int, policy: WindowPolicy) -> list[Gap]:
-    """Report steps that the recorder counted but whose marks are missing."""
-    wanted = len(run.rank_manifests[rank].time_steps)
-    if policy is WindowPolicy.TRACE or found == wanted:
+def report_missing_steps(run: Run, rank: int, complete: int, policy: WindowPolicy) -> list[Gap]:
+    """Report steps that the recorder counted but that lack a start or end mark."""
+    expected = len(run.rank_manifests[rank].time_steps)
+    if policy is WindowPolicy.TRACE or complete == expected:
         return []
-    reason = f"{wanted - found} of {wanted} steps lack their begin or end"
+    reason = f"{expected - complete} of {expected} steps have no start or end mark"
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy="record again")]
 
 
-def unknown_steps_gaps(rank: int, steps: Sequence[int]) -> list[Gap]:
+def report_unknown_steps(rank: int, steps: Sequence[int]) -> list[Gap]:
     """Report steps whose kernels are missing from the trace, so that the device's activity is unknown."""
     if not steps:
         return []
-    named = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
+    listed = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
     reason = (
-        f"the recording or its file ends before kernels that step {named} launched: "
-        "what the device did then is unknown, and the step is left out"
+        f"the recording or its file ends before the kernels launched in step {listed}: "
+        "device activity is incomplete, so the step is left out"
     )
-    remedy = "let the device finish before the window closes (prof.step() once more), and copy the whole file"
+    remedy = "let the device finish before the window ends (one more prof.step()), and copy the complete file"
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]
 
 
-def unequal_steps_gaps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
+def report_unequal_steps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
     """Report ranks whose windows cover different steps; each is measured over its own."""
     common = set.intersection(*map(set, steps.values())) if steps else set()
-    odd = [rank for rank, mine in steps.items() if set(mine) != common]
-    if not odd:
+    differing = [rank for rank, own_steps in steps.items() if set(own_steps) != common]
+    if not differing:
         return []
     reason = (
-        f"{len(odd)} of {len(steps)} ranks have steps that others do not have: "
-        f"all have {len(common)} in common, and each is measured over its own"
+        f"{len(differing)} of {len(steps)} ranks have steps that other ranks lack: "
+        f"{len(common)} steps are common to all, and each rank is measured over its own steps"
     )
     return [Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="record the same steps on all ranks")]
 
 
-def no_work_gap(rank: int) -> Gap:
-    """Report a rank that used a device without any device work in the trace."""
-    reason = "no GPU work in the trace, though this rank used a GPU: nothing is said of its time"
+def make_no_work_gap(rank: int) -> Gap:
+    """Report a rank that used a device but has no device work in the trace."""
+    reason = "this rank used a GPU, but the trace has no GPU work: its time was not measured"
     return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
 
 
-def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:
-    """Report ranks, in a job of several, in whose window nothing communicates."""
+def report_no_collectives(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:
+    """Report the ranks of a multi-rank job that have no collectives in their window."""
     if world_size <= 1 or not silent:
         return []
-    remedy = "measure a window in which the ranks communicate; --window trace looks at all of the trace"
+    remedy = "measure a window in which the ranks communicate; --window trace measures the entire trace"
     if len(silent) == len(ranks):
         return [
             Gap(
@@ -239,19 +239,19 @@ def no_collectives_gaps(ranks: Sequence[int], silent: Sequence[int], world_size:
     ]
 
 
-def unsplit_exposure_gaps(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
+def report_unsplit_exposure(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
     """Report exposed communication that cannot be split into wait and transfer.
 
     Args:
         exposed_ns: All exposed communication.
-        unsplit_ns: The part in collectives of which not all ranks were seen, or could be matched.
+        unsplit_ns: The part in collectives with ranks that are missing or could not be matched.
     """
     if 100 * unsplit_ns <= exposed_ns:
         return []
     reason = (
-        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication lies in collectives of which not all "
-        "ranks could be compared: there waiting for a late rank and moving bytes are not told apart, and "
-        "exposed wait is the least, exposed transfer the most that it can be"
+        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication is in collectives with missing or "
+        "unmatched ranks, where waiting cannot be separated from transfer: exposed wait is a lower bound, "
+        "exposed transfer an upper bound"
     )
-    remedy = "give the traces of all ranks, recorded by a torch that writes their groups (2.4 or newer)"
+    remedy = "provide the traces of all ranks, recorded with torch 2.4 or newer (it records process groups)"
     return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]

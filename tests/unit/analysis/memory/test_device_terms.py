@@ -52,7 +52,7 @@ def test_process_less_reserved_is_collectives_and_context() -> None:
     found = outside(rows, 5.5)
     assert found.collectives_bytes == (500 + 200) * MIB
     assert found.context_bytes == (2100 - 1000 - 700) * MIB
-    assert found.beside_bytes == 1100 * MIB
+    assert found.non_allocator_bytes == 1100 * MIB
     assert found.other_processes_bytes == (9000 - 2100) * MIB
     assert found.apart_ns == SECOND // 2
     assert found.gaps == ()
@@ -89,7 +89,7 @@ def test_a_container_that_hides_processes_is_a_gap_and_keeps_the_device() -> Non
 def test_without_a_sample_of_the_device_there_is_a_gap(sampled: bool) -> None:
     rows = [sample(1, 1, 1, device="cuda:1")]
     found = outside(rows, 0) if sampled else compute_outside_terms(None, 0, "cuda:0", 0)
-    assert found.beside_bytes is None
+    assert found.non_allocator_bytes is None
     assert found.gaps
 
 
@@ -104,6 +104,11 @@ CONTRADICTIONS: dict[str, list[Row]] = {
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_is_a_gap_and_never_a_negative_term(name: str) -> None:
     found = outside(CONTRADICTIONS[name], 3)
-    terms = (found.beside_bytes, found.collectives_bytes, found.context_bytes, found.other_processes_bytes)
+    terms = (
+        found.non_allocator_bytes,
+        found.collectives_bytes,
+        found.context_bytes,
+        found.other_processes_bytes,
+    )
     assert all(term is None or term >= 0 for term in terms)
     assert len(found.gaps) == 1

@@ -12,7 +12,7 @@ from zprof.analysis.memory.history import find_allocated_peak, read_history
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.stack_origins import Stacks
-from zprof.analysis.memory.tenant_rules import name_tenants
+from zprof.analysis.memory.tenant_rules import assign_tenants
 from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.collectors.snapshot.convert import convert_snapshot
@@ -85,7 +85,7 @@ def test_tenants_of_the_timeline_sum_to_the_live_bytes(seed: int) -> None:
     if history is None or not len(history.blocks):
         return
     blocks = history.blocks
-    names = name_tenants(blocks, Stacks(frames["stack"]).origins(blocks.stack))
+    names = assign_tenants(blocks, Stacks(frames["stack"]).origins(blocks.stack))
     timeline = thin_history(0, history, names, points=9)
     totals = np.sum(list(timeline.tenants.values()), axis=0)
     assert totals.max() == find_allocated_peak(history)[1]

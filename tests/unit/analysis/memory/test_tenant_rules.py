@@ -190,7 +190,7 @@ def test_a_history_that_ends_in_a_recompute_names_it_with_low_confidence() -> No
     again = program.alloc(9 * MIB, RECOMPUTE)
     seen = named(program.allocator)
     assert seen.of(again) == ("activations", "recomputed")
-    sure = seen.names.confidence_bytes(np.array([seen.row(again)]), seen.history.blocks.requested_bytes)
+    sure = seen.names.sum_confidence_bytes(np.array([seen.row(again)]), seen.history.blocks.requested_bytes)
     assert sure == {Confidence.HIGH: 0, Confidence.MEDIUM: 0, Confidence.LOW: 9 * MIB}
 
 
@@ -217,7 +217,7 @@ def test_a_tag_wins_over_every_rule_and_another_text_is_no_tag() -> None:
     ]
     seen = named(program.allocator)
     assert seen.of(addresses[0]) == ("communication_buffers", "kv_cache")
-    bases = [seen.names.basis_of(seen.row(address)) for address in addresses]
+    bases = [seen.names.get_basis(seen.row(address)) for address in addresses]
     assert bases[:2] == [Basis.TAGGED, Basis.RULE]
     assert Basis.TAGGED not in bases[2:]
 

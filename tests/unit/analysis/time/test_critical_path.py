@@ -101,9 +101,9 @@ def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list
         rank=rank,
         start=np.array(start),
         end=np.array(end),
-        last=np.array(last),
-        queued=np.array(queued),
-        rows_of={number: np.flatnonzero(rank == number) for number in (0, 1)},
+        last_arrival_row=np.array(last),
+        previous_row=np.array(queued),
+        rows_by_rank={number: np.flatnonzero(rank == number) for number in (0, 1)},
     )
 
 

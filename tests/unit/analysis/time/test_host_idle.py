@@ -93,9 +93,9 @@ def test_the_longest_occurrence_of_a_part_is_that_of_one_call_with_its_gap() -> 
     waits = calls(sync=spans((0, 5 * MS), (20 * MS, 21 * MS), (100 * MS, 101 * MS)))
     steps = np.array([0, 50 * MS])
     shares = split_device_idle(idle, EMPTY, EMPTY, waits)
-    assert shares.largest_ns(IdlePart.SYNC, steps).tolist() == [4 * MS, MS]
+    assert shares.find_largest_ns(IdlePart.SYNC, steps).tolist() == [4 * MS, MS]
     shares = split_device_idle(idle, EMPTY, EMPTY, calls())
-    assert shares.largest_ns(IdlePart.LAUNCH, steps).tolist() == [2 * MS, MS]
+    assert shares.find_largest_ns(IdlePart.LAUNCH, steps).tolist() == [2 * MS, MS]
 
 
 def test_a_copy_whose_call_returns_with_it_is_a_wait() -> None:

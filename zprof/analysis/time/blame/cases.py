@@ -1,8 +1,7 @@
-"""Find collectives in which one rank clearly arrived last, and the stretch over which ranks are compared.
+"""Find collectives in which one rank clearly arrived last, and the interval over which ranks are compared.
 
-Not judged are the first collective of a window, collectives with a missing rank, and refused ones. A stretch
-starts at the latest earlier collective of the group at whose last arrival the rank did not lag behind in its
-program.
+The first collective of a window, collectives with a missing rank and refused matches are not judged. An
+interval starts at the last earlier collective of the group at which the rank had no lag.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,8 @@ from zprof.model.collectives import FULL_SYNC
 class LateRows:
     """Columns of the collectives of all ranks as arrays, and indexes over their rows.
 
-    ``late``: the start minus the median start of the other ranks, NaN if there are none.
+    ``late``: the start minus the median start of the other ranks, NaN if there are none. ``is_full_sync``:
+    matched full syncs.
     """
 
     instances: Instances
@@ -40,7 +40,7 @@ class LateRows:
     previous_instance: Int64s
     wait: Int64s
     exposed_wait: Int64s
-    together: Mask
+    is_full_sync: Mask
     judged: Mask
     blamed: Int64s
 
@@ -49,8 +49,8 @@ class LateRows:
 class LateCases:
     """One entry per collective with a blamed rank.
 
-    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row. ``of_row``:
-    the case of each row of the table, -1 without one.
+    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row.
+    ``case_of_row``: the case of each row of the table, -1 without one.
     """
 
     instance: Int64s
@@ -58,7 +58,7 @@ class LateCases:
     row: Int64s
     start: Int64s
     late_ns: Floats
-    of_row: Int64s
+    case_of_row: Int64s
 
     def __len__(self) -> int:
         return len(self.instance)
@@ -71,7 +71,7 @@ def make_late_rows(frame: pd.DataFrame) -> LateRows:
     start = _read_ints(frame, "start_ns")
     base = start.min(initial=np.iinfo(np.int64).max)
     first = frame["first_of_window"].to_numpy(np.bool_)
-    first = instances.spread(instances.reduce(np.logical_or, first), first)
+    first = instances.broadcast(instances.reduce(np.logical_or, first), first)
     judged = (instance >= 0) & ~first & ~frame["bound"].to_numpy(np.bool_)
     judged &= _read_ints(frame, "group_size") != 1
     return LateRows(
@@ -90,7 +90,8 @@ def make_late_rows(frame: pd.DataFrame) -> LateRows:
         previous_instance=_read_ints(frame, "previous_instance"),
         wait=_read_ints(frame, "wait_ns"),
         exposed_wait=_read_ints(frame, "exposed_wait_ns"),
-        together=frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_) & (instance >= 0),
+        is_full_sync=frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
+        & (instance >= 0),
         judged=judged,
         blamed=np.where(judged, _read_ints(frame, "last_rank"), UNKNOWN_RANK),
     )
@@ -100,17 +101,17 @@ def find_cases(rows: LateRows) -> LateCases:
     """Return the collectives that have a blamed rank whose own row exists."""
     blamed = rows.instances.reduce(np.maximum, rows.blamed)
     row = rows.finder.find(rows.instances.ids, blamed)
-    chosen = np.flatnonzero(row >= 0)
-    of_instance = np.full(len(rows.instances.ids), -1, dtype=np.int64)
-    of_instance[chosen] = np.arange(len(chosen))
-    of_row = rows.instances.spread(of_instance, np.full(len(rows.rank), -1, dtype=np.int64))
+    has_case = np.flatnonzero(row >= 0)
+    case_of_instance = np.full(len(rows.instances.ids), -1, dtype=np.int64)
+    case_of_instance[has_case] = np.arange(len(has_case))
+    case_of_row = rows.instances.broadcast(case_of_instance, np.full(len(rows.rank), -1, dtype=np.int64))
     return LateCases(
-        instance=rows.instances.ids[chosen],
-        blamed=blamed[chosen],
-        row=row[chosen],
-        start=rows.start[row[chosen]],
-        late_ns=np.nan_to_num(rows.late[row[chosen]]),
-        of_row=of_row,
+        instance=rows.instances.ids[has_case],
+        blamed=blamed[has_case],
+        row=row[has_case],
+        start=rows.start[row[has_case]],
+        late_ns=np.nan_to_num(rows.late[row[has_case]]),
+        case_of_row=case_of_row,
     )
 
 
@@ -118,17 +119,17 @@ def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
     return frame[column].to_numpy(np.int64)
 
 
-#: A stretch may start with less than this share of the lateness already present.
+#: Maximum share of the lateness that may already be present when an interval starts.
 _MAX_LEFT_RATIO = 0.25
-_MAX_BACK = 64
+_MAX_COLLECTIVES_BACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
+class ComparedIntervals:
     """One entry per row of a case whose rank was also in the earlier collective.
 
-    ``row`` and ``case``: indexes of both. The stretch lasts from ``begin`` to ``end`` in time, and from
-    ``launched_from`` to ``launched_to`` in the program, which is known if ``launch_known``.
+    ``row`` and ``case``: indexes of both. The interval lasts from ``begin`` to ``end`` in time. In program
+    order it covers launches from ``launched_from`` to ``launched_to``, if ``launch_known``.
     """
 
     row: Int64s
@@ -141,60 +142,67 @@ class Stretches:
     launch_known: Mask
 
 
-def find_stretches(rows: LateRows, cases: LateCases, lag: Floats, begins: Mapping[int, int]) -> Stretches:
-    """Return the stretches of all ranks of all cases.
+def find_compared_intervals(
+    rows: LateRows, cases: LateCases, lag: Floats, begins: Mapping[int, int]
+) -> ComparedIntervals:
+    """Return the compared intervals of all ranks of all cases.
 
     Args:
         rows, cases: All rows and the cases among them.
         lag: Lag of each row, see :func:`measure_lag`.
-        begins: Start of each rank's window. If a group has no such collective, all stretches start with the
-        latest of these in time, and each with its own in the program.
+        begins: Start of each rank's window. If a group has no earlier collective without lag, its intervals
+            start at the latest of these in time, and at each rank's own in program order.
     """
-    earlier, exhausted = _find_in_step(rows, cases, lag)
-    row = np.flatnonzero(cases.of_row >= 0)
-    origin = earlier[cases.of_row[row]]
-    from_begin = exhausted[cases.of_row[row]]
-    theirs = rows.finder.find(np.where(origin >= 0, rows.instance[origin], -1), rows.rank[row])
-    kept = (theirs >= 0) | from_begin
-    row, origin, theirs, from_begin = row[kept], origin[kept], theirs[kept], from_begin[kept]
+    earlier, exhausted = _find_start_rows(rows, cases, lag)
+    row = np.flatnonzero(cases.case_of_row >= 0)
+    start_row = earlier[cases.case_of_row[row]]
+    from_begin = exhausted[cases.case_of_row[row]]
+    own_start_row = rows.finder.find(np.where(start_row >= 0, rows.instance[start_row], -1), rows.rank[row])
+    is_valid = (own_start_row >= 0) | from_begin
+    row, start_row, own_start_row, from_begin = (
+        row[is_valid],
+        start_row[is_valid],
+        own_start_row[is_valid],
+        from_begin[is_valid],
+    )
     begin = max(begins.values(), default=0)
     own_begin = np.array([begins.get(rank, begin) for rank in rows.rank[row].tolist()], dtype=np.int64)
-    return Stretches(
+    return ComparedIntervals(
         row=row,
-        case=cases.of_row[row],
+        case=cases.case_of_row[row],
         rank=rows.rank[row],
-        begin=np.where(from_begin, begin, rows.arrival[origin]),
+        begin=np.where(from_begin, begin, rows.arrival[start_row]),
         end=rows.start[row],
-        launched_from=np.where(from_begin, own_begin, rows.launch[theirs]),
+        launched_from=np.where(from_begin, own_begin, rows.launch[own_start_row]),
         launched_to=rows.launch[row],
-        launch_known=(rows.launch_known[theirs] | from_begin) & rows.launch_known[row],
+        launch_known=(rows.launch_known[own_start_row] | from_begin) & rows.launch_known[row],
     )
 
 
-def _find_in_step(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int64s, Mask]:
-    """Return the blamed rank's row of the collective at which it was in step, else the earliest one checked.
+def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int64s, Mask]:
+    """Return the blamed rank's row of the last collective without lag, else the earliest one checked.
 
-    The mask marks the cases without one in the whole window; their row is -1.
+    The mask marks the cases without such a collective in the entire window; their row is -1.
     """
     order = np.lexsort((rows.arrival, rows.rank, rows.group))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    found = np.full(len(cases), -1, dtype=np.int64)
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    start_rows = np.full(len(cases), -1, dtype=np.int64)
     exhausted = np.zeros(len(cases), dtype=np.bool_)
-    open_ = np.arange(len(cases))
-    for back in range(1, _MAX_BACK + 1):
-        at = place[cases.row[open_]] - back
-        candidate = order[np.maximum(at, 0)]
-        mine = (at >= 0) & _is_same_queue(rows, candidate, cases.row[open_])
-        exhausted[open_[~mine]] = True
-        open_, candidate = open_[mine], candidate[mine]
-        usable = rows.together[candidate] & (rows.arrival[candidate] < cases.start[open_])
-        found[open_[usable]] = candidate[usable]
-        done = usable & (lag[candidate] <= _MAX_LEFT_RATIO * cases.late_ns[open_])
-        open_ = open_[~done]
-        if not len(open_):
+    pending = np.arange(len(cases))
+    for back in range(1, _MAX_COLLECTIVES_BACK + 1):
+        candidate_position = position[cases.row[pending]] - back
+        candidate = order[np.maximum(candidate_position, 0)]
+        is_own = (candidate_position >= 0) & _is_same_queue(rows, candidate, cases.row[pending])
+        exhausted[pending[~is_own]] = True
+        pending, candidate = pending[is_own], candidate[is_own]
+        usable = rows.is_full_sync[candidate] & (rows.arrival[candidate] < cases.start[pending])
+        start_rows[pending[usable]] = candidate[usable]
+        is_start = usable & (lag[candidate] <= _MAX_LEFT_RATIO * cases.late_ns[pending])
+        pending = pending[~is_start]
+        if not len(pending):
             break
-    return np.where(exhausted, -1, found), exhausted
+    return np.where(exhausted, -1, start_rows), exhausted
 
 
 def _is_same_queue(rows: LateRows, a: Int64s, b: Int64s) -> Mask:
@@ -203,40 +211,42 @@ def _is_same_queue(rows: LateRows, a: Int64s, b: Int64s) -> Mask:
 
 
 def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
-    """Return for each row the median progress of the other ranks minus its own; 0 if there are no others."""
+    """Return, per row, the median progress of the other ranks minus its own; 0 if there are no others."""
     progress = np.zeros(len(rows.rank), dtype=np.int64)
-    known = np.flatnonzero(rows.together)
-    for rank, mine in group_by_rank(rows.rank[known]):
-        here = known[mine]
-        reached, arrival = work[rank].reached(rows.launch[here]), rows.arrival[here]
-        progress[here] = _free_time(work[rank], reached, arrival) - _free_time(work[rank], arrival, reached)
+    known = np.flatnonzero(rows.is_full_sync)
+    for rank, positions in group_by_rank(rows.rank[known]):
+        own_rows = known[positions]
+        ready, arrival = work[rank].find_ready_times(rows.launch[own_rows]), rows.arrival[own_rows]
+        progress[own_rows] = _measure_free_time(work[rank], ready, arrival) - _measure_free_time(
+            work[rank], arrival, ready
+        )
     return np.nan_to_num(rows.instances.median_of_others(progress) - progress)
 
 
-def _free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
-    free: Int64s = np.maximum(0, ends - starts) - work.held_up(starts, ends)
+def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
+    free: Int64s = np.maximum(0, ends - starts) - work.measure_blocked_time(starts, ends)
     return free
 
 
-_NOTHING = -np.inf
+_NO_EXCESS = -np.inf
 
 
 class Excess:
-    """Excess of the blamed rank over the median of the others, per case, from one value per stretch."""
+    """Compute, per case, the excess of the blamed rank over the median of the other ranks."""
 
-    def __init__(self, cases: LateCases, stretches: Stretches) -> None:
+    def __init__(self, cases: LateCases, compared: ComparedIntervals) -> None:
         self._cases = len(cases)
-        self._case = stretches.case
-        self._mine = stretches.rank == cases.blamed[stretches.case]
+        self._case = compared.case
+        self._is_blamed = compared.rank == cases.blamed[compared.case]
 
     def of(self, values: Int64s) -> Floats:
-        """Return the excess; -inf if the blamed rank or all others have no stretch."""
-        mine = np.full(self._cases, np.nan)
-        mine[self._case[self._mine]] = values[self._mine]
-        others = pd.Series(values[~self._mine]).groupby(self._case[~self._mine]).median()
+        """Return the excess from one value per interval; -inf without the blamed rank or without others."""
+        blamed_values = np.full(self._cases, np.nan)
+        blamed_values[self._case[self._is_blamed]] = values[self._is_blamed]
+        others = pd.Series(values[~self._is_blamed]).groupby(self._case[~self._is_blamed]).median()
         median = np.full(self._cases, np.nan)
         median[others.index.to_numpy(np.int64)] = others.to_numpy(np.float64)
-        excess: Floats = np.nan_to_num(mine - median, nan=_NOTHING)
+        excess: Floats = np.nan_to_num(blamed_values - median, nan=_NO_EXCESS)
         return excess
 
 

@@ -1,8 +1,8 @@
-"""Charge waits to the rank that arrived last, trace each delay to where it started, and sum per rank.
+"""Charge waits to the rank that arrived last, trace each delay to its origin, and sum per rank.
 
-blamed + tied + unjudged = all exposed wait. A rank that came late because another collective held it up
-passes a delay on: each case points to the collective that held its rank up most, and the chains are followed
-to their ends.
+blamed + tied + unjudged = total exposed wait. A rank that is late because another collective blocked it
+passes a delay on: each case points to the collective that blocked its rank longest, and the chains are
+followed to their ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from zprof.analysis.time.blame.cases import (
     LateCases,
     LateRows,
     find_cases,
-    find_stretches,
+    find_compared_intervals,
     make_late_rows,
     measure_lag,
 )
@@ -39,21 +39,21 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     frame = frame.reset_index(drop=True)
     rows = make_late_rows(frame)
     cases = find_cases(rows)
-    begins = {rank: did.begin_ns for rank, did in work.items()}
-    stretches = find_stretches(rows, cases, measure_lag(rows, work), begins)
-    reasons = find_reasons(rows, cases, stretches, work, calls)
+    begins = {rank: rank_work.begin_ns for rank, rank_work in work.items()}
+    compared = find_compared_intervals(rows, cases, measure_lag(rows, work), begins)
+    reasons = find_reasons(rows, cases, compared, work, calls)
     origins = find_origins(rows, cases, reasons)
     blamed = rows.blamed != UNKNOWN_RANK
-    case = np.where(blamed, cases.of_row, -1)
+    case = np.where(blamed, cases.case_of_row, -1)
     known = case >= 0
     reason = np.where(blamed, str(LateReason.UNKNOWN), "").astype(object)
     origin = rows.blamed.copy()
-    reason[known] = [str(each) for each in origins.reason[case[known]]]
+    reason[known] = [str(reason_name) for reason_name in origins.reason[case[known]]]
     origin[known] = origins.rank[case[known]]
     return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
 
 
-#: Rounds of pointer jumps that double in length: more than any chain needs.
+#: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.
 _MAX_ROUNDS = 64
 
 
@@ -61,7 +61,7 @@ _MAX_ROUNDS = 64
 class Origins:
     """One entry per case: the rank where the delay started, and the reason.
 
-    The reason is that of the delay's start if it started on the blamed rank itself, else the case's own.
+    If the delay started on the blamed rank itself, the reason is taken from the start of the chain.
     """
 
     rank: Int64s
@@ -72,23 +72,23 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
     """Return the origins of all cases."""
     passed_on = np.flatnonzero(reasons.reason == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
-    cause[passed_on] = _find_holding_cases(rows, cases, reasons, passed_on)
+    cause[passed_on] = _find_blocking_cases(rows, cases, reasons, passed_on)
     queued = passed_on[reasons.queued[passed_on]]
     cause[queued] = _find_cases_by_instance(rows, cases, rows.previous_instance[cases.row[queued]])
     earlier = (cause >= 0) & (cases.start[cause] < cases.start) if len(cases) else cause >= 0
     root = find_chain_ends(np.where(earlier, cause, np.arange(len(cases))))
     origin = cases.blamed[root]
-    began_here = earlier & (origin == cases.blamed)
-    return Origins(rank=origin, reason=np.where(began_here, reasons.reason[root], reasons.reason))
+    started_on_blamed = earlier & (origin == cases.blamed)
+    return Origins(rank=origin, reason=np.where(started_on_blamed, reasons.reason[root], reasons.reason))
 
 
 def find_chain_ends(cause: Int64s) -> Int64s:
     """Return the end of each chain of pointers; an end points to itself."""
     for _ in range(_MAX_ROUNDS):
-        further = cause[cause]
-        if (further == cause).all():
+        next_cause = cause[cause]
+        if (next_cause == cause).all():
             break
-        cause = further
+        cause = next_cause
     return cause
 
 
@@ -96,52 +96,55 @@ def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s)
     """Return the case of each instance; -1 without one."""
     if not len(cases):
         return np.full(len(instances), -1, dtype=np.int64)
-    place = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
-    return np.where(cases.instance[place] == instances, place, -1)
+    position = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
+    return np.where(cases.instance[position] == instances, position, -1)
 
 
-def _find_holding_cases(rows: LateRows, cases: LateCases, reasons: Reasons, wanted: Int64s) -> Int64s:
-    """Return for each wanted case the case of the collective that held its rank up longest in the stretch."""
-    found = np.full(len(wanted), -1, dtype=np.int64)
+def _find_blocking_cases(rows: LateRows, cases: LateCases, reasons: Reasons, wanted: Int64s) -> Int64s:
+    """Return, per wanted case, the case of the collective that blocked its rank longest in the interval."""
+    blocking_cases = np.full(len(wanted), -1, dtype=np.int64)
     for rank in np.unique(cases.blamed[wanted]):
-        mine = np.flatnonzero(cases.blamed[wanted] == rank)
-        here = np.flatnonzero((rows.rank == rank) & (cases.of_row >= 0))
-        here = here[np.argsort(rows.start[here], kind="stable")]
-        reach = np.maximum.accumulate(rows.arrival[here]) if len(here) else here
-        low = np.searchsorted(reach, reasons.begin[wanted[mine]], side="right")
-        high = np.searchsorted(rows.start[here], cases.start[wanted[mine]], side="left")
-        best = find_largest_within(rows.exposed_wait[here], low, high)
-        held = (best >= 0) & _has_waited(rows, here, best)
-        found[mine] = np.where(held, cases.of_row[here[np.maximum(best, 0)]] if len(here) else -1, -1)
-    return found
+        positions = np.flatnonzero(cases.blamed[wanted] == rank)
+        rank_rows = np.flatnonzero((rows.rank == rank) & (cases.case_of_row >= 0))
+        rank_rows = rank_rows[np.argsort(rows.start[rank_rows], kind="stable")]
+        latest_arrival = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
+        low = np.searchsorted(latest_arrival, reasons.begin[wanted[positions]], side="right")
+        high = np.searchsorted(rows.start[rank_rows], cases.start[wanted[positions]], side="left")
+        best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
+        was_blocked = (best >= 0) & _has_waited(rows, rank_rows, best)
+        blocking_cases[positions] = np.where(
+            was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
+        )
+    return blocking_cases
 
 
-def _has_waited(rows: LateRows, here: Int64s, best: Int64s) -> Mask:
-    waited: Mask = rows.exposed_wait[here[np.maximum(best, 0)]] > 0 if len(here) else best > len(best)
+def _has_waited(rows: LateRows, rank_rows: Int64s, best: Int64s) -> Mask:
+    waited: Mask = (
+        rows.exposed_wait[rank_rows[np.maximum(best, 0)]] > 0 if len(rank_rows) else best > len(best)
+    )
     return waited
 
 
 def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:
     """Return the index of the largest of ``values[low:high]`` for each pair; -1 if that is empty.
 
-    A sparse table: the winners of all ranges whose length is a power of two answer each pair with two
-    look-ups.
+    Uses a sparse table: with the winners of all ranges of power-of-two length, each pair needs two look-ups.
     """
     length = high - low
-    answer = np.full(len(low), -1, dtype=np.int64)
-    asked = np.flatnonzero(length > 0)
+    result = np.full(len(low), -1, dtype=np.int64)
+    pending = np.flatnonzero(length > 0)
     winners = np.arange(len(values))
     size = 1
-    while len(asked):
-        now = asked[(length[asked] >= size) & (length[asked] < 2 * size)]
-        first, second = winners[low[now]], winners[high[now] - size]
-        answer[now] = np.where(values[second] > values[first], second, first)
-        asked = asked[length[asked] >= 2 * size]
-        if len(asked):
+    while len(pending):
+        rows = pending[(length[pending] >= size) & (length[pending] < 2 * size)]
+        first, second = winners[low[rows]], winners[high[rows] - size]
+        result[rows] = np.where(values[second] > values[first], second, first)
+        pending = pending[length[pending] >= 2 * size]
+        if len(pending):
             first, second = winners[:-size], winners[size:]
             winners = np.where(values[second] > values[first], second, first)
         size *= 2
-    return answer
+    return result
 
 
 _COLUMNS = (
@@ -162,11 +165,15 @@ def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> Wa
     judged = frame["judged"] & (frame["instance"] >= 0)
     exposed = frame["exposed_wait_ns"]
     by_rank = {int(str(rank)): rows for rank, rows in frame[blamed].groupby("blamed_rank")}
-    took_part = frame[judged].groupby("rank")["instance"].nunique()
-    own = frame.groupby("rank")["exposed_wait_ns"].sum()
+    judged_instances = frame[judged].groupby("rank")["instance"].nunique()
+    own_waits = frame.groupby("rank")["exposed_wait_ns"].sum()
     entries = [
         _make_blame(
-            rank, by_rank.get(rank, frame[:0]), int(took_part.get(rank, 0)), int(own.get(rank, 0)), steps
+            rank,
+            by_rank.get(rank, frame[:0]),
+            int(judged_instances.get(rank, 0)),
+            int(own_waits.get(rank, 0)),
+            steps,
         )
         for rank in ranks
     ]
@@ -178,7 +185,7 @@ def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> Wa
     )
 
 
-def _make_blame(rank: int, rows: pd.DataFrame, took_part: int, own_ns: int, steps: int) -> Blame:
+def _make_blame(rank: int, rows: pd.DataFrame, judged_instances: int, own_ns: int, steps: int) -> Blame:
     exposed = rows[rows["exposed_wait_ns"] > 0]
     waiting = int(rows.loc[rows["wait_ns"] > 0, "rank"].nunique())
     shared = steps * max(1, waiting)
@@ -186,7 +193,7 @@ def _make_blame(rank: int, rows: pd.DataFrame, took_part: int, own_ns: int, step
         rank=rank,
         wait_ns=int(rows["wait_ns"].sum()) // steps,
         exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // steps,
-        last_ratio=min(1.0, rows["instance"].nunique() / took_part) if took_part else 0.0,
+        last_ratio=min(1.0, rows["instance"].nunique() / judged_instances) if judged_instances else 0.0,
         own_wait_ns=own_ns // steps,
         reasons={str(reason): value for reason, value in _sum_by_column(exposed, "late_reason", steps)},
         waiting_ranks=waiting,

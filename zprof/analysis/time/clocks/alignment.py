@@ -1,9 +1,9 @@
 """Align the clocks of the ranks: local time minus offset is the clock of the first rank.
 
-Clock pings vote if there are any, else the program's own collectives, each group for its ranks. Groups that
-overlap propagate clocks to all ranks, the sharpest first. Causality bounds each offset. Ranks of one host
-share a clock (measured: within 1 µs), so a difference of 0 holds there unless the bounds forbid it or short
-collectives clearly contradict it.
+Offsets are estimated from clock pings if there are any, else from the program's own collectives, per group.
+Groups that overlap propagate clocks to all ranks, the most precise group first. Causality bounds each offset.
+Ranks of one host share a clock (measured: within 1 µs), so their difference is 0 unless the bounds forbid it
+or short collectives clearly contradict it.
 """
 
 import heapq
@@ -66,72 +66,73 @@ def propagate_clocks(
     Args:
         ranks: All ranks.
         links: One link per source table.
-        mates: Ranks on the host of each rank, which share its clock; used if no group reaches a rank.
+        mates: Ranks on the host of each rank, which share its clock; used for ranks that no group reaches.
     """
-    reach = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
-    of_rank = _index_links(links)
+    reached = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
+    links_by_rank = _index_links(links)
     heap: list[tuple[tuple[int, float], int]] = []
-    _push_links(heap, links, of_rank.get(ranks[0], ()))
+    _push_links(heap, links, links_by_rank.get(ranks[0], ()))
     while True:
-        _follow_links(heap, links, of_rank, reach)
+        _follow_links(heap, links, links_by_rank, reached)
         mate = next(
-            ((r, m) for r in ranks if r not in reach.value for m in _find_reached_mate(mates, r, reach)), None
+            ((r, m) for r in ranks if r not in reached.value for m in _find_reached_mate(mates, r, reached)),
+            None,
         )
         if mate is None:
-            return reach
+            return reached
         rank, other = mate
-        reach.value[rank] = reach.value[other]
-        reach.uncertainty[rank] = max(reach.uncertainty[other], SAME_HOST_UNCERTAINTY_NS)
-        _push_links(heap, links, of_rank.get(rank, ()))
+        reached.value[rank] = reached.value[other]
+        reached.uncertainty[rank] = max(reached.uncertainty[other], SAME_HOST_UNCERTAINTY_NS)
+        _push_links(heap, links, links_by_rank.get(rank, ()))
 
 
 def _index_links(links: Sequence[ClockLink]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    links_by_rank: dict[int, list[int]] = {}
     for index, link in enumerate(links):
         for rank, value in zip(link.ranks, link.value, strict=True):
             if not np.isnan(value):
-                found.setdefault(rank, []).append(index)
-    return found
+                links_by_rank.setdefault(rank, []).append(index)
+    return links_by_rank
 
 
-def _find_reached_mate(mates: Mapping[int, Sequence[int]], rank: int, reach: ReachedClocks) -> list[int]:
-    return [mate for mate in mates.get(rank, ()) if mate in reach.value][:1]
+def _find_reached_mate(mates: Mapping[int, Sequence[int]], rank: int, reached: ReachedClocks) -> list[int]:
+    return [mate for mate in mates.get(rank, ()) if mate in reached.value][:1]
 
 
 def _push_links(
-    heap: list[tuple[tuple[int, float], int]], links: Sequence[ClockLink], mine: Sequence[int]
+    heap: list[tuple[tuple[int, float], int]], links: Sequence[ClockLink], indexes: Sequence[int]
 ) -> None:
-    for index in mine:
+    for index in indexes:
         heapq.heappush(heap, (links[index].order, index))
 
 
 def _follow_links(
     heap: list[tuple[tuple[int, float], int]],
     links: Sequence[ClockLink],
-    of_rank: Mapping[int, Sequence[int]],
-    reach: ReachedClocks,
+    links_by_rank: Mapping[int, Sequence[int]],
+    reached: ReachedClocks,
 ) -> None:
     used: set[int] = set()
     while heap:
         _, index = heapq.heappop(heap)
         if index not in used:
             used.add(index)
-            for rank in _apply_link(links[index], index, reach):
-                _push_links(heap, links, [other for other in of_rank[rank] if other not in used])
+            for rank in _apply_link(links[index], index, reached):
+                _push_links(heap, links, [other for other in links_by_rank[rank] if other not in used])
 
 
-def _apply_link(link: ClockLink, index: int, reach: ReachedClocks) -> list[int]:
+def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int]:
     """Set the ranks of a link that are not yet reached, from its most certain known rank; return them."""
     rows = {r: row for row, r in enumerate(link.ranks) if not np.isnan(link.value[row])}
-    known = [rank for rank in rows if rank in reach.value]
-    best = min(known, key=lambda rank: (reach.uncertainty[rank], rank))
-    base = reach.value[best] - float(link.value[rows[best]])
-    new = [rank for rank in rows if rank not in reach.value]
+    known = [rank for rank in rows if rank in reached.value]
+    best = min(known, key=lambda rank: (reached.uncertainty[rank], rank))
+    base = reached.value[best] - float(link.value[rows[best]])
+    new = [rank for rank in rows if rank not in reached.value]
     for rank in new:
         own = max(float(link.uncertainty[rows[rank]]), float(link.uncertainty[rows[best]]))
-        reach.value[rank] = base + float(link.value[rows[rank]])
-        reach.uncertainty[rank] = max(reach.uncertainty[best], own)
-        reach.by[rank] = index
+        reached.value[rank] = base + float(link.value[rows[rank]])
+        reached.uncertainty[rank] = max(reached.uncertainty[best], own)
+        reached.by[rank] = index
     return new
 
 
@@ -175,30 +176,30 @@ def align_clocks(
     drift = _unify_host_drift(_estimate_drift(ranks, sources), mates, sources)
     sources = [replace(source, table=_remove_drift(source.table, drift)) for source in sources]
     links = [_make_link(source) for source in sources]
-    reach = propagate_clocks(ranks, links, mates)
+    reached = propagate_clocks(ranks, links, mates)
     allowed = _find_intervals(ranks, sources)
-    _clamp_to_intervals(reach, allowed)
-    snapped = _unify_host_clocks(reach, mates, allowed)
-    clocks = _make_clocks(ranks[0], base, reach, drift, allowed, _describe_method(reach, links, snapped))
-    return clocks, _unaligned_gaps([rank for rank in ranks if rank not in reach.value])
+    _clamp_to_intervals(reached, allowed)
+    snapped = _unify_host_clocks(reached, mates, allowed)
+    clocks = _make_clocks(ranks[0], base, reached, drift, allowed, _describe_method(reached, links, snapped))
+    return clocks, _list_unaligned_gaps([rank for rank in ranks if rank not in reached.value])
 
 
 def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
-    """Return the source without ranks whose timestamps no clock explains."""
+    """Return the source without ranks whose timestamps contradict every possible clock."""
     table = source.table
     drift = np.nan_to_num(estimate_drifts(table))
-    still = drop_first_collectives(table.moved(np.zeros(len(drift)), drift))
-    bad = find_bad_pairs(still, compute_tolerance(table))
+    without_drift = drop_first_collectives(table.moved(np.zeros(len(drift)), drift))
+    bad = find_bad_pairs(without_drift, compute_tolerance(table))
     return replace(source, table=table.of_ranks(~find_worst_ranks(bad))) if bad.any() else source
 
 
 def _estimate_drift(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, float]:
     links = []
     for source in sources:
-        found = estimate_drifts(source.table)
-        if not np.isnan(found).all():
-            unsure = np.full(len(found), 1.0 / max(source.table.span_ns, 1.0))
-            links.append(_wrap_link(source, found, unsure))
+        drifts = estimate_drifts(source.table)
+        if not np.isnan(drifts).all():
+            uncertainty = np.full(len(drifts), 1.0 / max(source.table.span_ns, 1.0))
+            links.append(_wrap_link(source, drifts, uncertainty))
     return propagate_clocks(ranks, links, {}).value
 
 
@@ -206,10 +207,12 @@ def _unify_host_drift(
     drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
 ) -> dict[int, float]:
     """Give ranks of a host equal drift if possible: pings delayed by busy CPUs look like drift."""
-    alike = drift | {rank: drift.get(mine[0], 0.0) for rank, mine in mates.items() if rank in drift}
-    if alike == drift or any(_is_contradictory(_remove_drift(source.table, alike)) for source in sources):
+    unified = drift | {
+        rank: drift.get(host_ranks[0], 0.0) for rank, host_ranks in mates.items() if rank in drift
+    }
+    if unified == drift or any(_is_contradictory(_remove_drift(source.table, unified)) for source in sources):
         return drift
-    return alike
+    return unified
 
 
 def _is_contradictory(table: ClockTable) -> bool:
@@ -217,13 +220,13 @@ def _is_contradictory(table: ClockTable) -> bool:
 
 
 def _remove_drift(table: ClockTable, drift: Mapping[int, float]) -> ClockTable:
-    mine = np.array([drift.get(rank, 0.0) for rank in table.ranks], dtype=np.float64)
-    return table.moved(np.zeros(len(mine)), mine) if mine.any() else table
+    rank_drifts = np.array([drift.get(rank, 0.0) for rank in table.ranks], dtype=np.float64)
+    return table.moved(np.zeros(len(rank_drifts)), rank_drifts) if rank_drifts.any() else table
 
 
 def _make_link(source: ClockSource) -> ClockLink:
-    found = estimate_offsets(source.table)
-    return _wrap_link(source, found.offset, found.uncertainty, found.votes)
+    estimate = estimate_offsets(source.table)
+    return _wrap_link(source, estimate.offset, estimate.uncertainty, estimate.votes)
 
 
 def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: int = 0) -> ClockLink:
@@ -238,12 +241,12 @@ def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: i
 
 
 def _group_by_host(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the ranks of the same host; clocks that differ by hours are not shared."""
-    of_host: dict[tuple[str, int], list[int]] = {}
+    """Return, by rank, all ranks of the same host; clocks that differ by hours are not shared."""
+    ranks_by_host: dict[tuple[str, int], list[int]] = {}
     for rank in sorted(hosts):
         if hosts[rank]:
-            of_host.setdefault((hosts[rank], base[rank]), []).append(rank)
-    return {rank: mates for mates in of_host.values() for rank in mates if len(mates) > 1}
+            ranks_by_host.setdefault((hosts[rank], base[rank]), []).append(rank)
+    return {rank: mates for mates in ranks_by_host.values() for rank in mates if len(mates) > 1}
 
 
 def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
@@ -256,8 +259,8 @@ def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dic
     np.fill_diagonal(bounds, 0.0)
     for source in sources:
         rows = [position[rank] for rank in source.table.ranks]
-        where = np.ix_(rows, rows)
-        bounds[where] = np.minimum(bounds[where], compute_upper_bounds(drop_first_collectives(source.table)))
+        block = np.ix_(rows, rows)
+        bounds[block] = np.minimum(bounds[block], compute_upper_bounds(drop_first_collectives(source.table)))
     bounds = close_bounds(bounds)
     return {
         rank: _Interval(low=-float(bounds[0, row]), high=float(bounds[row, 0]))
@@ -266,68 +269,68 @@ def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dic
 
 
 def _find_direct_intervals(first: int, sources: Sequence[ClockSource]) -> dict[int, _Interval]:
-    found: dict[int, _Interval] = {}
+    intervals: dict[int, _Interval] = {}
     for source in sources:
         if not source.table.ranks or source.table.ranks[0] != first:
             continue
         bounds = compute_upper_bounds(drop_first_collectives(source.table))
         for row, rank in enumerate(source.table.ranks):
-            old = found.get(rank, _Interval(low=-np.inf, high=np.inf))
+            old = intervals.get(rank, _Interval(low=-np.inf, high=np.inf))
             low, high = max(old.low, -float(bounds[0, row])), min(old.high, float(bounds[row, 0]))
-            found[rank] = _Interval(low=low, high=high)
-    return found
+            intervals[rank] = _Interval(low=low, high=high)
+    return intervals
 
 
-def _clamp_to_intervals(reach: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
+def _clamp_to_intervals(reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
     """Move votes into their allowed interval, and raise the uncertainty to at least the distance moved."""
     for rank, interval in allowed.items():
-        if rank in reach.value and interval.low <= interval.high:
-            voted = reach.value[rank]
-            reach.value[rank] = min(max(voted, interval.low), interval.high)
-            reach.uncertainty[rank] = max(reach.uncertainty[rank], abs(voted - reach.value[rank]))
+        if rank in reached.value and interval.low <= interval.high:
+            voted = reached.value[rank]
+            reached.value[rank] = min(max(voted, interval.low), interval.high)
+            reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
 
 
 def _unify_host_clocks(
-    reach: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
+    reached: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
 ) -> set[int]:
-    """Give ranks of a host the clock of its first unless they contradict; return the changed ranks."""
+    """Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks."""
     snapped: set[int] = set()
-    for head in [rank for rank, mine in mates.items() if rank == mine[0]]:
-        known = [rank for rank in mates[head] if rank in reach.value]
+    for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
+        known = [rank for rank in mates[head] if rank in reached.value]
         for rank in known[1:]:
-            if _agrees_with_host(rank, known[0], reach, allowed):
-                apart = abs(reach.value[rank] - reach.value[known[0]])
-                _snap_to_host(rank, known[0], apart, reach)
+            if _agrees_with_host(rank, known[0], reached, allowed):
+                difference = abs(reached.value[rank] - reached.value[known[0]])
+                _snap_to_host(rank, known[0], difference, reached)
                 snapped.add(rank)
     return snapped
 
 
-def _agrees_with_host(rank: int, head: int, reach: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
-    value = reach.value[head]
+def _agrees_with_host(rank: int, head: int, reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
+    value = reached.value[head]
     interval = allowed.get(rank)
     known = interval is not None and interval.low <= interval.high + STAMP_JITTER_NS
     if interval is not None and known and not _is_allowed(interval, value):
         return False
-    doubt = max(
-        reach.uncertainty[rank], reach.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
+    uncertainty = max(
+        reached.uncertainty[rank], reached.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
     )
-    return abs(reach.value[rank] - value) <= _CONTRADICTION_FACTOR * doubt
+    return abs(reached.value[rank] - value) <= _CONTRADICTION_FACTOR * uncertainty
 
 
 def _is_allowed(interval: _Interval, value: float) -> bool:
     return interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS
 
 
-def _snap_to_host(rank: int, head: int, apart: float, reach: ReachedClocks) -> None:
-    explained = max(_EXPLAINED_FACTOR * reach.uncertainty[rank], STAMP_JITTER_NS)
-    unexplained = apart if apart > explained else 0.0
-    reach.value[rank] = reach.value[head]
-    reach.uncertainty[rank] = max(SAME_HOST_UNCERTAINTY_NS, reach.uncertainty[head], unexplained)
+def _snap_to_host(rank: int, head: int, difference: float, reached: ReachedClocks) -> None:
+    explained = max(_EXPLAINED_FACTOR * reached.uncertainty[rank], STAMP_JITTER_NS)
+    unexplained = difference if difference > explained else 0.0
+    reached.value[rank] = reached.value[head]
+    reached.uncertainty[rank] = max(SAME_HOST_UNCERTAINTY_NS, reached.uncertainty[head], unexplained)
 
 
-def _describe_method(reach: ReachedClocks, links: Sequence[ClockLink], snapped: set[int]) -> str:
-    by_host = snapped | (set(reach.value) - set(reach.by))
-    used = {index for rank, index in reach.by.items() if rank not in snapped}
+def _describe_method(reached: ReachedClocks, links: Sequence[ClockLink], snapped: set[int]) -> str:
+    by_host = snapped | (set(reached.value) - set(reached.by))
+    used = {index for rank, index in reached.by.items() if rank not in snapped}
     votes: dict[str, int] = {}
     for index in used:
         votes[links[index].name] = votes.get(links[index].name, 0) + links[index].votes
@@ -338,24 +341,26 @@ def _describe_method(reach: ReachedClocks, links: Sequence[ClockLink], snapped: 
 def _make_clocks(
     first: int,
     base: Mapping[int, int],
-    reach: ReachedClocks,
+    reached: ReachedClocks,
     drift: Mapping[int, float],
     allowed: Mapping[int, _Interval],
     method: str,
 ) -> Clocks:
     def clock(rank: int) -> RankClock:
-        mine, offset = drift.get(rank, 0.0), reach.value[rank]
-        whole = base[rank] - base[first] + round(offset * (1 + mine))
-        return RankClock(offset_ns=whole, drift_ppb=mine * 1e9, origin_ns=base[first] + whole)
+        rank_drift, offset = drift.get(rank, 0.0), reached.value[rank]
+        total_offset = base[rank] - base[first] + round(offset * (1 + rank_drift))
+        return RankClock(
+            offset_ns=total_offset, drift_ppb=rank_drift * 1e9, origin_ns=base[first] + total_offset
+        )
 
     def interval(rank: int) -> tuple[int, int]:
-        moved = base[rank] - base[first]
-        return round(allowed[rank].low) + moved, round(allowed[rank].high) + moved
+        base_offset = base[rank] - base[first]
+        return round(allowed[rank].low) + base_offset, round(allowed[rank].high) + base_offset
 
-    bounded = [r for r in sorted(reach.value) if r in allowed and _is_finite(allowed[r]) and r != first]
-    uncertainty = {rank: round(reach.uncertainty[rank]) for rank in sorted(reach.value)}
+    bounded = [r for r in sorted(reached.value) if r in allowed and _is_finite(allowed[r]) and r != first]
+    uncertainty = {rank: round(reached.uncertainty[rank]) for rank in sorted(reached.value)}
     return Clocks(
-        of_rank={rank: clock(rank) for rank in sorted(reach.value)},
+        of_rank={rank: clock(rank) for rank in sorted(reached.value)},
         uncertainty_ns=max(uncertainty.values()),
         method=method,
         rank_uncertainty_ns=uncertainty,
@@ -367,12 +372,12 @@ def _is_finite(interval: _Interval) -> bool:
     return bool(np.isfinite(interval.low) and np.isfinite(interval.high) and interval.low <= interval.high)
 
 
-def _unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
+def _list_unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
     """Return one gap per rank, or a single one for many ranks."""
     remedy = "record with zprof.record on every rank: its clock pings align the clocks"
-    reason = "it shares no usable collective with the other ranks, and runs on another host"
+    reason = "it shares no usable collective with the other ranks and runs on another host"
     if len(ranks) > 8:
-        many = f"{len(ranks)} ranks (from rank {ranks[0]} on) share no usable collective with the first"
+        many = f"{len(ranks)} ranks (from rank {ranks[0]} on) share no usable collective with the first rank"
         return [Gap(kind=GapKind.CLOCKS, what="clock alignment", reason=many, remedy=remedy)]
     return [
         Gap(kind=GapKind.CLOCKS, what="clock alignment", rank=rank, reason=reason, remedy=remedy)

@@ -1,9 +1,9 @@
-"""Derive bounds on clock offsets from causality alone, from matched collectives: o_i - o_j <= U_ij.
+"""Derive bounds on clock offsets from the causality of matched collectives: o_i - o_j <= U_ij.
 
 No rank leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; if only one
-side waits (broadcast, reduce, send), only that side is bounded. A cycle of negative length means that the
-match, or a timestamp, is wrong. Times are floats relative to a base of each rank, because nanoseconds since
-1970 would lose digits.
+side waits (broadcast, reduce, send), only that side is bounded. A cycle of negative length means that a match
+or a timestamp is wrong. Times are floats relative to a base per rank, because nanoseconds since 1970 exceed
+the precision of a float.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from zprof.analysis.intervals import Int64s
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-NOBODY = -1
+NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class ClockTable:
     """Collectives of one group.
 
     ``start`` and ``end`` are ranks x instances, NaN if a rank has no event. ``sync``: no rank leaves before
-    all have entered. ``first``: the first of the group on some rank, which includes the start of the
-    profiler. ``source``: the row that all others wait for (the root of a broadcast, a sender). ``sink``: the
+    all have entered. ``first``: the first instance of the group on some rank, which includes profiler
+    start-up. ``source``: the row that all others wait for (the root of a broadcast, a sender). ``sink``: the
     row that waits for all others (the root of a reduce). Both are -1 without such a row.
     """
 
@@ -45,7 +45,7 @@ class ClockTable:
 
     @property
     def span_ns(self) -> float:
-        """Time from the first start to the last end, on the rank for which it is longest."""
+        """Time from first start to last end, maximum over ranks."""
         if not self.start.size or not self.present.any():
             return 0.0
         first = np.where(self.present, self.start, np.inf).min(axis=1)
@@ -54,14 +54,14 @@ class ClockTable:
 
     def of_ranks(self, keep: Bools) -> "ClockTable":
         """Return the table restricted to some ranks."""
-        position = np.where(keep, np.cumsum(keep) - 1, NOBODY)
+        position = np.where(keep, np.cumsum(keep) - 1, NO_ROW)
         moved = {
-            name: np.where(getattr(self, name) >= 0, position[getattr(self, name)], NOBODY)
+            name: np.where(getattr(self, name) >= 0, position[getattr(self, name)], NO_ROW)
             for name in ("source", "sink")
         }
         return replace(
             self,
-            ranks=tuple(rank for rank, kept in zip(self.ranks, keep, strict=True) if kept),
+            ranks=tuple(rank for rank, is_kept in zip(self.ranks, keep, strict=True) if is_kept),
             start=self.start[keep],
             end=self.end[keep],
             **moved,
@@ -84,30 +84,30 @@ class ClockTable:
 def make_ping_table(
     pings: Mapping[int, Mapping[int, tuple[int, int]]], base: Mapping[int, int]
 ) -> ClockTable:
-    """Return clock pings as a table: each is a collective of all ranks, without the start of the profiler."""
-    ranks = tuple(sorted(rank for rank, mine in pings.items() if mine))
-    names = sorted({name for mine in pings.values() for name in mine})
+    """Return clock pings as a table: each is a collective of all ranks, without profiler start-up."""
+    ranks = tuple(sorted(rank for rank, rank_pings in pings.items() if rank_pings))
+    names = sorted({name for rank_pings in pings.values() for name in rank_pings})
     times = np.full((2, len(ranks), len(names)), np.nan)
     for row, rank in enumerate(ranks):
         for column, name in enumerate(names):
             if name in pings[rank]:
                 times[:, row, column] = [time - base[rank] for time in pings[rank][name]]
-    nobody = np.full(len(names), NOBODY, dtype=np.int64)
+    no_rows = np.full(len(names), NO_ROW, dtype=np.int64)
     return ClockTable(
         ranks=ranks,
         start=times[0],
         end=times[1],
         sync=np.ones(len(names), dtype=bool),
         first=np.zeros(len(names), dtype=bool),
-        source=nobody,
-        sink=nobody,
+        source=no_rows,
+        sink=no_rows,
     )
 
 
-#: Bounds may contradict by this much before they count as impossible: the jitter of a timestamp.
+#: Contradictions of bounds up to this size are tolerated: the jitter of a timestamp.
 STAMP_JITTER_NS = 5_000
-#: Clocks may drift apart by this share of a window in which drift is not measured.
-_UNSEEN_DRIFT = 50e-6
+#: Maximum drift between clocks, as a share of the window, if drift is not measured.
+_MAX_UNMEASURED_DRIFT = 50e-6
 #: Minimum length of a window for measuring drift.
 DRIFT_SPAN_NS = 5e9
 #: With more ranks than this, ranks are compared with one of them instead of pairwise.
@@ -116,11 +116,11 @@ MAX_ALL_PAIRS = 64
 
 def compute_tolerance(table: ClockTable) -> float:
     """Return the tolerated contradiction between bounds of this table, in ns."""
-    return STAMP_JITTER_NS + _UNSEEN_DRIFT * min(table.span_ns, DRIFT_SPAN_NS)
+    return STAMP_JITTER_NS + _MAX_UNMEASURED_DRIFT * min(table.span_ns, DRIFT_SPAN_NS)
 
 
 def drop_first_collectives(table: ClockTable) -> ClockTable:
-    """Return the table without collectives that include the profiler's start, unless none would be left."""
+    """Return the table without collectives that include profiler start-up, unless none would remain."""
     rest = ~table.first
     return table.of_instances(rest) if rest.any() else table
 
@@ -128,52 +128,52 @@ def drop_first_collectives(table: ClockTable) -> ClockTable:
 def compute_upper_bounds(table: ClockTable) -> Floats:
     """Return U, ranks x ranks, inf if unbounded; above MAX_ALL_PAIRS, full syncs bound only row 0's pairs."""
     count = len(table.ranks)
-    found = np.full((count, count), np.inf)
-    np.fill_diagonal(found, 0.0)
+    bounds = np.full((count, count), np.inf)
+    np.fill_diagonal(bounds, 0.0)
     if not table.start.shape[1]:
-        return found
+        return bounds
     start = np.where(table.present, table.start, -np.inf)
     end = np.where(table.present, table.end, np.inf)
-    _bound_full_syncs(found, start[:, table.sync], end[:, table.sync])
-    _bound_one_sided(found, table, start, end)
-    return found
+    _bound_full_syncs(bounds, start[:, table.sync], end[:, table.sync])
+    _bound_one_sided(bounds, table, start, end)
+    return bounds
 
 
-def _bound_full_syncs(found: Floats, start: Floats, end: Floats) -> None:
+def _bound_full_syncs(bounds: Floats, start: Floats, end: Floats) -> None:
     if not start.shape[1]:
         return
-    if len(found) > MAX_ALL_PAIRS:
-        found[0, 1:] = np.minimum(found[0, 1:], (end[0] - start[1:]).min(axis=1))
-        found[1:, 0] = np.minimum(found[1:, 0], (end[1:] - start[0]).min(axis=1))
+    if len(bounds) > MAX_ALL_PAIRS:
+        bounds[0, 1:] = np.minimum(bounds[0, 1:], (end[0] - start[1:]).min(axis=1))
+        bounds[1:, 0] = np.minimum(bounds[1:, 0], (end[1:] - start[0]).min(axis=1))
         return
-    for row in range(len(found)):
-        others = np.arange(len(found)) != row
-        found[row, others] = np.minimum(found[row, others], (end[row] - start[others]).min(axis=1))
+    for row in range(len(bounds)):
+        others = np.arange(len(bounds)) != row
+        bounds[row, others] = np.minimum(bounds[row, others], (end[row] - start[others]).min(axis=1))
 
 
-def _bound_one_sided(found: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
+def _bound_one_sided(bounds: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
     for root in np.unique(table.source[table.source >= 0]):
-        mine = table.source == root
-        bound = (end[:, mine] - start[root, mine]).min(axis=1)
-        others = np.arange(len(found)) != root
-        found[others, root] = np.minimum(found[others, root], bound[others])
+        is_from_root = table.source == root
+        bound = (end[:, is_from_root] - start[root, is_from_root]).min(axis=1)
+        others = np.arange(len(bounds)) != root
+        bounds[others, root] = np.minimum(bounds[others, root], bound[others])
     for root in np.unique(table.sink[table.sink >= 0]):
-        mine = table.sink == root
-        bound = (end[root, mine] - start[:, mine]).min(axis=1)
-        others = np.arange(len(found)) != root
-        found[root, others] = np.minimum(found[root, others], bound[others])
+        is_from_root = table.sink == root
+        bound = (end[root, is_from_root] - start[:, is_from_root]).min(axis=1)
+        others = np.arange(len(bounds)) != root
+        bounds[root, others] = np.minimum(bounds[root, others], bound[others])
 
 
 def close_bounds(bounds: Floats) -> Floats:
-    """Return the bounds tightened through all other ranks: the shortest paths."""
-    found = bounds.copy()
-    for middle in range(len(found)):
-        np.minimum(found, found[:, middle, None] + found[None, middle, :], out=found)
-    return found
+    """Return the bounds tightened over paths through all other ranks (all-pairs shortest paths)."""
+    closed = bounds.copy()
+    for through in range(len(closed)):
+        np.minimum(closed, closed[:, through, None] + closed[None, through, :], out=closed)
+    return closed
 
 
 def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
-    """Mark pairs of ranks that contradict each other by more than ``slack_ns``, whatever their clocks."""
+    """Mark pairs of ranks that contradict each other by more than ``slack_ns`` for any clock offsets."""
     bounds = compute_upper_bounds(table)
     bad: Bools = bounds + bounds.T < -slack_ns
     np.fill_diagonal(bad, False)
@@ -181,14 +181,14 @@ def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
 
 
 def find_worst_ranks(bad: Bools) -> Bools:
-    """Mark, greedily, the fewest ranks without which no pair is bad; both ranks of an isolated pair."""
-    out = np.zeros(len(bad), dtype=bool)
-    left = bad.copy()
-    while left.any():
-        counts = left.sum(axis=1)
+    """Mark, greedily, a minimal set of ranks that covers all bad pairs; both ranks of an isolated pair."""
+    worst_ranks = np.zeros(len(bad), dtype=bool)
+    remaining = bad.copy()
+    while remaining.any():
+        counts = remaining.sum(axis=1)
         worst = counts == counts.max()
         worst = worst if counts.max() == 1 else np.arange(len(bad)) == int(counts.argmax())
-        out |= worst
-        left[worst, :] = False
-        left[:, worst] = False
-    return out
+        worst_ranks |= worst
+        remaining[worst, :] = False
+        remaining[:, worst] = False
+    return worst_ranks

@@ -1,9 +1,9 @@
-"""Estimate offsets and drift of clocks within one group: ranks leave a short collective almost together.
+"""Estimate offsets and drift of clocks within one group: ranks leave a short collective almost at once.
 
 Offset: for each rank the weighted median over collectives of ``e_i - median_j e_j``, with weight 1 / the
-shortest duration. The ends of a long collective are spread out (334 µs at the median in a 1.6 GB all-gather
-on MI300X, 3.6 µs in one of 1 element), so long ones do not vote if there are short ones. Drift: the Theil-Sen
-slope, if a line explains more than a constant.
+shortest duration. The ends of a long collective are spread out (median 334 µs in a 1.6 GB all-gather on
+MI300X, 3.6 µs for 1 element), so long collectives do not vote if there are short ones. Drift: the Theil-Sen
+slope, if a line fits better than a constant.
 """
 
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ class OffsetEstimate:
 
 
 def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
-    """Return the part of a table that votes on clocks, and its weights; 0 if a rank has no vote."""
+    """Return the instances that vote on clocks, and the weight of each rank; 0 if a rank has no vote."""
     table = drop_first_collectives(table)
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
         return table, np.zeros(table.start.shape)
-    weights = _vote_weights(table)
+    weights = _compute_vote_weights(table)
     used = np.asarray((weights > 0).any(axis=0), dtype=bool)
     return table.of_instances(used), weights[:, used]
 
@@ -46,8 +46,8 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     """Return offsets and uncertainties of the ranks of a table whose drift has been removed."""
     table, weights = select_votes(table)
     if not table.start.shape[1]:
-        nothing = np.full(len(table.ranks), np.nan)
-        return OffsetEstimate(ranks=table.ranks, offset=nothing, uncertainty=nothing, votes=0)
+        unknown = np.full(len(table.ranks), np.nan)
+        return OffsetEstimate(ranks=table.ranks, offset=unknown, uncertainty=unknown, votes=0)
     offset = _estimate_offsets(table, weights)
     moved = table.moved(offset, np.zeros(len(offset)))
     return OffsetEstimate(
@@ -58,17 +58,17 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     )
 
 
-def _vote_weights(table: ClockTable) -> Floats:
+def _compute_vote_weights(table: ClockTable) -> Floats:
     """Return 1 / shortest duration if a rank may vote, else 0."""
     present = table.present
     duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
-    mine = np.where(present, duration, np.inf)
-    third = np.partition(mine, min(_REFERENCE_RANKING, mine.shape[1]) - 1, axis=1)[
-        :, min(_REFERENCE_RANKING, mine.shape[1]) - 1
+    durations = np.where(present, duration, np.inf)
+    reference = np.partition(durations, min(_REFERENCE_RANKING, durations.shape[1]) - 1, axis=1)[
+        :, min(_REFERENCE_RANKING, durations.shape[1]) - 1
     ]
-    shortest = mine.min(axis=1)
-    limit = _VOTING_RATIO * np.where(np.isinf(third), shortest, third)
-    return np.where(present & (mine <= limit[:, None]), 1.0 / duration, 0.0)
+    shortest = durations.min(axis=1)
+    limit = _VOTING_RATIO * np.where(np.isinf(reference), shortest, reference)
+    return np.where(present & (durations <= limit[:, None]), 1.0 / duration, 0.0)
 
 
 def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
@@ -90,8 +90,8 @@ def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
     intrinsic = np.where(weights > 0, (first_end - last_start).clip(min=0.0), np.inf).min(axis=1)
-    floor = np.where(np.isinf(intrinsic), 0.0, END_SPREAD_SHARE * intrinsic)
-    return np.where(np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), floor))
+    min_spread = np.where(np.isinf(intrinsic), 0.0, END_SPREAD_SHARE * intrinsic)
+    return np.where(np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), min_spread))
 
 
 def column_medians(values: Floats) -> Floats:
@@ -124,45 +124,45 @@ _MAX_POINTS = 96
 _MIN_POINTS = 4
 #: A slope is accepted if it leaves at most this share of the spread.
 _MAX_RESIDUAL_RATIO = 0.7
-#: No working clock drifts by more than this.
+#: Maximum drift of a working clock.
 _MAX_DRIFT = 500e-6
 
 
 def estimate_drifts(table: ClockTable) -> Floats:
     """Return the drift of each rank against the rank with the most votes.
 
-    0 if a line explains no more than a constant; NaN for all ranks if the window is too short.
+    0 if a line fits no better than a constant; NaN for all ranks if the window is too short.
     """
     table, weights = select_votes(table)
     if table.span_ns <= DRIFT_SPAN_NS:
         return np.full(len(table.ranks), np.nan)
     votes = weights > 0
     centre = int(votes.sum(axis=1).argmax())
-    apart = table.end - table.end[centre]
+    difference = table.end - table.end[centre]
     rows = range(len(table.ranks))
     return np.array(
-        [_fit_known_slope(apart[row], table.end[row], votes[row]) for row in rows], dtype=np.float64
+        [_fit_known_slope(difference[row], table.end[row], votes[row]) for row in rows], dtype=np.float64
     )
 
 
-def fit_slope(apart: Floats, time: Floats) -> float:
-    """Return the slope of ``apart`` over ``time``; 0 if a line explains no more than a constant."""
+def fit_slope(difference: Floats, time: Floats) -> float:
+    """Return the slope of ``difference`` over ``time``; 0 if a line fits no better than a constant."""
     order = np.argsort(time, kind="stable")
     order = order[np.unique(np.linspace(0, len(order) - 1, _MAX_POINTS).astype(np.int64))]
-    y, x = apart[order], time[order]
+    y, x = difference[order], time[order]
     low, high = np.triu_indices(len(x), 1)
     run = x[high] - x[low]
     far = run > 0.1 * run.max()
-    found = float(np.median((y[high] - y[low])[far] / run[far])) if far.any() else 0.0
-    believed = abs(found) <= _MAX_DRIFT and _median_deviation(
-        y - found * x
+    slope = float(np.median((y[high] - y[low])[far] / run[far])) if far.any() else 0.0
+    is_accepted = abs(slope) <= _MAX_DRIFT and _median_deviation(
+        y - slope * x
     ) <= _MAX_RESIDUAL_RATIO * _median_deviation(y)
-    return found if believed else 0.0
+    return slope if is_accepted else 0.0
 
 
-def _fit_known_slope(apart: Floats, time: Floats, votes: Bools) -> float:
-    known = np.flatnonzero(votes & ~np.isnan(apart) & ~np.isnan(time))
-    return fit_slope(apart[known], time[known]) if len(known) >= _MIN_POINTS else 0.0
+def _fit_known_slope(difference: Floats, time: Floats, votes: Bools) -> float:
+    known = np.flatnonzero(votes & ~np.isnan(difference) & ~np.isnan(time))
+    return fit_slope(difference[known], time[known]) if len(known) >= _MIN_POINTS else 0.0
 
 
 def _median_deviation(values: Floats) -> float:

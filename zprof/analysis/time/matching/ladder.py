@@ -1,12 +1,12 @@
 """Match the collectives of different ranks, rung by rung, and check that each match is possible.
 
-1. Group and sequence, if the program states it; kind, dtype and bytes must agree.
+1. Group and sequence number, if the program states it; kind, dtype and bytes must agree.
 2. The order within a group, if signatures and marked steps of the ranks agree.
 3. Signatures and times, if ranks lack rows or their windows differ.
 4. The order on the stream, if the ranks of a group are unknown.
 
-Each match must be possible whatever the clocks; what makes it impossible is repaired or left out. A refused
-row stays unmatched, and no rank is blamed for it.
+Each match must be possible for some clock offsets; impossible parts are repaired or left out. A refused row
+stays unmatched, and no rank is blamed for it.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ from zprof.analysis.time.matching.slots import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Placed lanes, and the rows that ranks disagree on."""
+    """Placed lanes, and the rows on which ranks disagree."""
 
     placements: tuple[Placement, ...]
     conflicts: Int64s
@@ -59,20 +59,20 @@ class Matching:
     @property
     def shifts(self) -> dict[int, int]:
         """Largest shift of each rank that was shifted."""
-        found: dict[int, int] = {}
+        largest_shifts: dict[int, int] = {}
         for placement in self.placements:
             for rank, shift in placement.shifts.items():
-                found[rank] = max(found.get(rank, 0), shift, key=abs)
-        return dict(sorted(found.items()))
+                largest_shifts[rank] = max(largest_shifts.get(rank, 0), shift, key=abs)
+        return dict(sorted(largest_shifts.items()))
 
     @property
     def excluded(self) -> tuple[int, ...]:
-        """Ranks that fit nowhere in at least one group."""
+        """Ranks that could not be matched in at least one group."""
         return tuple(sorted({rank for placement in self.placements for rank in placement.excluded}))
 
 
 def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
-    """Match lanes with a sequence that the program stated."""
+    """Match lanes whose sequence numbers were stated by the program."""
     placements, conflicts = [], []
     for lane in lanes:
         if lane.stated:
@@ -86,11 +86,11 @@ def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matchi
 
 
 def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
-    """Match lanes whose sequence is only an order."""
-    found = [
+    """Match lanes whose rows are only ordered."""
+    placements = [
         repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated
     ]
-    return Matching(placements=tuple(found), conflicts=_concatenate([]))
+    return Matching(placements=tuple(placements), conflicts=_concatenate([]))
 
 
 def join_matchings(one: Matching, other: Matching) -> Matching:
@@ -112,10 +112,10 @@ def add_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
     used = 0
     for placement in matching.placements:
         placed = placement.slot >= 0
-        mine = placement.lane.rows[placed]
-        instance[mine] = placement.slot[placed] + used
-        rung[mine] = str(placement.rung)
-        size[mine] = placement.lane.size
+        rows = placement.lane.rows[placed]
+        instance[rows] = placement.slot[placed] + used
+        rung[rows] = str(placement.rung)
+        size[rows] = placement.lane.size
         used += int(placement.slot.max(initial=ALONE)) + 1
     present = np.bincount(instance + 1, minlength=used + 1)[instance + 1]
     matched = (instance >= 0) & (present == size)
@@ -134,24 +134,24 @@ def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
 def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Placement:
     """Return the placement with impossible parts repaired or removed.
 
-    Bad timestamps are dropped, shifted ranks registered again, and ranks that fit nowhere excluded.
+    Drop bad timestamps, register shifted ranks again, and exclude ranks that do not match at all.
     """
     worst = _find_worst_members(placement, rows)
     if not worst.any():
         return placement
-    fewer = _drop_bad_stamps(placement, rows, worst)
-    if fewer is not None:
-        return fewer
+    reduced = _drop_bad_stamps(placement, rows, worst)
+    if reduced is not None:
+        return reduced
     if placement.lane.stated:
         repaired = _register_again(placement, rows, worst, hints)
         if repaired is not None:
             return repaired
-    out = tuple(rank for rank, bad in zip(placement.lane.members, worst, strict=True) if bad)
-    return _exclude_ranks(placement, rows, out)
+    excluded_ranks = tuple(rank for rank, bad in zip(placement.lane.members, worst, strict=True) if bad)
+    return _exclude_ranks(placement, rows, excluded_ranks)
 
 
 def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
-    """Mark the members without which no two ranks contradict each other."""
+    """Mark the members to remove so that no two ranks contradict each other."""
     table = make_clock_table(placement, rows)
     if len(table.ranks) < 2 or not table.start.shape[1]:
         return np.zeros(len(table.ranks), dtype=bool)
@@ -165,24 +165,24 @@ def _remove_drift(table: ClockTable) -> ClockTable:
 
 
 def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Placement | None:
-    """Leave out single instances, if that is enough; else return None."""
+    """Return the placement without bad instances if that resolves all contradictions, else None."""
     table = make_clock_table(placement, rows)
-    bad = find_contradicting(_remove_drift(table), compute_tolerance(table))
+    bad = find_contradictory_instances(_remove_drift(table), compute_tolerance(table))
     if not bad.any() or bad.sum() > MAX_CONFLICT_SHARE * len(bad):
         return None
     slots = list_slots(placement)[bad]
-    fewer = replace(placement, slot=np.where(np.isin(placement.slot, slots), ALONE, placement.slot))
-    return None if _find_worst_members(fewer, rows).any() else fewer
+    reduced = replace(placement, slot=np.where(np.isin(placement.slot, slots), ALONE, placement.slot))
+    return None if _find_worst_members(reduced, rows).any() else reduced
 
 
-def find_contradicting(table: ClockTable, slack_ns: float) -> Bools:
-    """Mark instances that a rank leaves before another enters, by the clocks that most of them agree on."""
+def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Bools:
+    """Mark instances that a rank leaves before another enters, on the clocks estimated from all instances."""
     offset = np.nan_to_num(estimate_offsets(table).offset)
     moved = table.moved(offset, np.zeros(len(offset)))
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
-    found: Bools = table.sync & (first_end < last_start - slack_ns)
-    return found
+    is_contradictory: Bools = table.sync & (first_end < last_start - slack_ns)
+    return is_contradictory
 
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: Hints) -> Placement | None:
@@ -196,24 +196,24 @@ def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: 
         partner = register_rows(lines[fixed], lines[rank], hints(fixed, rank))
         if partner is None:
             return None
-        given = placement.slot[ranks == fixed]
-        new = np.where(partner >= 0, given[partner], ALONE)
+        fixed_slots = placement.slot[ranks == fixed]
+        new = np.where(partner >= 0, fixed_slots[partner], ALONE)
         shift = find_largest_shift(_list_slot_moves(placement.slot[ranks == rank], new))
         slot[ranks == rank] = new
         shifts |= {rank: shift} if shift else {}
-    found = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
-    return None if _find_worst_members(found, rows).any() else found
+    repaired = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
+    return None if _find_worst_members(repaired, rows).any() else repaired
 
 
 def _list_slot_moves(old: Int64s, new: Int64s) -> Int64s:
     return (new - old)[(old >= 0) & (new >= 0)]
 
 
-def _exclude_ranks(placement: Placement, rows: MatchRows, out: tuple[int, ...]) -> Placement:
-    gone = np.isin(rows.rank[placement.lane.rows], out)
+def _exclude_ranks(placement: Placement, rows: MatchRows, excluded_ranks: tuple[int, ...]) -> Placement:
+    is_excluded = np.isin(rows.rank[placement.lane.rows], excluded_ranks)
     return replace(
         placement,
-        slot=np.where(gone, ALONE, placement.slot),
-        shifts={rank: shift for rank, shift in placement.shifts.items() if rank not in out},
-        excluded=tuple(sorted({*placement.excluded, *out})),
+        slot=np.where(is_excluded, ALONE, placement.slot),
+        shifts={rank: shift for rank, shift in placement.shifts.items() if rank not in excluded_ranks},
+        excluded=tuple(sorted({*placement.excluded, *excluded_ranks})),
     )

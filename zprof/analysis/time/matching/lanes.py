@@ -13,22 +13,22 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import NOBODY, Bools, ClockTable, Floats
+from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 #: For these kinds each rank records its own bytes, which may differ.
 _OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)]
 _MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
-#: A clock further than this from the first rank's counts from another origin.
+#: A clock that differs more than this from the first rank's has another origin.
 _MAX_SAME_ORIGIN_NS = 10**12
-#: If no step is marked, the whole trace counts as one step, which tells nothing about the order.
+#: Source of unmarked steps: the entire trace counts as one step, which does not help to order rows.
 _WHOLE_TRACE = "whole trace"
 NO_STEP = -1
 
 
 class Rung(StrEnum):
-    """How rows were matched, best first."""
+    """Method by which rows were matched, best first."""
 
     SEQUENCE = "sequence"
     ORDER = "order"
@@ -42,10 +42,10 @@ class MatchRows:
     """Columns of all rows.
 
     ``signature`` is equal for rows with equal kind, dtype, bytes and group size. ``step``: the marked step
-    that launched the row, -1 outside of steps and if its launch is unknown. ``source``: the rank whose start
-    the others' ends follow (root of a broadcast, sender); ``sink``: the rank whose end follows all starts;
-    else -1. ``peer``: the other side or root, -1 if unknown. ``group`` numbers the groups, ``counting`` each
-    group in each way of counting.
+    that launched the row, -1 outside steps and if its launch is unknown. ``source``: the rank that all others
+    wait for (root of a broadcast, sender); ``sink``: the rank that waits for all others; else -1. ``peer``:
+    the other side or root, -1 if unknown. ``group`` is a code per group, ``counting`` per group and
+    sequence method.
     """
 
     rank: Int64s
@@ -71,7 +71,7 @@ def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict
     """Return the reference time of each rank: the same instant for all clocks of one origin."""
     first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
     for timeline in timelines:
-        _take_earliest(first, timeline.rank, (begin for begin, _ in timeline.pings.values()))
+        _update_earliest(first, timeline.rank, (begin for begin, _ in timeline.pings.values()))
     ranks = sorted(timeline.rank for timeline in timelines)
     common = first.get(ranks[0], next(iter(first.values()), 0))
     own = {rank: first.get(rank, common) for rank in ranks}
@@ -87,36 +87,38 @@ def make_match_rows(
     peer = _read_peers(frame)
     kind = frame["kind"].to_numpy()
     send, recv = kind == str(CollectiveKind.SEND), kind == str(CollectiveKind.RECV)
-    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NOBODY))
+    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NO_ROW))
     group = number_values(frame["group"])
     method = number_values(frame["method"])
     return MatchRows(
         rank=rank,
         sequence=frame["sequence"].to_numpy(dtype=np.int64),
-        signature=_make_signatures(frame),
+        signature=_encode_signatures(frame),
         start=(frame["start_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
         end=(frame["end_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
         step=_find_steps(frame, timelines),
         sync=is_full_sync(frame).to_numpy(dtype=bool),
         peer=peer,
         source=source.astype(np.int64),
-        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NOBODY).astype(np.int64),
+        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NO_ROW).astype(np.int64),
         group=group,
         counting=number_values(pd.Series(group * (int(method.max(initial=0)) + 1) + method)),
     )
 
 
 def number_values(values: pd.Series) -> Int64s:
-    """Return a small number for each value, by first appearance.
+    """Return an integer code per value, in order of first appearance.
 
-    A group name of a thousand ranks is long: pandas would hash the text of each row, a dict hashes each
+    A group name with a thousand ranks is long: pandas would hash the text of each row, a dict hashes each
     string object only once.
     """
-    seen: dict[object, int] = {}
-    return np.array([seen.setdefault(value, len(seen)) for value in values.tolist()], dtype=np.int64)
+    code_by_value: dict[object, int] = {}
+    return np.array(
+        [code_by_value.setdefault(value, len(code_by_value)) for value in values.tolist()], dtype=np.int64
+    )
 
 
-def _take_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
+def _update_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
     known = [*times, *([first[rank]] if rank in first else [])]
     if known:
         first[rank] = min(known)
@@ -124,34 +126,34 @@ def _take_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> No
 
 def _read_peers(frame: pd.DataFrame) -> Int64s:
     if "peer_rank" not in frame:
-        return np.full(len(frame), NOBODY, dtype=np.int64)
-    known: Int64s = frame["peer_rank"].fillna(NOBODY).to_numpy(dtype=np.int64)
+        return np.full(len(frame), NO_ROW, dtype=np.int64)
+    known: Int64s = frame["peer_rank"].fillna(NO_ROW).to_numpy(dtype=np.int64)
     return known
 
 
-def _make_signatures(frame: pd.DataFrame) -> Int64s:
-    """Return a number for each signature; send and recv share one, as the two sides of one message."""
+def _encode_signatures(frame: pd.DataFrame) -> Int64s:
+    """Return a code per signature; send and recv share one, as the two sides of a message."""
     kind = frame["kind"].where(~frame["kind"].isin(_MESSAGES), "message")
     size = frame["bytes"].where(~frame["kind"].isin(_OWN_BYTES), 0)
     columns = {"kind": kind, "dtype": frame["dtype"], "bytes": size, "group_size": frame["group_size"]}
     codes = [pd.factorize(column)[0].astype(np.int64) for column in columns.values()]
-    whole = codes[0]
+    combined = codes[0]
     for code in codes[1:]:
-        whole = pd.factorize(whole * (int(code.max(initial=0)) + 1) + code)[0].astype(np.int64)
-    return whole
+        combined = pd.factorize(combined * (int(code.max(initial=0)) + 1) + code)[0].astype(np.int64)
+    return combined
 
 
 def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64s:
-    found = np.full(len(frame), NO_STEP, dtype=np.int64)
+    step = np.full(len(frame), NO_STEP, dtype=np.int64)
     launch = frame["launch_start_ns"]
     known = launch.notna().to_numpy()
     times = launch.fillna(0).to_numpy(dtype=np.int64)
     rank = frame["rank"].to_numpy()
     for timeline in timelines:
         if timeline.source != _WHOLE_TRACE:
-            mine = np.flatnonzero(known & (rank == timeline.rank))
-            found[mine] = timeline.host_steps.step_at(times[mine])
-    return found
+            rows = np.flatnonzero(known & (rank == timeline.rank))
+            step[rows] = timeline.host_steps.step_at(times[rows])
+    return step
 
 
 _STREAM = "stream:"
@@ -164,8 +166,8 @@ _SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 class Lane:
     """Rows (positions in the frame, by rank and sequence) of a group.
 
-    ``members`` are the loaded ranks, ``size`` the number of ranks of the group, 0 if unknown. ``stated``: the
-    sequence is the program's own, not only an order.
+    ``members`` are the loaded ranks, ``size`` is the number of ranks of the group, 0 if unknown. ``stated``:
+    the program stated the sequence numbers; otherwise rows are only ordered.
     """
 
     group: str
@@ -181,9 +183,9 @@ def split_lanes(
 ) -> list[Lane]:
     """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
-    found = _group_lanes(frame, rows, np.flatnonzero(~message), ranks)
-    found += _message_lanes(frame, rows, np.flatnonzero(message), ranks)
-    return found + _stream_lanes(frame, rows, ranks, world_size)
+    lanes = _make_group_lanes(frame, rows, np.flatnonzero(~message), ranks)
+    lanes += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
+    return lanes + _make_stream_lanes(frame, rows, ranks, world_size)
 
 
 def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
@@ -194,94 +196,102 @@ def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words} & set(ranks)))
 
 
-def _group_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
+def _make_group_lanes(
+    frame: pd.DataFrame, rows: MatchRows, rows_in_groups: Int64s, ranks: Sequence[int]
+) -> list[Lane]:
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
-    found = []
-    for mine in _split_by_code(where, rows.counting[where]):
-        group, method = str(frame["group"].iat[mine[0]]), str(frame["method"].iat[mine[0]])
+    lanes = []
+    for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
+        group, method = str(frame["group"].iat[lane_rows[0]]), str(frame["method"].iat[lane_rows[0]])
         members = list_members(group, ranks)
         if members:
             lane = Lane(
                 group=group,
                 members=members,
-                size=int(sizes[mine[0]]),
+                size=int(sizes[lane_rows[0]]),
                 stated=not method.endswith("_order"),
-                rows=_sort_rows(mine, rows),
+                rows=_sort_rows(lane_rows, rows),
             )
-            found.append(lane)
-    return found
+            lanes.append(lane)
+    return lanes
 
 
-def _message_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
-    """Return one lane per group, sender and receiver; rows that do not name the other side are left out."""
-    where = where[rows.peer[where] >= 0]
-    if not len(where):
+def _make_message_lanes(
+    frame: pd.DataFrame, rows: MatchRows, message_rows: Int64s, ranks: Sequence[int]
+) -> list[Lane]:
+    """Return one lane per group, sender and receiver; rows with an unknown peer are left out."""
+    message_rows = message_rows[rows.peer[message_rows] >= 0]
+    if not len(message_rows):
         return []
-    sends = (frame["kind"].iloc[where] == _SEND).to_numpy()
+    sends = (frame["kind"].iloc[message_rows] == _SEND).to_numpy()
     ends = pd.DataFrame(
         {
-            "group": rows.group[where],
-            "sender": np.where(sends, rows.rank[where], rows.peer[where]),
-            "receiver": np.where(sends, rows.peer[where], rows.rank[where]),
+            "group": rows.group[message_rows],
+            "sender": np.where(sends, rows.rank[message_rows], rows.peer[message_rows]),
+            "receiver": np.where(sends, rows.peer[message_rows], rows.rank[message_rows]),
         }
     )
-    found = []
-    for mine in _split_by_code(
-        np.arange(len(where)), ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64)
+    lanes = []
+    for lane_rows in _split_by_code(
+        np.arange(len(message_rows)),
+        ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64),
     ):
-        _, sender, receiver = ends.iloc[mine[0]]
-        group = str(frame["group"].iat[int(where[mine[0]])])
+        _, sender, receiver = ends.iloc[lane_rows[0]]
+        group = str(frame["group"].iat[int(message_rows[lane_rows[0]])])
         members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
         if sender != receiver:
-            mine = _sort_rows(where[mine], rows)
-            found.append(Lane(group=group, members=members, size=2, stated=False, rows=mine))
-    return found
+            lane_rows = _sort_rows(message_rows[lane_rows], rows)
+            lanes.append(Lane(group=group, members=members, size=2, stated=False, rows=lane_rows))
+    return lanes
 
 
-def _stream_lanes(
+def _make_stream_lanes(
     frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[Lane]:
     """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
 
-    A rank with one such stream needs no name for it; of several, those with one name belong together. Several
-    streams mean several groups, and their ranks are known only if all ranks are loaded: two ranks of many may
-    have no group in common.
+    If each rank has one such stream, all form one lane; else streams of equal name do. Several streams mean
+    several groups, whose ranks are known only if all ranks are loaded: two ranks of many may share no group.
     """
     first = np.unique(rows.group, return_index=True)[1]
     streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
-    where = np.flatnonzero(np.isin(rows.group, streams))
-    if not len(where) or len(ranks) < 2:
+    stream_rows = np.flatnonzero(np.isin(rows.group, streams))
+    if not len(stream_rows) or len(ranks) < 2:
         return []
-    of_rank = {rank: set(rows.group[where[rows.rank[where] == rank]].tolist()) for rank in ranks}
-    if all(len(groups) == 1 for groups in of_rank.values()):
-        parts = [where]
-    elif len(ranks) == world_size and all(groups == set(streams) for groups in of_rank.values()):
-        parts = _split_by_code(where, rows.group[where])
+    groups_by_rank = {
+        rank: set(rows.group[stream_rows[rows.rank[stream_rows] == rank]].tolist()) for rank in ranks
+    }
+    if all(len(groups) == 1 for groups in groups_by_rank.values()):
+        parts = [stream_rows]
+    elif len(ranks) == world_size and all(groups == set(streams) for groups in groups_by_rank.values()):
+        parts = _split_by_code(stream_rows, rows.group[stream_rows])
     else:
         return []
     return [
         Lane(
-            group=UNKNOWN_RANKS if len(parts) == 1 else f"{UNKNOWN_RANKS} ({frame['group'].iat[mine[0]]})",
+            group=UNKNOWN_RANKS
+            if len(parts) == 1
+            else f"{UNKNOWN_RANKS} ({frame['group'].iat[lane_rows[0]]})",
             members=tuple(sorted(ranks)),
             size=world_size if world_size == len(ranks) else 0,
             stated=False,
-            rows=_sort_rows(mine, rows),
+            rows=_sort_rows(lane_rows, rows),
             stream=True,
         )
-        for mine in parts
+        for lane_rows in parts
     ]
 
 
-def _sort_rows(where: Int64s, rows: MatchRows) -> Int64s:
-    order = np.lexsort((rows.start[where], rows.sequence[where], rows.rank[where]))
-    return where[order]
+def _sort_rows(lane_rows: Int64s, rows: MatchRows) -> Int64s:
+    order = np.lexsort((rows.start[lane_rows], rows.sequence[lane_rows], rows.rank[lane_rows]))
+    return lane_rows[order]
 
 
-def _split_by_code(where: Int64s, code: Int64s) -> list[Int64s]:
-    if not len(where):
+def _split_by_code(positions: Int64s, code: Int64s) -> list[Int64s]:
+    if not len(positions):
         return []
     order = np.argsort(code, kind="stable")
-    return np.split(where[order], np.flatnonzero(np.diff(code[order])) + 1)
+    return np.split(positions[order], np.flatnonzero(np.diff(code[order])) + 1)
 
 
 ALONE = -1
@@ -291,7 +301,7 @@ ALONE = -1
 class Placement:
     """A lane with the slot of each of its rows (-1: unmatched).
 
-    ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that fit nowhere.
+    ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that could not be matched.
     """
 
     lane: Lane
@@ -306,22 +316,22 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
     """Return start and end of the placed rows, ranks x slots; empty slots are left out."""
     lane = placement.lane
     placed = placement.slot >= 0
-    mine = lane.rows[placed]
+    lane_rows = lane.rows[placed]
     slots, column = np.unique(placement.slot[placed], return_inverse=True)
-    row = np.searchsorted(np.array(lane.members), rows.rank[mine])
+    row = np.searchsorted(np.array(lane.members), rows.rank[lane_rows])
     shape = len(lane.members), len(slots)
     start, end = np.full(shape, np.nan), np.full(shape, np.nan)
-    start[row, column], end[row, column] = rows.start[mine], rows.end[mine]
-    of_slot = np.zeros(len(slots), dtype=np.int64)
-    of_slot[column] = mine
+    start[row, column], end[row, column] = rows.start[lane_rows], rows.end[lane_rows]
+    row_of_slot = np.zeros(len(slots), dtype=np.int64)
+    row_of_slot[column] = lane_rows
     return ClockTable(
         ranks=lane.members,
         start=start,
         end=end,
-        sync=rows.sync[of_slot] if len(slots) else np.zeros(0, dtype=bool),
+        sync=rows.sync[row_of_slot] if len(slots) else np.zeros(0, dtype=bool),
         first=_find_first_entered(start),
-        source=_find_root_rows(rows.source, mine, column, len(slots), lane),
-        sink=_find_root_rows(rows.sink, mine, column, len(slots), lane),
+        source=_find_root_rows(rows.source, lane_rows, column, len(slots), lane),
+        sink=_find_root_rows(rows.sink, lane_rows, column, len(slots), lane),
     )
 
 
@@ -331,19 +341,19 @@ def list_slots(placement: Placement) -> Int64s:
 
 
 def _find_first_entered(start: Floats) -> Bools:
-    """Mark what each rank entered first: it includes the start of that rank's profiler."""
-    found = np.zeros(start.shape[1], dtype=bool)
+    """Mark the first instance that each rank entered: it includes the start of that rank's profiler."""
+    is_first = np.zeros(start.shape[1], dtype=bool)
     if start.shape[1]:
         known = ~np.isnan(start)
-        found[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
-    return found
+        is_first[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
+    return is_first
 
 
-def _find_root_rows(roots: Int64s, mine: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
-    """Return the row of each instance's root; NOBODY if it is unknown, not loaded, or the ranks disagree."""
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NOBODY, dtype=np.int64)
-    np.minimum.at(low, column, roots[mine])
-    np.maximum.at(high, column, roots[mine])
+def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
+    """Return the row of each instance's root; NO_ROW if it is unknown, not loaded, or the ranks disagree."""
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NO_ROW, dtype=np.int64)
+    np.minimum.at(low, column, roots[lane_rows])
+    np.maximum.at(high, column, roots[lane_rows])
     members = np.array(lane.members)
-    place = np.minimum(np.searchsorted(members, high), len(members) - 1)
-    return np.where((low == high) & (members[place] == high), place, NOBODY).astype(np.int64)
+    position = np.minimum(np.searchsorted(members, high), len(members) - 1)
+    return np.where((low == high) & (members[position] == high), position, NO_ROW).astype(np.int64)

@@ -1,8 +1,8 @@
 """Pair the collectives of two ranks at a given difference of their clocks.
 
-Both ranks are inside a collective while it moves bytes, and a rank's collectives of one group follow one
-another. So two rows of equal signature that share at least half of the shorter one are the same, and
-different collectives share almost nothing. A row with two such partners is decided by the order between
+Both ranks are inside a collective during its transfer, and a rank's collectives of one group do not overlap.
+So two rows of equal signature that overlap by at least half of the shorter one are the same collective, and
+different collectives overlap hardly at all. A row with two such partners is matched by the order between
 certain pairs, or not at all.
 """
 
@@ -14,10 +14,10 @@ from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import Bools, Floats
 from zprof.analysis.time.matching.lanes import ALONE
 
-_MIN_SHARE = 0.5
+_MIN_OVERLAP_SHARE = 0.5
 #: Tolerance for the clock uncertainty: at most this share of the shorter row plus this length.
-_GRANTED_SHARE = 0.25
-_GRANTED_NS = 1_000.0
+_TOLERANCE_SHARE = 0.25
+_TOLERANCE_NS = 1_000.0
 #: Maximum number of overlapping partners that are considered per row.
 _MAX_PARTNERS = 32
 
@@ -47,54 +47,54 @@ class RankRows:
 
 
 def overlaps_enough(
-    first: RankRows, second: RankRows, doubt_ns: float | Floats, share: float = _MIN_SHARE
+    first: RankRows, second: RankRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
 ) -> Bools:
-    """Return whether rows at the same positions (broadcast) share at least ``share`` of the shorter one."""
+    """Mark rows that overlap the row at the same position by at least ``share`` of the shorter."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
-    granted = np.minimum(doubt_ns, _GRANTED_SHARE * shorter + _GRANTED_NS)
-    enough: Bools = shared >= share * shorter - granted
+    tolerance = np.minimum(uncertainty_ns, _TOLERANCE_SHARE * shorter + _TOLERANCE_NS)
+    enough: Bools = shared >= share * shorter - tolerance
     return enough
 
 
-def pair_rows(fixed: RankRows, moved: RankRows, doubt_ns: float) -> Int64s:
-    """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is not certain."""
-    left, right = _find_candidates(fixed, moved, doubt_ns)
+def pair_rows(fixed: RankRows, moved: RankRows, uncertainty_ns: float) -> Int64s:
+    """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is uncertain."""
+    left, right = _find_candidates(fixed, moved, uncertainty_ns)
     partner = _find_certain(left, right, len(fixed), len(moved))
     return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
 
 
-def _find_candidates(fixed: RankRows, moved: RankRows, doubt_ns: float) -> tuple[Int64s, Int64s]:
+def _find_candidates(fixed: RankRows, moved: RankRows, uncertainty_ns: float) -> tuple[Int64s, Int64s]:
     order = np.argsort(fixed.start, kind="stable")
-    reach = np.maximum.accumulate(fixed.end[order])
-    low = np.searchsorted(reach, moved.start - _GRANTED_NS, side="left")
-    high = np.searchsorted(fixed.start[order], moved.end + _GRANTED_NS, side="right")
+    max_end = np.maximum.accumulate(fixed.end[order])
+    low = np.searchsorted(max_end, moved.start - _TOLERANCE_NS, side="left")
+    high = np.searchsorted(fixed.start[order], moved.end + _TOLERANCE_NS, side="right")
     count = np.clip(high - low, 0, _MAX_PARTNERS)
     right = np.repeat(np.arange(len(moved)), count)
     within = np.arange(len(right)) - np.repeat(np.cumsum(count) - count, count)
     left = order[np.repeat(low, count) + within]
-    same = fixed.signature[left] == moved.signature[right]
-    left, right = left[same], right[same]
-    enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), doubt_ns)
+    is_same = fixed.signature[left] == moved.signature[right]
+    left, right = left[is_same], right[is_same]
+    enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), uncertainty_ns)
     return left[enough], right[enough]
 
 
-def _take_rows(line: RankRows, where: Int64s) -> RankRows:
+def _take_rows(rank_rows: RankRows, rows: Int64s) -> RankRows:
     return RankRows(
-        signature=line.signature[where],
-        start=line.start[where],
-        end=line.end[where],
-        step=line.step[where],
-        sync=line.sync[where],
+        signature=rank_rows.signature[rows],
+        start=rank_rows.start[rows],
+        end=rank_rows.end[rows],
+        step=rank_rows.step[rows],
+        sync=rank_rows.sync[rows],
     )
 
 
 def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
-    """Return the rows with one partner that has no other, as long as both orders agree."""
-    alone = (np.bincount(left, minlength=fixed)[left] == 1) & (
+    """Return the partners of rows whose only candidate has no other candidate and whose order agrees."""
+    is_only = (np.bincount(left, minlength=fixed)[left] == 1) & (
         np.bincount(right, minlength=moved)[right] == 1
     )
-    left, right = left[alone], right[alone]
+    left, right = left[is_only], right[is_only]
     order = np.argsort(right)
     left, right = left[order], right[order]
     if len(left):
@@ -109,15 +109,15 @@ def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s
 def _fill_between(
     partner: Int64s, fixed: RankRows, moved: RankRows, possible: set[tuple[int, int]]
 ) -> Int64s:
-    """Pair stretches between certain pairs by order, if both sides have equally many rows."""
-    sure = np.flatnonzero(partner >= 0)
-    rights = np.concatenate(([-1], sure, [len(moved)]))
-    lefts = np.concatenate(([-1], partner[sure], [len(fixed)]))
-    open_ = (np.diff(rights) > 1) & (np.diff(rights) == np.diff(lefts))
-    found = partner.copy()
-    for index in np.flatnonzero(open_):
+    """Pair the rows between certain pairs by order, if both ranks have equally many."""
+    certain = np.flatnonzero(partner >= 0)
+    rights = np.concatenate(([-1], certain, [len(moved)]))
+    lefts = np.concatenate(([-1], partner[certain], [len(fixed)]))
+    fillable = (np.diff(rights) > 1) & (np.diff(rights) == np.diff(lefts))
+    filled = partner.copy()
+    for index in np.flatnonzero(fillable):
         left = range(int(lefts[index]) + 1, int(lefts[index + 1]))
         right = range(int(rights[index]) + 1, int(rights[index + 1]))
         if all(pair in possible for pair in zip(left, right, strict=True)):
-            found[right.start : right.stop] = np.arange(left.start, left.stop)
-    return found
+            filled[right.start : right.stop] = np.arange(left.start, left.stop)
+    return filled

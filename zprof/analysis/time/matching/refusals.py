@@ -11,13 +11,13 @@ from zprof.analysis.time.matching.lanes import ALONE, Lane, MatchRows, is_full_s
 from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
 from zprof.model.gaps import Gap, GapKind
 
-_REMEDY = "record again; no rank is blamed from these collectives"
+_REMEDY = "record again; no rank is blamed for waits in these collectives"
 
 
 def refuse_impossible(
     frame: pd.DataFrame, rows: MatchRows, uncertainty_ns: int
 ) -> tuple[pd.DataFrame, list[Gap]]:
-    """Refuse matches that a rank leaves before a rank it waits for has entered, on the common clock."""
+    """Refuse matches in which, on the common clock, a rank left before a rank it waits for had entered."""
     grouped = frame.groupby("instance")
     slack = 2 * uncertainty_ns
     sync = is_full_sync(frame) & (
@@ -25,25 +25,25 @@ def refuse_impossible(
     )
     impossible = (frame["instance"] >= 0) & (sync | _find_one_sided(frame, rows, slack))
     impossible |= _find_bad_groups(frame, rows, impossible)
-    return refuse_rows(frame, impossible), _gaps_by_group(
+    return refuse_rows(frame, impossible), _make_group_gaps(
         frame, impossible.to_numpy(), "a rank left before another had entered"
     )
 
 
 def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Series[bool]":
     """Mark rows of matches in which a rank left before the rank that it waits for had entered."""
-    ours = rows.rank
-    root_start = frame["start_ns"].where(rows.source == ours).groupby(frame["instance"]).transform("max")
-    root_end = frame["end_ns"].where(rows.sink == ours).groupby(frame["instance"]).transform("max")
+    own_rank = rows.rank
+    root_start = frame["start_ns"].where(rows.source == own_rank).groupby(frame["instance"]).transform("max")
+    root_end = frame["end_ns"].where(rows.sink == own_rank).groupby(frame["instance"]).transform("max")
     early = (rows.source >= 0) & (frame["end_ns"] < root_start - slack)
     late = (rows.sink >= 0) & (root_end < frame["start_ns"] - slack)
     bad: pd.Series[bool] = ~is_full_sync(frame) & (early | late)
-    spread: pd.Series[bool] = bad.groupby(frame["instance"]).transform("any")
-    return spread
+    in_bad_match: pd.Series[bool] = bad.groupby(frame["instance"]).transform("any")
+    return in_bad_match
 
 
 def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
-    """Mark all rows of groups in which more matches are bad than chance explains."""
+    """Mark all rows of groups with more bad matches than chance explains."""
     share = bad.groupby(rows.counting).transform("mean")
     return (share > MAX_CONFLICT_SHARE) & (frame["instance"] >= 0)
 
@@ -51,39 +51,41 @@ def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]
 def list_matching_gaps(
     frame: pd.DataFrame, lanes: Sequence[Lane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
-    """Return what was not matched and why, one gap per reason."""
+    """List the unmatched collectives, one gap per reason."""
     conflict = np.zeros(len(frame), dtype=bool)
     conflict[matching.conflicts] = True
     excluded = _find_excluded(frame, matching)
     unplaced = _find_unplaced(frame, lanes) & ~excluded
     return [
-        *_gaps_by_group(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
-        *_exclusion_gaps(matching),
-        *_gaps_by_group(frame, unplaced, "neither their order nor their times say which belong together"),
-        *_gaps_by_group(frame, _find_partial(frame, lanes), "some ranks have no event for them"),
-        *_stream_gaps(lanes),
-        *_unknown_group_gaps(frame, lanes, ranks),
-        *_bound_gaps(lanes),
+        *_make_group_gaps(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
+        *_list_exclusion_gaps(matching),
+        *_make_group_gaps(frame, unplaced, "neither order nor times identify matching calls"),
+        *_make_group_gaps(
+            frame, _find_partial(frame, lanes), "some ranks have no event for these collectives"
+        ),
+        *_list_stream_gaps(lanes),
+        *_list_unknown_group_gaps(frame, lanes, ranks),
+        *_list_partial_group_gaps(lanes),
     ]
 
 
 def _find_excluded(frame: pd.DataFrame, matching: Matching) -> Bools:
-    found = np.zeros(len(frame), dtype=bool)
+    is_excluded = np.zeros(len(frame), dtype=bool)
     rank = frame["rank"].to_numpy()
     for placement in matching.placements:
         if placement.excluded:
-            mine = placement.lane.rows
-            found[mine[np.isin(rank[mine], placement.excluded)]] = True
-    return found
+            lane_rows = placement.lane.rows
+            is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
+    return is_excluded
 
 
 def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
-    found = np.zeros(len(frame), dtype=bool)
+    is_ordered = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         if not lane.stated:
-            found[lane.rows] = True
-    alone: Bools = found & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
-    return alone
+            is_ordered[lane.rows] = True
+    is_unplaced: Bools = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
+    return is_unplaced
 
 
 def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
@@ -92,41 +94,41 @@ def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
         expected[lane.rows] = len(lane.members)
     instance = frame["instance"].to_numpy()
     present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
-    found: Bools = (instance >= 0) & (present < expected)
-    return found
+    is_partial: Bools = (instance >= 0) & (present < expected)
+    return is_partial
 
 
-def _gaps_by_group(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
-    """Return one gap that counts the collectives (not rows) of the groups and names at most two groups."""
+def _make_group_gaps(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
+    """Return one gap that counts the collectives (not rows) and names up to two groups."""
     bad = frame[rows]
     if not len(bad):
         return []
     per_rank = bad.groupby(["group", "method", "rank"], sort=True).size()
     counts = per_rank.groupby(level=0).max()
-    where = _name_groups([str(group) for group in counts.index])
-    return [_matching_gap(f"{int(counts.sum())} in {where}: {reason}")]
+    groups = _format_groups([str(group) for group in counts.index])
+    return [_make_matching_gap(f"{int(counts.sum())} in {groups}: {reason}")]
 
 
-def _name_groups(groups: Sequence[str]) -> str:
+def _format_groups(groups: Sequence[str]) -> str:
     names = [group if len(group) <= 40 else f"{group[:36]} …" for group in groups]
     if len(names) <= 2:
         return f"group {' and '.join(names)}"
     return f"{len(names)} groups ({names[0]}; {names[1]}; …)"
 
 
-def _matching_gap(reason: str) -> Gap:
+def _make_matching_gap(reason: str) -> Gap:
     return Gap(kind=GapKind.MATCHING, what="matching of collectives", reason=reason, remedy=_REMEDY)
 
 
-def _exclusion_gaps(matching: Matching) -> list[Gap]:
+def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
     groups: dict[tuple[int, ...], list[str]] = {}
     for placement in matching.placements:
         if placement.excluded:
             groups.setdefault(placement.excluded, []).append(placement.lane.group)
     return [
-        _matching_gap(
-            f"rank {_format_ranks(ranks)} in {_name_groups(names)}: no shift of its collectives makes "
-            "them fit the others"
+        _make_matching_gap(
+            f"rank {_format_ranks(ranks)} in {_format_groups(names)}: its collectives do not match "
+            "those of the other ranks at any shift"
         )
         for ranks, names in sorted(groups.items())
     ]
@@ -137,11 +139,11 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
 
 
-def _stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
+def _list_stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
     if not count:
         return []
-    reason = f"{count} rows name no group: each rank has one stream of them, which was taken for one group"
+    reason = f"{count} rows have no group: each rank has one stream of them, which was treated as one group"
     return [
         Gap(
             kind=GapKind.MATCHING,
@@ -152,16 +154,16 @@ def _stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     ]
 
 
-def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
-    """Report rows of several ranks that no lane could take."""
+def _list_unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
+    """Report rows of multi-rank runs that are in no lane."""
     known = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         known[lane.rows] = True
     lost = frame[~known]
     if not len(lost) or len(ranks) < 2:
         return []
-    groups = _name_groups([str(group) for group in lost["group"].unique()])
-    reason = f"{len(lost)} rows of {groups} do not say which ranks took part: they stand alone"
+    groups = _format_groups([str(group) for group in lost["group"].unique()])
+    reason = f"{len(lost)} rows of {groups} do not record the participating ranks and were not matched"
     return [
         Gap(
             kind=GapKind.MATCHING,
@@ -172,18 +174,19 @@ def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Seque
     ]
 
 
-def _bound_gaps(lanes: Sequence[Lane]) -> list[Gap]:
-    """Report groups of which only some ranks are loaded."""
-    part = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
-    if not part:
+def _list_partial_group_gaps(lanes: Sequence[Lane]) -> list[Gap]:
+    """Report groups with ranks that are not loaded."""
+    partial_groups = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
+    if not partial_groups:
         return []
     return [
         Gap(
             kind=GapKind.MATCHING,
             what="wait and transfer",
             reason=(
-                f"not all ranks of {_name_groups(part)} are loaded: waits are lower, transfers upper bounds"
+                f"not all ranks of {_format_groups(partial_groups)} are loaded: waits are lower bounds, "
+                "transfers upper bounds"
             ),
-            remedy="load the run with all of its ranks",
+            remedy="load all ranks of the run",
         )
     ]

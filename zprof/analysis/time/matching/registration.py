@@ -1,9 +1,9 @@
-"""Find the position of one rank's collectives on another's, by order and times, if the orders differ.
+"""Match one rank's collectives to another's by order and times, if their orders differ.
 
 The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
-steps, or voted for: differences of ends of equal signatures cluster at the true offset. A periodic program
-also has clusters at whole periods; then the sharper cluster decides, or a shared host clock, or clocks that
-are roughly right. Otherwise nothing is matched.
+steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program also
+has clusters at multiples of the period; then the sharper cluster decides, or a shared host clock, or the
+smallest offset. Otherwise nothing is matched.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Floats
 from zprof.analysis.time.clocks.votes import fit_slope
 from zprof.analysis.time.matching.overlap import RankRows, pair_rows
 
-#: Minimum share of the rows in the common window that must find their partner.
+#: Minimum share of the rows in the common window that must have a partner.
 _MIN_SCORE = 0.8
 _MIN_RIVAL_SCORE = 0.5
-#: Fewer pairs than this prove nothing without other evidence on the clocks.
+#: Minimum number of pairs without other evidence on the clocks.
 _MIN_PAIRS = 3
 #: Another offset is a rival if it has at least this share of the best one's pairs ...
 _RIVAL_RATIO = 0.25
 #: ... unless its ends are spread this many times as far.
 _SHARPER_FACTOR = 4.0
-#: Clocks of different hosts are roughly right, those of one host almost exactly: the smallest difference wins
-#: if it is at most this, and every other one is larger by the factor below.
-_ROUGHLY_NS = 10_000_000.0
-_ALMOST_NS = 100_000.0
+#: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
+#: difference wins if it is at most this, and all others are larger by the factor below.
+_MAX_HOST_DIFFERENCE_NS = 10_000_000.0
+_MAX_SAME_HOST_DIFFERENCE_NS = 100_000.0
 _FAR_FACTOR = 10.0
 #: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
 _MAX_WORSE_SCORE = 0.1
@@ -45,7 +45,7 @@ class ClockDifference:
 
     offset: float
     drift: float
-    doubt_ns: float
+    uncertainty_ns: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,89 +73,89 @@ class OffsetFit:
 
 
 def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s | None:
-    """Return for each row of ``moved`` its row of ``fixed``, -1 if there is none; None if nothing fits."""
+    """Return for each row of ``moved`` its row of ``fixed``, -1 if there is none; None if no offset fits."""
     if not len(fixed) or not len(moved):
         return None
     if hint.measured is not None:
         fit = _fit_offset(fixed, moved, hint.measured, rounds=0)
         if _is_good(fit, 1):
             return fit.partner
-    marked = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
+    has_marked_steps = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
     fits = _drop_duplicates(
-        [_fit_offset(fixed, moved, _offset_only(offset)) for offset in _list_offsets(fixed, moved, hint)]
+        [_fit_offset(fixed, moved, _make_offset(offset)) for offset in _list_offsets(fixed, moved, hint)]
     )
-    fewest = 1 if marked or hint.one_host else _MIN_PAIRS
-    fits = [fit for fit in fits if _is_plausible(fit, fewest) and _has_same_steps(fit, fixed, moved)]
-    chosen = _choose_fit(fits, hint)
-    return None if chosen is None else chosen.partner
+    min_pairs = 1 if has_marked_steps or hint.one_host else _MIN_PAIRS
+    fits = [fit for fit in fits if _is_plausible(fit, min_pairs) and _has_same_steps(fit, fixed, moved)]
+    best_fit = _choose_fit(fits, hint)
+    return None if best_fit is None else best_fit.partner
 
 
 def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[float]:
-    """Return the clock differences that are worth trying."""
-    stepped = _offset_by_steps(fixed, moved)
+    """Return the candidate clock differences."""
+    offset_by_steps = _estimate_offset_by_steps(fixed, moved)
     return [
         *([0.0] if hint.one_origin else []),
-        *([] if stepped is None else [stepped]),
+        *([] if offset_by_steps is None else [offset_by_steps]),
         *find_offset_candidates(fixed, moved),
     ]
 
 
 def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
-    """Return whether rows launched in marked steps have the same step number on both ranks."""
+    """Return True if rows launched in marked steps have the same step number on both ranks."""
     right = np.flatnonzero(fit.partner >= 0)
-    here, there = fixed.step[fit.partner[right]], moved.step[right]
-    known = (here >= 0) & (there >= 0)
-    return not known.any() or float((here == there)[known].mean()) >= _MIN_SAME_STEPS
+    fixed_step, moved_step = fixed.step[fit.partner[right]], moved.step[right]
+    known = (fixed_step >= 0) & (moved_step >= 0)
+    return not known.any() or float((fixed_step == moved_step)[known].mean()) >= _MIN_SAME_STEPS
 
 
 def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
-    found: list[OffsetFit] = []
+    distinct: list[OffsetFit] = []
     for fit in fits:
-        if not any(_is_same_fit(fit, other) for other in found):
-            found.append(fit)
-    return found
+        if not any(_is_same_fit(fit, other) for other in distinct):
+            distinct.append(fit)
+    return distinct
 
 
-def _is_good(fit: OffsetFit, fewest: int) -> bool:
-    return fit.count >= fewest and fit.score >= _MIN_SCORE
+def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
+    return fit.count >= min_pairs and fit.score >= _MIN_SCORE
 
 
-def _is_plausible(fit: OffsetFit, fewest: int) -> bool:
-    """Return whether a fit is a candidate; one that lacks many rows may still be right, as its ends show."""
-    return fit.count >= fewest and fit.score >= _MIN_RIVAL_SCORE
+def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
+    """Return True if a fit is a candidate; if its ends agree, it may be right despite many unmatched rows."""
+    return fit.count >= min_pairs and fit.score >= _MIN_RIVAL_SCORE
 
 
-def _offset_only(offset: float) -> ClockDifference:
-    return ClockDifference(offset=offset, drift=0.0, doubt_ns=0.0)
+def _make_offset(offset: float) -> ClockDifference:
+    return ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0)
 
 
-def _fit_offset(fixed: RankRows, moved: RankRows, place: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
-    """Pair the rows at an offset, then again at the offset that the pairs give."""
-    offset, drift, doubt_ns = place.offset, place.drift, place.doubt_ns
-    partner = pair_rows(fixed, moved.moved(offset, drift), doubt_ns)
+def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
+    """Pair the rows at an offset, then again at the offset estimated from the pairs."""
+    offset, drift, uncertainty_ns = clock.offset, clock.drift, clock.uncertainty_ns
+    partner = pair_rows(fixed, moved.moved(offset, drift), uncertainty_ns)
     for _ in range(rounds):
-        mine = np.flatnonzero((partner >= 0) & moved.sync)
-        if not len(mine):
+        paired = np.flatnonzero((partner >= 0) & moved.sync)
+        if not len(paired):
             break
-        offset, drift = _refine_offset(fixed, moved, partner, mine)
-        partner = pair_rows(fixed, moved.moved(offset, drift), doubt_ns)
+        offset, drift = _refine_offset(fixed, moved, partner, paired)
+        partner = pair_rows(fixed, moved.moved(offset, drift), uncertainty_ns)
     placed = moved.moved(offset, drift)
-    mine = np.flatnonzero(partner >= 0)
-    apart = placed.end[mine] - fixed.end[partner[mine]]
-    spread = float(np.median(np.abs(apart - np.median(apart)))) if len(mine) else np.inf
-    score = len(mine) / max(1, _count_common_rows(fixed, placed))
-    return OffsetFit(partner=partner, offset=offset, count=len(mine), score=score, spread_ns=spread)
+    paired = np.flatnonzero(partner >= 0)
+    difference = placed.end[paired] - fixed.end[partner[paired]]
+    spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
+    score = len(paired) / max(1, _count_common_rows(fixed, placed))
+    return OffsetFit(partner=partner, offset=offset, count=len(paired), score=score, spread_ns=spread)
 
 
-def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, mine: Int64s) -> tuple[float, float]:
+def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
     """Return offset and drift from the shorter half of the pairs; only a long window shows drift."""
-    theirs = partner[mine]
-    shorter = np.minimum(moved.end[mine] - moved.start[mine], fixed.end[theirs] - fixed.start[theirs])
-    mine = mine[shorter <= np.median(shorter)]
-    apart = moved.end[mine] - fixed.end[partner[mine]]
-    long = float(np.ptp(moved.end[mine])) > DRIFT_SPAN_NS
-    drift = fit_slope(apart, moved.end[mine]) if long and len(mine) > 3 else 0.0
-    return float(np.median(apart - drift * moved.end[mine])), drift
+    partners = partner[paired]
+    shorter = np.minimum(moved.end[paired] - moved.start[paired], fixed.end[partners] - fixed.start[partners])
+    paired = paired[shorter <= np.median(shorter)]
+    difference = moved.end[paired] - fixed.end[partner[paired]]
+    long = float(np.ptp(moved.end[paired])) > DRIFT_SPAN_NS
+    drift = fit_slope(difference, moved.end[paired]) if long and len(paired) > 3 else 0.0
+    return float(np.median(difference - drift * moved.end[paired])), drift
 
 
 def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
@@ -164,16 +164,16 @@ def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
     return max(int(((line.end > low) & (line.start < high)).sum()) for line in (fixed, moved))
 
 
-def _offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
+def _estimate_offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
     """Return the clock difference by marked steps, from steps with equal rows on both ranks."""
-    found: list[Floats] = []
+    end_differences: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
         left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)
-        alike = len(left) == len(right) and (fixed.signature[left] == moved.signature[right]).all()
-        if step >= 0 and alike:
+        is_equal = len(left) == len(right) and (fixed.signature[left] == moved.signature[right]).all()
+        if step >= 0 and is_equal:
             sync = moved.sync[right]
-            found.append(moved.end[right[sync]] - fixed.end[left[sync]])
-    votes = np.concatenate(found) if found else np.empty(0)
+            end_differences.append(moved.end[right[sync]] - fixed.end[left[sync]])
+    votes = np.concatenate(end_differences) if end_differences else np.empty(0)
     return float(np.median(votes)) if len(votes) else None
 
 
@@ -183,35 +183,39 @@ def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:
 
 
 def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
-    """Return the only fit, the one whose ends agree best, or the one that clocks make likely; else None."""
+    """Return the only fit, the fit whose ends agree best, or the fit nearest to a zero offset; else None."""
     if not fits:
         return None
-    most = max(fit.count for fit in fits)
-    rivals = [fit for fit in fits if fit.count >= _RIVAL_RATIO * most]
+    max_count = max(fit.count for fit in fits)
+    rivals = [fit for fit in fits if fit.count >= _RIVAL_RATIO * max_count]
     sharpest = min(rivals, key=lambda fit: fit.spread_ns)
     others = [fit for fit in rivals if fit is not sharpest]
     if others and all(fit.spread_ns > _SHARPER_FACTOR * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
     if not others:
         return sharpest if _is_complete(sharpest) else None
-    nearest = _find_nearest(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS) if hint.one_origin else None
+    nearest = (
+        _find_nearest(rivals, _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS)
+        if hint.one_origin
+        else None
+    )
     return nearest if nearest is not None and _is_complete(nearest) else None
 
 
 def _is_complete(fit: OffsetFit) -> bool:
-    """Return whether at most one row of the common window, or a tenth, is left unpaired."""
+    """Return True if at most one row of the common window, or a tenth, is unpaired."""
     left_over = fit.count / fit.score - fit.count if fit.score else np.inf
     return left_over <= max(1.5, _MAX_LEFT_OVER_RATIO * fit.count)
 
 
 def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:
-    """Return the one fit near a difference of 0, among those with about as few unpaired rows as the best."""
+    """Return the only fit near a difference of 0 among those with nearly the best score; else None."""
     best = max(fit.score for fit in fits)
     nearest, *others = sorted(
         (fit for fit in fits if fit.score >= best - _MAX_WORSE_SCORE), key=lambda fit: abs(fit.offset)
     )
-    told_apart = all(abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others)
-    return nearest if abs(nearest.offset) <= near_ns and told_apart else None
+    others_are_far = all(abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others)
+    return nearest if abs(nearest.offset) <= near_ns and others_are_far else None
 
 
 _MAX_VOTES = 300_000
@@ -231,32 +235,34 @@ def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
         return []
     lengths = np.concatenate((fixed.end - fixed.start, moved.end - moved.start))
     wide = max(_MIN_WIDTH_NS, _END_SHARE * float(np.quantile(lengths, 0.25)))
-    sharp = _find_highest(votes, _MIN_WIDTH_NS)
+    sharp = _find_largest_clusters(votes, _MIN_WIDTH_NS)
     if len(sharp) and sharp[0][1] >= _SHARP_SHARE * min(fixed.sync.sum(), moved.sync.sum()):
         return [middle for middle, height in sharp if height > sharp[0][1] / 2]
-    return [middle for middle, _ in [*sharp, *_find_highest(votes, wide)]]
+    return [middle for middle, _ in [*sharp, *_find_largest_clusters(votes, wide)]]
 
 
-def _find_highest(votes: Floats, width: float) -> list[tuple[float, int]]:
+def _find_largest_clusters(votes: Floats, width: float) -> list[tuple[float, int]]:
     """Return centre and size of the largest clusters of a width; wide ones tolerate scatter."""
     height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
-    found: list[tuple[float, int]] = []
+    clusters: list[tuple[float, int]] = []
     for index in np.argsort(-height, kind="stable"):
-        if len(found) >= _MAX_CANDIDATES or height[index] < _MIN_VOTES:
+        if len(clusters) >= _MAX_CANDIDATES or height[index] < _MIN_VOTES:
             break
         middle = float(np.median(votes[index : index + height[index]]))
-        if all(abs(middle - other) > width for other, _ in found):
-            found.append((middle, int(height[index])))
-    return found
+        if all(abs(middle - other) > width for other, _ in clusters):
+            clusters.append((middle, int(height[index])))
+    return clusters
 
 
 def _pair_signatures(fixed: RankRows, moved: RankRows) -> tuple[Int64s, Int64s]:
     """Return all pairs of equal signature, the rarest signatures first, up to ``_MAX_VOTES``."""
     names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
     counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
-    mine, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
+    moved_names, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
     shared = sorted(
-        (counts[int(s)] * int(n), int(s)) for s, n in zip(mine, right_count, strict=True) if int(s) in counts
+        (counts[int(s)] * int(n), int(s))
+        for s, n in zip(moved_names, right_count, strict=True)
+        if int(s) in counts
     )
     lefts, rights, total = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
     for product, signature in shared:

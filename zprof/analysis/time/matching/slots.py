@@ -1,8 +1,8 @@
 """Assign each row of a lane its slot: by the stated sequence, or by order and times.
 
 Without a stated sequence, the rank with the most common order defines the slots. Ranks with the same
-signatures in the same steps take the same slots, if at the resulting clocks each row also overlaps its
-partner. Every other rank is registered by its times.
+signatures in the same steps get the same slots if each row also overlaps its partner on the resulting clocks.
+Every other rank is registered by its times.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, Lane, MatchRows, 
 from zprof.analysis.time.matching.overlap import RankRows, overlaps_enough
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint, register_rows
 
-#: Returns what is known about the clock of one rank against another's.
+#: Returns the clock hint of one rank relative to another.
 Hints = Callable[[int, int], ClockHint]
-#: Maximum number of ranks tried as the one that defines the slots.
+#: Maximum number of ranks tried as the reference that defines the slots.
 _MAX_TRIES = 3
 #: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
 #: processors running eight programs: up to a twentieth of the rows).
@@ -29,41 +29,41 @@ _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapLimits:
-    """Limits on rows that overlap their partner only a little.
+    """Limits on rows that overlap their partner only slightly.
 
-    ``little_together``: share of the rows that may overlap their partner by less than half of the shorter
-    one. ``touching``: a row that overlaps by less than this is not matched, because it may overlap the
+    ``max_partial_share``: maximum share of rows that overlap their partner by less than half of the shorter
+    one. ``min_overlap``: a row that overlaps by less than this is not matched, because it may overlap the
     neighbour of its partner as much.
     """
 
-    little_together: float
-    touching: float
+    max_partial_share: float
+    min_overlap: float
 
 
 #: Measured: up to a third of the rows, and 0.026.
-VOTE_LIMITS = OverlapLimits(little_together=0.4, touching=0.02)
+VOTE_LIMITS = OverlapLimits(max_partial_share=0.4, min_overlap=0.02)
 #: A shared host clock is not affected by wrong pairs; on two busy processors 0.57 of 790 short rows
 #: overlapped little.
-HOST_LIMITS = OverlapLimits(little_together=0.7, touching=0.01)
-_STILL = ClockDifference(offset=0.0, drift=0.0, doubt_ns=0.0)
+HOST_LIMITS = OverlapLimits(max_partial_share=0.7, min_overlap=0.01)
+_SAME_CLOCK = ClockDifference(offset=0.0, drift=0.0, uncertainty_ns=0.0)
 
 
 def place_by_order(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
     """Return the slot of each row of a lane, by order and times."""
-    lines = split_by_rank(lane, rows)
-    if len(lines) < 2:
+    rows_by_rank = split_by_rank(lane, rows)
+    if len(rows_by_rank) < 2:
         return Placement(lane=lane, slot=np.arange(len(lane.rows)), rung=Rung.ORDER)
-    found: dict[int, Int64s] = {}
-    for fixed in _choose_references(lines):
-        tried = _place_on(fixed, lines, hints)
-        found = max(found, tried, key=_count_placed)
-        if len(found) > len(lines) / 2 and len(found) > 1:
+    slots_by_rank: dict[int, Int64s] = {}
+    for fixed in _choose_references(rows_by_rank):
+        candidate_slots = _place_on(fixed, rows_by_rank, hints)
+        slots_by_rank = max(slots_by_rank, candidate_slots, key=_count_placed)
+        if len(slots_by_rank) > len(rows_by_rank) / 2 and len(slots_by_rank) > 1:
             break
-    return _make_placement(lane, rows, lines, found)
+    return _make_placement(lane, rows, rows_by_rank, slots_by_rank)
 
 
-def _count_placed(found: Mapping[int, Int64s]) -> int:
-    return sum(int((slots >= 0).sum()) for slots in found.values()) if len(found) > 1 else 0
+def _count_placed(slots_by_rank: Mapping[int, Int64s]) -> int:
+    return sum(int((slots >= 0).sum()) for slots in slots_by_rank.values()) if len(slots_by_rank) > 1 else 0
 
 
 def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
@@ -71,73 +71,81 @@ def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
     rank = rows.rank[lane.rows]
     cuts = np.flatnonzero(np.diff(rank)) + 1
     return {
-        int(rows.rank[mine[0]]): RankRows(
-            signature=rows.signature[mine],
-            start=rows.start[mine],
-            end=rows.end[mine],
-            step=rows.step[mine],
-            sync=rows.sync[mine],
+        int(rows.rank[own_rows[0]]): RankRows(
+            signature=rows.signature[own_rows],
+            start=rows.start[own_rows],
+            end=rows.end[own_rows],
+            step=rows.step[own_rows],
+            sync=rows.sync[own_rows],
         )
-        for mine in np.split(lane.rows, cuts)
-        if len(mine)
+        for own_rows in np.split(lane.rows, cuts)
+        if len(own_rows)
     }
 
 
-def _choose_references(lines: Mapping[int, RankRows]) -> list[int]:
+def _choose_references(rows_by_rank: Mapping[int, RankRows]) -> list[int]:
     """Return ranks that may define the slots: those with the most common order first, then the longest."""
-    key = {rank: (line.signature.tobytes(), line.step.tobytes()) for rank, line in lines.items()}
+    key = {
+        rank: (rank_rows.signature.tobytes(), rank_rows.step.tobytes())
+        for rank, rank_rows in rows_by_rank.items()
+    }
     count = Counter(key.values())
-    by_worth = sorted(lines, key=lambda rank: (-count[key[rank]], -len(lines[rank]), rank))
-    return by_worth[:_MAX_TRIES]
+    by_priority = sorted(rows_by_rank, key=lambda rank: (-count[key[rank]], -len(rows_by_rank[rank]), rank))
+    return by_priority[:_MAX_TRIES]
 
 
-def _place_on(fixed: int, lines: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
+def _place_on(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots by rank, for the ranks that fit onto ``fixed``."""
-    slots = np.arange(len(lines[fixed]), dtype=np.int64)
-    found = {fixed: slots} | _place_alike(fixed, lines, hints)
-    for rank, line in lines.items():
-        if rank not in found:
-            partner = register_rows(lines[fixed], line, hints(fixed, rank))
+    slots = np.arange(len(rows_by_rank[fixed]), dtype=np.int64)
+    slots_by_rank = {fixed: slots} | _place_equal_ranks(fixed, rows_by_rank, hints)
+    for rank, rank_rows in rows_by_rank.items():
+        if rank not in slots_by_rank:
+            partner = register_rows(rows_by_rank[fixed], rank_rows, hints(fixed, rank))
             if partner is not None:
-                found[rank] = partner
-    return found
+                slots_by_rank[rank] = partner
+    return slots_by_rank
 
 
-def _place_alike(fixed: int, lines: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
+def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots of the ranks with the same rows in the same steps, if their times agree too.
 
-    Ranks on one host use its clock: pings delayed by busy processors differ by 0.7 ms there. Other ranks use
-    the measured difference, or the votes of the rows.
+    Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
+    ranks use the measured difference, or the votes of the rows.
     """
-    first = lines[fixed]
-    ranks = [rank for rank, line in lines.items() if rank != fixed and _are_equal(first, line)]
+    first = rows_by_rank[fixed]
+    ranks = [
+        rank for rank, rank_rows in rows_by_rank.items() if rank != fixed and _are_equal(first, rank_rows)
+    ]
     anchored = bool((first.step != NO_STEP).any()) and len(np.unique(first.step)) > 1
     known = {rank: hints(fixed, rank) for rank in ranks}
     ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
     if not ranks or not first.sync.any():
         slots = np.arange(len(first), dtype=np.int64)
         return dict.fromkeys(ranks, slots) if anchored else {}
-    still = {rank: _STILL for rank in ranks if known[rank].one_host}
-    mates = _place_agreeing(first, lines, still, HOST_LIMITS)
-    others = {rank: known[rank].measured for rank in ranks if rank not in mates}
-    return mates | _place_agreeing(first, lines, others, VOTE_LIMITS)
+    same_clock = {rank: _SAME_CLOCK for rank in ranks if known[rank].one_host}
+    slots_on_host = _place_agreeing(first, rows_by_rank, same_clock, HOST_LIMITS)
+    others = {rank: known[rank].measured for rank in ranks if rank not in slots_on_host}
+    return slots_on_host | _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
 
 
 def _place_agreeing(
     first: RankRows,
-    lines: Mapping[int, RankRows],
+    rows_by_rank: Mapping[int, RankRows],
     clocks: Mapping[int, ClockDifference | None],
     limits: OverlapLimits,
 ) -> dict[int, Int64s]:
     """Return slots of the ranks of ``clocks`` whose times agree; a None clock is estimated from the rows."""
     if not clocks:
         return {}
-    moved = [lines[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
-    start, end = np.array([line.start for line in moved]), np.array([line.end for line in moved])
+    moved = [rows_by_rank[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
+    start, end = (
+        np.array([rank_rows.start for rank_rows in moved]),
+        np.array([rank_rows.end for rank_rows in moved]),
+    )
     shorter = np.minimum(end - start, first.end - first.start).clip(min=1.0)
     voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
-    uncertainty = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
+    uncertainty = np.array([clock.uncertainty_ns if clock else 0.0 for clock in clocks.values()])
     moved_start, moved_end = start - offset[:, None], end - offset[:, None]
     fits, refused = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
     slots = np.where(refused, ALONE, np.arange(len(first), dtype=np.int64))
@@ -155,49 +163,55 @@ def _are_equal(one: RankRows, other: RankRows) -> bool:
 def check_overlaps(
     first: RankRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
 ) -> tuple[Bools, Bools]:
-    """Return which ranks fit, one entry per rank, and which of their rows do not (ranks x rows).
+    """Return a mask of the ranks that match, and a mask of their rows that do not (ranks x rows).
 
-    On overloaded processors, gloo's thread may leave a collective late on one rank, and enter the next one
-    late. So some rows may share little, and few almost nothing. A row that shares no more than it would with
-    the neighbour of its partner is not matched, and neither are adjacent rows that share little: if each rank
-    lost another event, the rows between the two are paired with neighbours. It takes more than a few such
-    rows to refuse the rank.
+    On overloaded processors, gloo's thread may leave one collective and enter the next late on one rank, so
+    some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
+    partner is not matched, and neither are adjacent rows with little overlap: if two ranks each lost a
+    different event, the rows between the two are paired with neighbours. A rank is refused only if it has
+    more than a few such rows.
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
-    enough, little, more = (
+    enough, little, above_minimum = (
         overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
-        for share in (0.5, _LITTLE_OVERLAP, limits.touching)
+        for share in (0.5, _LITTLE_OVERLAP, limits.min_overlap)
     )
-    some = (~enough).sum(axis=1) <= limits.little_together * first.sync.sum()
-    few = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
-    refused = np.array([_find_stretches(*pair) for pair in zip(~enough, ~more, strict=True)], dtype=bool)
-    return np.asarray(some & few, dtype=bool), refused
+    few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
+    few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
+    refused = np.array([_find_runs(*pair) for pair in zip(~enough, ~above_minimum, strict=True)], dtype=bool)
+    return np.asarray(few_partial & few_slight, dtype=bool), refused
 
 
-def _find_stretches(rows: Bools, around: Bools) -> Bools:
-    """Return the unbroken stretches of ``rows`` that contain one of ``around`` (a subset of them)."""
-    stretch = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
-    found: Bools = rows & np.isin(stretch, stretch[around])
-    return found
+def _find_runs(rows: Bools, seeds: Bools) -> Bools:
+    """Return the unbroken runs of ``rows`` that contain one of ``seeds`` (a subset of them)."""
+    run = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
+    in_run: Bools = rows & np.isin(run, run[seeds])
+    return in_run
 
 
 def _make_placement(
-    lane: Lane, rows: MatchRows, lines: Mapping[int, RankRows], found: Mapping[int, Int64s]
+    lane: Lane, rows: MatchRows, rows_by_rank: Mapping[int, RankRows], slots_by_rank: Mapping[int, Int64s]
 ) -> Placement:
     ranks = rows.rank[lane.rows]
     slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
-    for rank, mine in found.items():
-        slot[ranks == rank] = mine
-    shifts = {rank: find_largest_shift(_list_moves(mine)) for rank, mine in found.items()}
-    plain = all(len(mine) == len(lines[r]) and not _is_moved(mine) for r, mine in found.items())
-    whole = plain and len(found) == len(lines) and len({len(line) for line in lines.values()}) == 1
-    rung = Rung.STREAM if lane.stream else Rung.ORDER if whole else Rung.SIGNATURE
+    for rank, slots in slots_by_rank.items():
+        slot[ranks == rank] = slots
+    shifts = {rank: find_largest_shift(_list_moves(slots)) for rank, slots in slots_by_rank.items()}
+    is_unshifted = all(
+        len(slots) == len(rows_by_rank[r]) and not _is_moved(slots) for r, slots in slots_by_rank.items()
+    )
+    is_complete = (
+        is_unshifted
+        and len(slots_by_rank) == len(rows_by_rank)
+        and len({len(rank_rows) for rank_rows in rows_by_rank.values()}) == 1
+    )
+    rung = Rung.STREAM if lane.stream else Rung.ORDER if is_complete else Rung.SIGNATURE
     return Placement(
         lane=lane,
-        slot=slot if len(found) > 1 else np.full(len(slot), ALONE, dtype=np.int64),
+        slot=slot if len(slots_by_rank) > 1 else np.full(len(slot), ALONE, dtype=np.int64),
         rung=rung,
         shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
-        excluded=tuple(sorted(set(lines) - set(found))) if len(found) > 1 else (),
+        excluded=tuple(sorted(set(rows_by_rank) - set(slots_by_rank))) if len(slots_by_rank) > 1 else (),
     )
 
 
@@ -214,7 +228,7 @@ def find_largest_shift(moves: Int64s) -> int:
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
 
 
-#: A lane with a larger share of conflicting sequence numbers is not trusted at all.
+#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
 MAX_CONFLICT_SHARE = 0.1
 
 
@@ -235,7 +249,7 @@ def _find_conflicts(lane: Lane, rows: MatchRows, slot: Int64s, count: int) -> Bo
     np.maximum.at(high, slot, signature)
     twice = np.zeros(count, dtype=bool)
     rank = rows.rank[lane.rows]
-    again = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
-    twice[slot[1:][again]] = True
-    found: Bools = (low != high) | twice
-    return found
+    is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
+    twice[slot[1:][is_repeated]] = True
+    is_conflict: Bools = (low != high) | twice
+    return is_conflict

@@ -1,9 +1,9 @@
 """Find phase and micro-batch at an instant of a host, from the evidence in its events.
 
 Ranges of the program are the best evidence: FSDP1's and FSDP2's hooks, DDP's forward, the recorder's marks.
-After them comes autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and
-whatever else runs on an autograd thread is backward too. A forward is recomputation if it runs on an autograd
-thread, or passes only some of the units of the forward before it.
+Next is autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and all other
+work on an autograd thread is backward too. A forward is recomputation if it runs on an autograd thread, or
+visits only some of the units of the previous forward.
 """
 
 import re
@@ -50,11 +50,11 @@ def _empty_spans() -> Intervals:
 class PhaseEvidence:
     """Spans of one rank's host, on the common clock.
 
-    ``forward`` and ``backward`` are ranges that the program itself names so, ``ahead_*`` prefetches for these
-    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps. ``recompute``: forwards that a
-    backward repeats, as far as threads and units show; ``forward`` excludes them. ``operators``: what the
-    program's thread runs outside of autograd and the optimizer, including gathers. All are disjoint sets,
-    except ``forward``, ``recompute`` and ``backward``, which may be nested.
+    ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
+    ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in
+    a backward, according to threads and units; ``forward`` excludes them. ``operators``: operators of the
+    program's thread outside autograd and the optimizer, including gathers. All are disjoint sets, except
+    ``forward``, ``recompute`` and ``backward``, which may be nested.
     """
 
     forward: Intervals = field(default_factory=_empty_spans)
@@ -68,7 +68,7 @@ class PhaseEvidence:
 
     @property
     def in_backward(self) -> Intervals:
-        """When a backward certainly ran, according to the program or autograd."""
+        """Intervals in which a backward certainly ran, according to the program or autograd."""
         return union(self.backward, self.autograd)
 
 
@@ -101,7 +101,7 @@ def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClo
     repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
     autograd = union(clock.common(view.spans[nodes | (operators & np.isin(view.thread, threads))]))
     optimizer = union(clock.common(view.spans[optimizers]), clock.common(marked[Phase.OPTIMIZER]))
-    mine = operators & (view.thread == program)
+    in_program = operators & (view.thread == program)
     return PhaseEvidence(
         forward=_merge_rows(
             clock.common(view.spans[forwards & ~repeated]), clock.common(marked[Phase.FORWARD])
@@ -112,7 +112,7 @@ def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClo
         ahead_backward=spans(named, _BACKWARD_AHEAD),
         autograd=autograd,
         optimizer=optimizer,
-        operators=subtract(spans(mine, _OPERATOR), union(autograd, optimizer)),
+        operators=subtract(spans(in_program, _OPERATOR), union(autograd, optimizer)),
     )
 
 
@@ -124,30 +124,30 @@ def _find_autograd_threads(view: EventView, forwards: Mask, backwards: Mask) -> 
 
 
 def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
-    """Mark forwards after a backward that pass only some of the units of the previous forward.
+    """Mark forwards after a backward that visit only some of the units of the previous forward.
 
     A run of forwards ends where a backward or an optimizer step starts. After an optimizer step there is
     nothing to recompute.
     """
-    found = np.zeros(len(forwards), dtype=np.bool_)
+    is_partial = np.zeros(len(forwards), dtype=np.bool_)
     rows = np.flatnonzero(forwards)
     rows = rows[np.argsort(view.spans[rows, 0], kind="stable")]
     begins = view.spans[rows, 0]
     run = np.searchsorted(np.sort(view.spans[backwards | optimizers, 0]), begins)
     step = np.searchsorted(np.sort(view.spans[optimizers, 0]), begins)
     names, code = view.coded(rows)
-    told = np.array([_UNIT_FORWARD.fullmatch(name) is not None for name in names], dtype=np.bool_)
-    rows, run, step, code = (each[told[code]] for each in (rows, run, step, code))
-    whole, of_step = frozenset[int](), -1
+    has_unit = np.array([_UNIT_FORWARD.fullmatch(name) is not None for name in names], dtype=np.bool_)
+    rows, run, step, code = (column[has_unit[code]] for column in (rows, run, step, code))
+    all_units, step_of_units = frozenset[int](), -1
     for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run)) + 1):
         if not len(part):
             continue
         units = frozenset(code[part].tolist())
-        if units < whole and step[part[0]] == of_step:
-            found[rows[part]] = True
+        if units < all_units and step[part[0]] == step_of_units:
+            is_partial[rows[part]] = True
         else:
-            whole, of_step = units, step[part[0]]
-    return found
+            all_units, step_of_units = units, step[part[0]]
+    return is_partial
 
 
 def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -155,7 +155,7 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def find_program_thread(view: EventView) -> int:
-    """Return the thread of the training loop: it marks steps, else runs the optimizer, else most operators.
+    """Return the thread of the training loop: it has the step marks, else the optimizer or most operators.
 
     If an autograd thread recomputes, it runs more operators than the program's thread. So the busiest thread
     without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
@@ -163,13 +163,13 @@ def find_program_thread(view: EventView) -> int:
     """
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
-        chosen = view.name_is(named, _matches_fully(pattern))
-        if chosen.any():
-            return _find_busiest(view.thread[chosen])
-    of_autograd = view.thread[view.name_is(operators, _matches_fully(_NODE))]
-    without = operators & ~np.isin(view.thread, of_autograd)
-    if without.sum() >= _PROGRAM_RATIO * operators.sum():
-        operators = without
+        matches = view.name_is(named, _matches_fully(pattern))
+        if matches.any():
+            return _find_busiest(view.thread[matches])
+    autograd_threads = view.thread[view.name_is(operators, _matches_fully(_NODE))]
+    program_operators = operators & ~np.isin(view.thread, autograd_threads)
+    if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
+        operators = program_operators
     return _find_busiest(view.thread[operators])
 
 
@@ -183,8 +183,8 @@ def _find_busiest(threads: Int64s) -> int:
 def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
     """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
 
-    Only marks since the first event count: a recorder may mark phases in its memory window alone, and those
-    tell nothing about the timed steps.
+    Only marks since the first event count, because a recorder may mark phases only in its memory window,
+    which does not help for the timed steps.
     """
     rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
     rows = rows.sort_values("time_ns", kind="stable")
@@ -208,7 +208,7 @@ _MAX_NESTING = 64
 #: Placeholder for the start of a range that does not exist.
 _NO_RANGE = np.iinfo(np.int64).min
 #: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
-_ANSWERS = (
+_PHASES_AND_METHODS = (
     (Phase.OPTIMIZER.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_RANGES),
     (Phase.RECOMPUTE.value, BY_RANGES),
@@ -245,16 +245,16 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
     recomputing = _find_innermost(evidence.recompute, times)
     forward = np.maximum(_find_innermost(evidence.forward, times), recomputing)
     in_forward, in_backward = forward != _NO_RANGE, backward != _NO_RANGE
-    node = _is_held(evidence.autograd, times)
+    node = _is_inside(evidence.autograd, times)
     since = np.maximum(
         _find_last_begin(evidence.operators, times), _find_last_begin(evidence.optimizer, times)
     )
     behind = _find_last_begin(evidence.autograd, times) > np.maximum(step_begins, since)
     asked = [
-        _is_held(evidence.optimizer, times),
-        _is_held(evidence.ahead_backward, times),
+        _is_inside(evidence.optimizer, times),
+        _is_inside(evidence.ahead_backward, times),
         in_forward & (node | (recomputing == forward) | in_backward) & ~(backward > forward),
-        _is_held(evidence.ahead_forward, times),
+        _is_inside(evidence.ahead_forward, times),
         in_backward,
         in_forward,
         node,
@@ -263,7 +263,9 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
         np.ones(len(times), np.bool_),
     ]
     first = np.argmax(asked, axis=0).tolist()
-    return [_ANSWERS[place][0] for place in first], [_ANSWERS[place][1] for place in first]
+    return [_PHASES_AND_METHODS[place][0] for place in first], [
+        _PHASES_AND_METHODS[place][1] for place in first
+    ]
 
 
 def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
@@ -272,28 +274,28 @@ def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
     return np.concatenate(([-1], spans[:, 0]))[last]
 
 
-def _is_held(spans: Intervals, times: Int64s) -> Mask:
+def _is_inside(spans: Intervals, times: Int64s) -> Mask:
     """Mark the instants that lie in one of these spans (sorted by start)."""
-    held: Mask = _find_innermost(spans, times) != _NO_RANGE
-    return held
+    is_inside: Mask = _find_innermost(spans, times) != _NO_RANGE
+    return is_inside
 
 
 def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
-    """Return the start of the innermost span that holds each instant, else ``_NO_RANGE``."""
-    found = np.full(len(times), _NO_RANGE, dtype=np.int64)
-    reach = np.maximum.accumulate(spans[:, 1])
+    """Return the start of the innermost span that contains each instant, else ``_NO_RANGE``."""
+    innermost = np.full(len(times), _NO_RANGE, dtype=np.int64)
+    max_end = np.maximum.accumulate(spans[:, 1])
     row = np.searchsorted(spans[:, 0], times, side="right") - 1
-    open_ = np.flatnonzero(row >= 0)
+    pending = np.flatnonzero(row >= 0)
     for _ in range(_MAX_NESTING):
-        # an instant beyond the reach of this span and all before it lies in none of them
-        open_ = open_[(row[open_] >= 0) & (times[open_] < reach[row[open_]])]
-        if not len(open_):
+        # an instant after the end of this span and all earlier spans is in none of them
+        pending = pending[(row[pending] >= 0) & (times[pending] < max_end[row[pending]])]
+        if not len(pending):
             break
-        holds = times[open_] < spans[row[open_], 1]
-        found[open_[holds]] = spans[row[open_[holds]], 0]
-        open_ = open_[~holds]
-        row[open_] -= 1
-    return found
+        contains = times[pending] < spans[row[pending], 1]
+        innermost[pending[contains]] = spans[row[pending[contains]], 0]
+        pending = pending[~contains]
+        row[pending] -= 1
+    return innermost
 
 
 def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> Int64s:
@@ -301,27 +303,31 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
 
     Work after the last backward of a step is not another micro-batch, because it has no backward.
     """
-    forwards, backwards = _find_turns(evidence)
+    forwards, backwards = _find_pass_changes(evidence)
     first = np.searchsorted(backwards, steps[:, 0], side="left")
     in_step = np.searchsorted(backwards, steps[:, 1], side="left") - first
     if not len(backwards):
         return np.full(len(times_ns), -1, dtype=np.int64)
-    begun = np.searchsorted(forwards, backwards[np.minimum(first, len(backwards) - 1)], side="right")
-    number = np.clip(np.searchsorted(forwards, times_ns, side="right") - begun, 0, np.maximum(in_step - 1, 0))
+    forwards_before = np.searchsorted(
+        forwards, backwards[np.minimum(first, len(backwards) - 1)], side="right"
+    )
+    number = np.clip(
+        np.searchsorted(forwards, times_ns, side="right") - forwards_before, 0, np.maximum(in_step - 1, 0)
+    )
     known: Int64s = np.where(in_step > 0, number, -1).astype(np.int64)
     return known
 
 
-def _find_turns(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
-    """Return when forwards started after a backward, and backwards after a forward."""
+def _find_pass_changes(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
+    """Return the starts of forwards that follow a backward, and of backwards that follow a forward."""
     backward = evidence.in_backward
     forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
     times = np.concatenate((forward[:, 0], backward[:, 0]))
     is_forward = np.arange(len(times)) < len(forward)
     order = np.argsort(times, kind="stable")
     times, is_forward = times[order], is_forward[order]
-    turned = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
-    return times[turned[is_forward[turned]]], times[turned[~is_forward[turned]]]
+    changes = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
+    return times[changes[is_forward[changes]]], times[changes[~is_forward[changes]]]
 
 
 def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
@@ -329,6 +335,6 @@ def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
     merged = union(others)
     if not len(merged):
         return spans
-    place = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
-    inside = (place >= 0) & (spans[:, 0] < merged[np.maximum(place, 0), 1])
+    position = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
+    inside = (position >= 0) & (spans[:, 0] < merged[np.maximum(position, 0), 1])
     return np.asarray(spans[~inside], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Make the table of passes: the pass and unit that each gather and each reduction serves.
+"""Make the table of passes: the pass and unit of each gather and reduction.
 
-Columns: ``row`` (label in the table of collectives), rank, step, kind, unit (None if unknown), bytes,
+Columns: ``row`` (label in the collectives table), rank, step, kind, unit (None if unknown), bytes,
 ``micro_batch`` (of the step, from 0; null if unknown), ``phase`` (forward, recompute, backward, optimizer,
 unknown), ``number`` (count of this kind for that unit in the step, from 1), ``in_micro_batch`` (the same
 within the micro-batch), ``compute_between_ns`` (compute from the end of the previous gather of that unit to
@@ -30,9 +30,9 @@ Mask = npt.NDArray[np.bool_]
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
-#: Tensor parallelism reduces in a forward as often as in a backward. Gradients never do, but the last
-#: reduction of a backward, launched after its end, looks as if it belonged to the next forward: one of at
-#: least three.
+#: Tensor parallelism reduces in a forward as often as in a backward. Gradients are never reduced in a
+#: forward, but the last reduction of a backward, launched after its end, appears to be in the next forward:
+#: at most one of three.
 _FORWARD_RATIO = 0.4
 _MICRO_BATCH = ["rank", "step", "micro_batch"]
 
@@ -40,32 +40,34 @@ _MICRO_BATCH = ["rank", "step", "micro_batch"]
 def find_candidates(frame: pd.DataFrame) -> Mask:
     """Mark rows that may be a gather or a reduction of a pass, by kind and size."""
     kind = frame["kind"].astype(str)
-    wanted = kind.isin([GATHER, *REDUCTIONS]) & (frame["group_size"] != 1)
-    sizes = frame["bytes"].where(wanted, 0)
+    is_pass_kind = kind.isin([GATHER, *REDUCTIONS]) & (frame["group_size"] != 1)
+    sizes = frame["bytes"].where(is_pass_kind, 0)
     largest = sizes.groupby(kind == GATHER).transform("max")
-    mask: Mask = (wanted & (sizes >= _SMALL_RATIO * largest)).to_numpy(bool)
+    mask: Mask = (is_pass_kind & (sizes >= _SMALL_RATIO * largest)).to_numpy(bool)
     return mask
 
 
 def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
     """Mark rows launched before the first reduction in the backward of their micro-batch."""
     reduces = frame["kind"].isin(REDUCTIONS)
-    begun = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
-    begun = begun.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform("min")
-    return frame["launched_ns"] < begun.fillna(frame["launched_ns"] + 1)
+    first_reduction = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
+    first_reduction = first_reduction.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform(
+        "min"
+    )
+    return frame["launched_ns"] < first_reduction.fillna(frame["launched_ns"] + 1)
 
 
 def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return candidates, with their ``phase``, without the groups that carry activations.
+    """Return the candidates, with their ``phase``, without groups that transfer activations.
 
     The remaining reductions belong to a backward, even if an engine launches them after its end.
     """
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
     forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
     share = forward.astype(float).groupby(encode_texts(frame["group"])[0]).transform("mean").fillna(0.0)
-    kept = frame[share <= _FORWARD_RATIO]
-    behind = kept["kind"].isin(REDUCTIONS) & (kept["phase"] == Phase.FORWARD.value)
-    return kept.assign(phase=kept["phase"].mask(behind, Phase.BACKWARD.value))
+    remaining = frame[share <= _FORWARD_RATIO]
+    is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
+    return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
 
 
 PASS_COLUMNS = (
@@ -91,14 +93,14 @@ _UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 def make_pass_table(
     collectives: pd.DataFrame,
     timelines: Sequence[RankTimeline],
-    evidence_of: Callable[[int], PhaseEvidence],
+    read_evidence: Callable[[int], PhaseEvidence],
 ) -> pd.DataFrame:
     """Return the table of passes; all inputs, including the evidence, must be on the common clock."""
     table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], timelines)
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
     parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
-    table = _name_units(_add_phases(table, parts, evidence_of), parts)
+    table = _infer_units(_add_phases(table, parts, read_evidence), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     return drop_activation_groups(_number_passes(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
@@ -111,9 +113,13 @@ def _sort_by_launch(
     All ranks share one table, because each of a thousand small tables would cost as much as this one.
     """
     launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-    place = rows["rank"].map({t.rank: place for place, t in enumerate(timelines)}).to_numpy(np.float64)
-    order = np.lexsort((launched, place))
-    order = order[~np.isnan(place[order])]
+    rank_position = (
+        rows["rank"]
+        .map({t.rank: rank_position for rank_position, t in enumerate(timelines)})
+        .to_numpy(np.float64)
+    )
+    order = np.lexsort((launched, rank_position))
+    order = order[~np.isnan(rank_position[order])]
     table = rows[["rank", "step", "kind", "group", "bytes", "start_ns", "end_ns"]].assign(
         row=rows.index,
         kind=rows["kind"].astype(str),
@@ -121,46 +127,49 @@ def _sort_by_launch(
         launched_ns=launched,
         known=rows["launch_start_ns"].notna().to_numpy(bool),
     )
-    edges = np.searchsorted(place[order], np.arange(len(timelines) + 1)).tolist()
+    edges = np.searchsorted(rank_position[order], np.arange(len(timelines) + 1)).tolist()
     return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
 
 
 def _add_phases(
-    table: pd.DataFrame, parts: Sequence[RankPart], evidence_of: Callable[[int], PhaseEvidence]
+    table: pd.DataFrame, parts: Sequence[RankPart], read_evidence: Callable[[int], PhaseEvidence]
 ) -> pd.DataFrame:
     """Add phase, micro-batch and method from the evidence."""
     launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
-    seen = [
-        locate_instants(evidence_of(t.rank), launched[mine], _step_spans(t, step[mine])) for t, mine in parts
+    located = [
+        locate_instants(read_evidence(t.rank), launched[rank_rows], _find_step_spans(t, step[rank_rows]))
+        for t, rank_rows in parts
     ]
     known = table["known"].to_numpy(bool)
-    micro_batch = np.concatenate([one.micro_batch for one in seen])
+    micro_batch = np.concatenate([instants.micro_batch for instants in located])
     return table.assign(
-        phase=np.where(known, np.concatenate([one.phase for one in seen]), UNKNOWN_PHASE),
-        method=np.where(known, np.concatenate([one.method for one in seen]), UNKNOWN_PHASE),
+        phase=np.where(known, np.concatenate([instants.phase for instants in located]), UNKNOWN_PHASE),
+        method=np.where(known, np.concatenate([instants.method for instants in located]), UNKNOWN_PHASE),
         micro_batch=pd.arrays.IntegerArray(micro_batch, ~known | (micro_batch < 0)),
     )
 
 
-def _name_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
-    """Name the units of gathers by their position in the forward, if no gather of the job names its own."""
+def _infer_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+    """Infer the units of gathers from their position in the forward, if no gather has a recorded unit."""
     gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
     if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
         return table
     units = table["unit"].copy()
     computed = pd.Series(_find_computed_before(table, parts), index=table.index)
-    for _, of_step in gathers.groupby(["rank", "step"], sort=False):
+    for _, step_rows in gathers.groupby(["rank", "step"], sort=False):
         forward = gathers.iloc[:0]
-        for _, rows in of_step.groupby("micro_batch"):
-            own = rows[rows["phase"] == Phase.FORWARD.value]
-            kept = forward if own.empty else own.iloc[:0]  # units kept since an earlier micro-batch
-            both = pd.concat([kept, rows])
-            found = infer_units_by_order(
+        for _, rows in step_rows.groupby("micro_batch"):
+            gathered = rows[rows["phase"] == Phase.FORWARD.value]
+            reused = (
+                forward if gathered.empty else gathered.iloc[:0]
+            )  # units kept since an earlier micro-batch
+            both = pd.concat([reused, rows])
+            unit_names = infer_units_by_order(
                 both["phase"].tolist(), both["bytes"].tolist(), computed[both.index].tolist()
             )
-            names = dict(zip(found, units[kept.index].tolist(), strict=False))
-            units.loc[rows.index] = [names.get(name, name) for name in found[len(kept) :]]
-            forward = forward if own.empty else own
+            names = dict(zip(unit_names, units[reused.index].tolist(), strict=False))
+            units.loc[rows.index] = [names.get(name, name) for name in unit_names[len(reused) :]]
+            forward = forward if gathered.empty else gathered
     inferred = units.notna() & table["unit"].isna()
     return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
 
@@ -169,9 +178,9 @@ def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mas
     """Mark the rows for which the rank launched compute since the previous row."""
     launched = table["launched_ns"].to_numpy(np.int64)
     computed = np.ones(len(table), dtype=np.bool_)
-    for timeline, mine in parts:
-        done = np.searchsorted(_list_compute_launches(timeline), launched[mine])
-        computed[mine] = np.diff(done, prepend=-1) > 0
+    for timeline, rank_rows in parts:
+        launched_kernels = np.searchsorted(_list_compute_launches(timeline), launched[rank_rows])
+        computed[rank_rows] = np.diff(launched_kernels, prepend=-1) > 0
     return computed
 
 
@@ -179,54 +188,56 @@ def _clean_unit(unit: object) -> str | None:
     return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
 
 
-def _step_spans(timeline: RankTimeline, steps: Int64s) -> Intervals:
+def _find_step_spans(timeline: RankTimeline, steps: Int64s) -> Intervals:
     """Return the span of each step by the host's marks."""
     order = np.argsort(timeline.host_steps.number, kind="stable")
     return timeline.host_steps.spans[order[np.searchsorted(timeline.host_steps.number[order], steps)]]
 
 
 def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Infer phases that nothing else shows from the order of the units, step by step."""
+    """Infer unknown phases from the order of the units, step by step."""
     gathers = table[(table["kind"] == GATHER) & table["unit"].notna()]
     step = [gathers["rank"], gathers["step"]]
-    said = (gathers["phase"] != UNKNOWN_PHASE).groupby(step).transform("any")
-    said &= gathers["micro_batch"].notna().groupby(step).transform("any")
-    for _, rows in gathers[~said].groupby(["rank", "step"]):
-        found = infer_passes_by_order([str(unit) for unit in rows["unit"]])
-        if found is not None:
-            table.loc[rows.index, "phase"] = [phase for phase, _ in found]
-            table.loc[rows.index, "micro_batch"] = [number for _, number in found]
+    has_evidence = (gathers["phase"] != UNKNOWN_PHASE).groupby(step).transform("any")
+    has_evidence &= gathers["micro_batch"].notna().groupby(step).transform("any")
+    for _, rows in gathers[~has_evidence].groupby(["rank", "step"]):
+        passes = infer_passes_by_order([str(unit) for unit in rows["unit"]])
+        if passes is not None:
+            table.loc[rows.index, "phase"] = [phase for phase, _ in passes]
+            table.loc[rows.index, "micro_batch"] = [number for _, number in passes]
             table.loc[rows.index, "method"] = BY_ORDER
     return table
 
 
 def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
-    """Add ``piece``: the gather continues the previous one of the same unit and micro-batch."""
+    """Add ``piece``: True if the gather continues the previous one of the same unit and micro-batch."""
     launched_ns = table["launched_ns"].astype("Int64")  # a float64 of these has a resolution of 256 ns
     before = launched_ns.groupby([table[name] for name in (*_UNIT_OF_STEP, "micro_batch")]).shift()
     likely = (before.notna() & (table["kind"] == GATHER) & table["known"]).to_numpy(bool)
-    since, until = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
+    previous_launch, own_launch = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
     piece = np.zeros(len(table), dtype=np.bool_)
-    for timeline, mine in parts:
+    for timeline, rank_rows in parts:
         launched = _list_compute_launches(timeline)
         if len(launched):
-            computed = np.searchsorted(launched, until[mine]) - np.searchsorted(launched, since[mine])
-            piece[mine] = likely[mine] & (computed == 0)
+            computed = np.searchsorted(launched, own_launch[rank_rows]) - np.searchsorted(
+                launched, previous_launch[rank_rows]
+            )
+            piece[rank_rows] = likely[rank_rows] & (computed == 0)
     return table.assign(piece=piece)
 
 
 def _list_compute_launches(timeline: RankTimeline) -> Int64s:
-    """Return when a rank launched kernels that compute, in order."""
+    """Return the launch times of a rank's compute kernels, in order."""
     work = timeline.activity.named
     moves = np.array(
         [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
     )
-    chosen = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
-    return np.sort(work.times[chosen, 0])
+    computes = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
+    return np.sort(work.times[computes, 0])
 
 
 def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
-    """Clear the micro-batch of gathers of forwards that no backward follows.
+    """Clear the micro-batch of gathers in forwards without a following backward.
 
     Such a forward ends the step, or precedes the forward of a micro-batch and gathers the same units.
     """
@@ -237,21 +248,21 @@ def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
     backward = table["phase"].isin([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
     backward |= (table["phase"] == UNKNOWN_PHASE) & (table["kind"] != GATHER)
     last = table["launched_ns"].astype("Int64").where(backward).groupby(step).transform("max")
-    behind = forward & (table["launched_ns"] > last).fillna(False).astype(bool)
-    rows = table[forward & ~behind & ~table["piece"] & table["unit"].notna()]
+    after_last_backward = forward & (table["launched_ns"] > last).fillna(False).astype(bool)
+    rows = table[forward & ~after_last_backward & ~table["piece"] & table["unit"].notna()]
     keys = [rows["rank"], rows["step"], rows["micro_batch"]]
-    place = pd.Series(np.arange(len(rows)), index=rows.index)
-    last_of_unit = place.groupby([*keys, rows["unit"]]).transform("max")
+    position = pd.Series(np.arange(len(rows)), index=rows.index)
+    last_of_unit = position.groupby([*keys, rows["unit"]]).transform("max")
     begin = last_of_unit.groupby(keys).transform("min")
     units = rows["unit"].groupby(keys).transform("nunique")
-    repeated = rows["unit"].where(place < begin).groupby(keys).transform("nunique") == units
-    gone = behind.copy()
-    gone.loc[rows.index] |= repeated & (place < begin)
+    repeated = rows["unit"].where(position < begin).groupby(keys).transform("nunique") == units
+    is_evaluation = after_last_backward.copy()
+    is_evaluation.loc[rows.index] |= repeated & (position < begin)
     # pieces go with their gather
     number = (~table["piece"]).groupby([table[name] for name in _UNIT_OF_STEP]).cumsum()
     gather = [*(table[name] for name in _UNIT_OF_STEP), number]
-    gone |= (gone & ~table["piece"]).groupby(gather, dropna=False).transform("max")
-    return table.assign(micro_batch=table["micro_batch"].mask(gone), trains=~gone)
+    is_evaluation |= (is_evaluation & ~table["piece"]).groupby(gather, dropna=False).transform("max")
+    return table.assign(micro_batch=table["micro_batch"].mask(is_evaluation), trains=~is_evaluation)
 
 
 def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
@@ -267,14 +278,16 @@ def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFra
             "last_end": rows["end_ns"].astype("Int64").groupby([rows[n] for n in _UNIT_OF_STEP]).shift(),
         }
     ).reindex(table.index)
-    again = (numbers["last_end"].notna() & ~table["piece"] & (table["kind"] == GATHER)).to_numpy(bool)
-    until = table["start_ns"].to_numpy(np.int64)
-    since = np.where(again, numbers["last_end"].fillna(0).to_numpy(np.int64), until)
-    between = np.concatenate([covered(t.activity.compute, since[mine], until[mine]) for t, mine in parts])
+    is_repeated = (numbers["last_end"].notna() & ~table["piece"] & (table["kind"] == GATHER)).to_numpy(bool)
+    start_ns = table["start_ns"].to_numpy(np.int64)
+    previous_end = np.where(is_repeated, numbers["last_end"].fillna(0).to_numpy(np.int64), start_ns)
+    between = np.concatenate(
+        [covered(t.activity.compute, previous_end[rank_rows], start_ns[rank_rows]) for t, rank_rows in parts]
+    )
     table = table.assign(
         number=numbers["number"],
         in_micro_batch=numbers["in_micro_batch"].where(table["micro_batch"].notna()),
-        compute_between_ns=pd.Series(between, index=table.index).where(again),
+        compute_between_ns=pd.Series(between, index=table.index).where(is_repeated),
     ).astype(dict.fromkeys(_NULLABLE, "Int64"))
     pieces = table.groupby([*_UNIT_OF_STEP, "number"])["compute_between_ns"]
     return table.assign(compute_between_ns=table["compute_between_ns"].fillna(pieces.transform("first")))

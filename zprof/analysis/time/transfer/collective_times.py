@@ -2,7 +2,7 @@
 
 Bandwidth comes from the intrinsic time T of a matched collective, last start to first end, so that waiting
 for a rank does not count as a slow link: algbw = bytes / T, busbw = algbw times the bus factor. It is a
-median over the window without its first collectives; None if T is below the resolution of the clocks.
+median over the window without its first collectives; None if T is below the clock uncertainty.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import RankSteps, group_by_texts
+from zprof.analysis.time.collective_rows import StepCounts, group_by_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
@@ -24,7 +24,7 @@ _SUM_COLUMNS = (
 )  # fmt: skip
 
 
-def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[CollectiveTime, ...]:
+def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[CollectiveTime, ...]:
     """Return one entry per kind, group and dtype, sorted by exposed time, largest first.
 
     Args:
@@ -32,14 +32,14 @@ def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[Collect
         steps: Steps of the window by rank.
     """
     entries = [
-        _make_collective_time(kind, group, dtype, rows, steps.over(group, rows))
+        _make_collective_time(kind, group, dtype, rows, steps.sum_for_group(group, rows))
         for (kind, group, dtype), rows in group_by_texts(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
 
 
 def select_resolved(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with an intrinsic time that the clocks resolve and that excludes the profiler's start."""
+    """Return the rows whose intrinsic time exceeds the clock uncertainty and excludes profiler start-up."""
     good = (rows["intrinsic_ns"] > rows["doubt_ns"]) & ~rows["first_of_window"]
     return rows[good]
 
@@ -100,16 +100,18 @@ def _median_or_none(values: "pd.Series[float]") -> int | None:
 
 
 def _describe_method(kind: str, rows: pd.DataFrame) -> str:
-    """Describe how the rows were found, and what their waits and bandwidth are worth."""
-    found = ", ".join(sorted(set(rows["method"])))
+    """Describe how the rows were found, and whether their waits are exact or bounds."""
+    description = ", ".join(sorted(set(rows["method"])))
     if kind == CollectiveKind.REDUCE_SCATTER and rows["method"].str.startswith("gloo").any():
-        found += " (gloo reduce-scatters by an all-reduce: the wire carries twice the bus bandwidth)"
+        description += (
+            " (gloo implements reduce-scatter as all-reduce: the link carries twice the bus bandwidth)"
+        )
     matched = int(rows["matched"].sum())
     if matched == len(rows) or not rows["bound"].any():
-        return found
+        return description
     if not matched:
-        return f"{found}; not matched over all ranks: wait is a lower, transfer an upper bound"
-    return f"{found}; {matched} of {len(rows)} matched over all ranks, of the rest bounds"
+        return f"{description}; not matched across all ranks: wait is a lower bound, transfer an upper bound"
+    return f"{description}; {matched} of {len(rows)} matched across all ranks, bounds for the others"
 
 
 _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
@@ -117,30 +119,32 @@ _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_tran
 _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
 
 
-def sum_message_sizes(frame: pd.DataFrame, steps: RankSteps) -> tuple[MessageSizes, ...]:
+def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSizes, ...]:
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = [
-        _make_message_sizes(kind, group, bar, rows, steps.over(group, rows))
-        for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
-        for bar, rows in _split_by_size(of_both)
+        _make_message_sizes(kind, group, size_bin, rows, steps.sum_for_group(group, rows))
+        for (kind, group), group_rows in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
+        for size_bin, rows in _split_by_size(group_rows)
     ]
     return tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group, entry.at_least_bytes)))
 
 
 def _split_by_size(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     size = frame["bytes"].to_numpy(np.int64)
-    bar = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
-    for number in np.unique(bar).tolist():
-        yield number, frame[bar == number]
+    size_bin = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
+    for number in np.unique(size_bin).tolist():
+        yield number, frame[size_bin == number]
 
 
-def _make_message_sizes(kind: str, group: str, bar: int, rows: pd.DataFrame, rank_steps: int) -> MessageSizes:
-    last = bar + 1 == len(_SIZE_EDGES)
+def _make_message_sizes(
+    kind: str, group: str, size_bin: int, rows: pd.DataFrame, rank_steps: int
+) -> MessageSizes:
+    last = size_bin + 1 == len(_SIZE_EDGES)
     return MessageSizes(
         kind=kind,
         group=group,
-        at_least_bytes=int(_SIZE_EDGES[bar]),
-        below_bytes=np.iinfo(np.int64).max if last else int(_SIZE_EDGES[bar + 1]),
+        at_least_bytes=int(_SIZE_EDGES[size_bin]),
+        below_bytes=np.iinfo(np.int64).max if last else int(_SIZE_EDGES[size_bin + 1]),
         count=len(rows) / rank_steps,
         exposed_ns=sum_exposed(rows) // rank_steps,
         busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, compute_algorithm_bandwidth(rows)),
@@ -150,11 +154,11 @@ def _make_message_sizes(kind: str, group: str, bar: int, rows: pd.DataFrame, ran
 _UNIT_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
 
 
-def sum_unit_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[UnitTime, ...]:
+def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:
     """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
     named = frame[frame["unit"].notna()]
     entries = [
-        _make_unit_time(unit, kind, group, rows, steps.over(group, rows))
+        _make_unit_time(unit, kind, group, rows, steps.sum_for_group(group, rows))
         for (unit, kind, group), rows in group_by_texts(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
         if unit
     ]
@@ -178,19 +182,19 @@ def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_s
     )
 
 
-def sum_exposed_in_collectives(frame: pd.DataFrame, steps: RankSteps) -> ExposedInCollectives | None:
+def sum_exposed_in_collectives(frame: pd.DataFrame, steps: StepCounts) -> ExposedInCollectives | None:
     """Return means per step over the loaded ranks; None if no collective was seen.
 
     Args:
         frame: Collectives of the window's steps.
         steps: Steps of the window by rank.
     """
-    counted = {rank: count for rank, count in steps.of_rank.items() if count > 0}
-    if not len(frame) or not counted:
+    steps_by_rank = {rank: count for rank, count in steps.by_rank.items() if count > 0}
+    if not len(frame) or not steps_by_rank:
         return None
     rank = frame["rank"].to_numpy(np.int64)
-    weight = np.zeros(max(int(rank.max()), *counted) + 1)
-    weight[list(counted)] = [1 / (count * len(counted)) for count in counted.values()]
+    weight = np.zeros(max(int(rank.max()), *steps_by_rank) + 1)
+    weight[list(steps_by_rank)] = [1 / (count * len(steps_by_rank)) for count in steps_by_rank.values()]
     waits, transfers = (
         float(weight[rank] @ frame[name].to_numpy(np.float64))
         for name in ("exposed_wait_ns", "exposed_transfer_ns")

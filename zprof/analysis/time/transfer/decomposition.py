@@ -1,19 +1,19 @@
-"""Split each collective into waiting for the last rank and moving bytes.
+"""Split each collective into waiting for the last rank and transfer.
 
 With S the latest start of the ranks that rank i waits for, on the common clock:
 
     wait_i = max(0, min(S, e_i) - s_i)      transfer_i = e_i - max(S, s_i), at least 0
     tail_i = max_j e_j - e_i                T = min_i (e_i - max(S, s_i)) over the ranks that wait
 
-and wait + transfer = duration. Which ranks wait for which:
+and wait + transfer = duration. Ranks wait for each other as follows:
 
     all_reduce, all_gather, reduce_scatter, all_to_all, barrier: all ranks for the last one
     broadcast, scatter: all ranks for the root          reduce, gather: the root for the last rank
-    recv: for its send                                  anything else, or without a peer: for none
+    recv: for its send                                  other kinds, or without a peer: for no rank
 
 A rank b arrived last if for every other rank j  s_b - s_j > 2 max(u_b, u_j), with u the uncertainty of a
-rank's clock; else the last two are tied. If ranks are missing, a wait is a lower and a transfer an upper
-bound.
+rank's clock; else the last two are tied. If ranks are missing, the wait is a lower bound and the transfer an
+upper bound.
 """
 
 from dataclasses import dataclass
@@ -35,30 +35,30 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     tail_ns and intrinsic_ns.
     """
     instances = Instances(frame["instance"].to_numpy(np.int64))
-    seen = find_arrivals(frame, clocks, instances)
+    arrivals = find_arrivals(frame, clocks, instances)
     start, end = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
-    wait = (np.minimum(seen.arrival_ns, end) - start).clip(min=0)
-    together = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(bool)
-    together &= frame["instance"].to_numpy(np.int64) >= 0
-    first = instances.spread(instances.reduce(np.minimum, start), start)
-    last_end = instances.spread(instances.reduce(np.maximum, end), end)
-    moved = np.where(seen.waits, (end - seen.arrival_ns).astype(np.float64), np.nan)
+    wait = (np.minimum(arrivals.arrival_ns, end) - start).clip(min=0)
+    is_full_sync = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(bool)
+    is_full_sync &= frame["instance"].to_numpy(np.int64) >= 0
+    first = instances.broadcast(instances.reduce(np.minimum, start), start)
+    last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
+    transfer_times = np.where(arrivals.waits, (end - arrivals.arrival_ns).astype(np.float64), np.nan)
     return frame.assign(
-        arrival_ns=seen.arrival_ns,
+        arrival_ns=arrivals.arrival_ns,
         wait_ns=wait,
         transfer_ns=end - start - wait,
-        bound=seen.bound,
-        lateness_ns=np.where(together, start - first, 0),
-        last_rank=seen.last_rank,
-        doubt_ns=seen.doubt_ns,
-        tail_ns=np.where(together, (last_end - end).astype(np.float64), np.nan),
-        intrinsic_ns=_min_per_instance(instances, moved),
+        bound=arrivals.bound,
+        lateness_ns=np.where(is_full_sync, start - first, 0),
+        last_rank=arrivals.last_rank,
+        doubt_ns=arrivals.doubt_ns,
+        tail_ns=np.where(is_full_sync, (last_end - end).astype(np.float64), np.nan),
+        intrinsic_ns=_min_per_instance(instances, transfer_times),
     )
 
 
 def _min_per_instance(instances: Instances, values: Floats) -> Floats:
     """Return the minimum known value of each instance, on all of its rows."""
-    return instances.spread(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
+    return instances.broadcast(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
 
 
 UNKNOWN_RANK = -1
@@ -70,9 +70,9 @@ _TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
 class Arrivals:
     """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
 
-    ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can, and they are
-    not. ``last_rank``: the rank that certainly came last of them, else -1. ``doubt_ns``: 2 max(u) over the
-    instance.
+    ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can wait, but some
+    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1. ``doubt_ns``: 2 max(u)
+    over the instance.
     """
 
     arrival_ns: Int64s
@@ -85,42 +85,50 @@ class Arrivals:
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
     """Return the arrivals of the rows of all ranks, on the common clock."""
     start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
-    uncertainty = _clock_uncertainty(rank, clocks)
+    uncertainty = _look_up_clock_uncertainty(rank, clocks)
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
-    for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
-    for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, CollectiveKind.RECV)
-    last = instances.spread(instances.largest(start), np.full(len(frame), -1))
-    row = np.where(for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last)
-    complete = (for_all & frame["matched"].to_numpy(bool)) | (for_one & (row >= 0))
-    there = (for_all | for_one) & (row >= 0)
-    theirs = np.where(there, row, np.arange(len(frame)))
-    sure = np.where(for_one, start[theirs] - start > 2 * np.maximum(uncertainty, uncertainty[theirs]), False)
-    sure |= for_all & _find_clearly_last(start, uncertainty, instances)
-    may_wait = for_all | for_one | _is_kind(frame, CollectiveKind.OTHER) | _has_no_root(frame, peer)
+    waits_for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
+    waits_for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, CollectiveKind.RECV)
+    last = instances.broadcast(instances.find_largest_rows(start), np.full(len(frame), -1))
+    row = np.where(
+        waits_for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last
+    )
+    complete = (waits_for_all & frame["matched"].to_numpy(bool)) | (waits_for_one & (row >= 0))
+    has_awaited_row = (waits_for_all | waits_for_one) & (row >= 0)
+    awaited_row = np.where(has_awaited_row, row, np.arange(len(frame)))
+    is_clearly_last = np.where(
+        waits_for_one,
+        start[awaited_row] - start > 2 * np.maximum(uncertainty, uncertainty[awaited_row]),
+        False,
+    )
+    is_clearly_last |= waits_for_all & _find_clearly_last(start, uncertainty, instances)
+    may_wait = (
+        waits_for_all | waits_for_one | _is_kind(frame, CollectiveKind.OTHER) | _has_no_root(frame, peer)
+    )
     return Arrivals(
-        arrival_ns=np.maximum(start, start[theirs]),
+        arrival_ns=np.maximum(start, start[awaited_row]),
         waits=complete,
         bound=may_wait & ~complete & (frame["group_size"].to_numpy(np.int64) != 1),
-        last_rank=np.where(complete & sure, rank[theirs], UNKNOWN_RANK),
-        doubt_ns=instances.spread(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
+        last_rank=np.where(complete & is_clearly_last, rank[awaited_row], UNKNOWN_RANK),
+        doubt_ns=instances.broadcast(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
     )
 
 
-def _clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
-    """Return the uncertainty of each row's clock; that of the worst rank if the rank's own is unknown."""
+def _look_up_clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
+    """Return the uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown."""
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
-    each = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
-    return np.array(each, dtype=np.int64)[codes]
+    uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
+    return np.array(uncertainties, dtype=np.int64)[codes]
 
 
 def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances) -> Mask:
     """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
-    last = instances.spread(instances.largest(start), np.arange(len(start)))
+    last = instances.broadcast(instances.find_largest_rows(start), np.arange(len(start)))
     lead = start[last] - start - 2 * np.maximum(uncertainty, uncertainty[last])
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
-    return instances.spread(clear, np.zeros(len(start), dtype=np.bool_))
+    return instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
 
 
 def _has_no_root(frame: pd.DataFrame, peer: Int64s) -> Mask:

@@ -1,10 +1,10 @@
-"""Measure what delays a collective between launch and start, and what an earlier start could have used.
+"""Measure what delays a collective between launch and start, and the compute that could have hidden it.
 
     s_i - L_i = dependency + pure          dependency = max(0, max(d_i, p_i) - L_i)
 
-L_i: start of the host's call. p_i: end of the previous collective in the same queue. d_i: the latest end, not
-after s_i, of a compute kernel launched before L_i. For gathers also: time blocked behind kernels of the unit
-that was computing, free compute that a prefetch could have used, and holds by a rate limiter.
+L_i: start of the host call. p_i: end of the previous collective in the same queue. d_i: the latest end, not
+after s_i, of a compute kernel launched before L_i. For gathers also: time blocked by kernels of the unit that
+was computing, free compute that a prefetch could have overlapped with, and delays by a rate limiter.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from zprof.analysis.time.collective_rows import encode_texts
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 
-#: Placeholder for the end of something that does not exist: before everything.
+#: Placeholder for a missing end time: earlier than any timestamp.
 NEVER_NS = -(1 << 62)
 #: Kernels of one stream may overlap by the jitter of their timestamps.
 _OVERLAP_NS = 5_000
@@ -30,8 +30,8 @@ _NO_STREAM = -(1 << 60)
 class CollectiveLaunches:
     """Launches of collectives, one entry per row; without a recorded call ``launch_ns`` is the start.
 
-    ``known`` is false for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there
-    is none; ``previous`` is the position of the previous collective among the rows, -1 without one.
+    ``known`` is False for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there
+    are none; ``previous`` is the row of the previous collective, -1 without one.
     """
 
     launch_ns: Int64s
@@ -40,8 +40,8 @@ class CollectiveLaunches:
     previous_ns: Int64s
     previous: Int64s
 
-    def columns(self, frame: pd.DataFrame) -> "dict[str, pd.Series[int] | Int64s]":
-        """Return these ends as columns for the rows, with dependency_ns, null if no launch was recorded."""
+    def make_columns(self, frame: pd.DataFrame) -> "dict[str, pd.Series[int] | Int64s]":
+        """Return the times as columns, with dependency_ns, which is null if no launch was recorded."""
         ready = np.maximum(self.computed_ns, self.previous_ns)
         waited = pd.arrays.IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known)
         previous = frame["instance"].to_numpy(np.int64)[self.previous] if len(frame) else self.previous
@@ -80,7 +80,7 @@ def find_collective_launches(
 
 
 def _number_queues(frame: pd.DataFrame) -> Int64s:
-    """Return a number for the stream of each row, or for its group if it has no stream."""
+    """Return the stream of each row, or a code of its group if it has no stream."""
     stream = frame["stream"].fillna(NEVER_NS).to_numpy(np.int64)
     if not (stream == NEVER_NS).any():
         return stream
@@ -89,16 +89,18 @@ def _number_queues(frame: pd.DataFrame) -> Int64s:
 
 def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
     """Return for each row the row of its queue with the latest end not after its start; -1 without one."""
-    found = np.full(len(start), -1, dtype=np.int64)
+    previous = np.full(len(start), -1, dtype=np.int64)
     for number in np.unique(queue):
-        mine = np.flatnonzero(queue == number)
-        by_end = mine[np.argsort(end[mine], kind="stable")]
-        # what ends before this row also started before it: the slack must not reach the row's own end
-        latest = np.minimum(start[mine] + _OVERLAP_NS, np.maximum(start[mine], end[mine] - 1))
-        place = np.searchsorted(end[by_end], latest, side="right") - 1
-        place -= (place >= 0) & (by_end[np.maximum(place, 0)] == mine)
-        found[mine] = np.where(place >= 0, by_end[np.maximum(place, 0)], -1)
-    return found
+        queue_rows = np.flatnonzero(queue == number)
+        by_end = queue_rows[np.argsort(end[queue_rows], kind="stable")]
+        # limit the slack to less than the row's own end, so that only rows that started earlier qualify
+        latest = np.minimum(
+            start[queue_rows] + _OVERLAP_NS, np.maximum(start[queue_rows], end[queue_rows] - 1)
+        )
+        position = np.searchsorted(end[by_end], latest, side="right") - 1
+        position -= (position >= 0) & (by_end[np.maximum(position, 0)] == queue_rows)
+        previous[queue_rows] = np.where(position >= 0, by_end[np.maximum(position, 0)], -1)
+    return previous
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
@@ -106,38 +108,41 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
 
     A stream runs its kernels in launch order, so both limits are positions in that order.
     """
-    found = np.full(len(start), NEVER_NS, dtype=np.int64)
+    latest_end = np.full(len(start), NEVER_NS, dtype=np.int64)
     for number in np.unique(kernel_stream):
-        mine = kernels[kernel_stream == number]
-        mine = mine[np.argsort(mine[:, 0], kind="stable")]
-        ends = np.maximum.accumulate(mine[:, 2])
-        place = np.minimum(
-            np.searchsorted(mine[:, 0], launch, side="left"), np.searchsorted(ends, start, side="right")
+        stream_kernels = kernels[kernel_stream == number]
+        stream_kernels = stream_kernels[np.argsort(stream_kernels[:, 0], kind="stable")]
+        ends = np.maximum.accumulate(stream_kernels[:, 2])
+        position = np.minimum(
+            np.searchsorted(stream_kernels[:, 0], launch, side="left"),
+            np.searchsorted(ends, start, side="right"),
         )
-        found = np.maximum(found, np.where(place > 0, ends[np.maximum(place - 1, 0)], NEVER_NS))
-    return found
+        latest_end = np.maximum(
+            latest_end, np.where(position > 0, ends[np.maximum(position - 1, 0)], NEVER_NS)
+        )
+    return latest_end
 
 
-#: A kernel that waits for an event, or for space on the device, starts within this time once it has it.
+#: A kernel that waited for an event, or for free SMs, starts within this time once the wait ends.
 _MAX_START_NS = 50_000
 
 
 def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: NamedWork) -> "pd.Series[int]":
-    """Return how long the computing unit's own kernels held back each all-gather of a rank.
+    """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
 
-    0 if nothing blocked the gather, null if that is unknown and for other kinds.
+    0 if nothing blocked the gather; null if unknown, and for other kinds.
     """
     start = frame["start_ns"].to_numpy(np.int64)
     known = launch.known & (frame["kind"] == CollectiveKind.ALL_GATHER.value).to_numpy(bool)
-    place = np.searchsorted(named.passes, launch.launch_ns, side="right")
-    known &= place > 0
-    began = np.concatenate(([NEVER_NS], named.passes))[place]
-    earlier = find_latest_end(began, start, named.times, named.stream)
+    pass_index = np.searchsorted(named.passes, launch.launch_ns, side="right")
+    known &= pass_index > 0
+    pass_start = np.concatenate(([NEVER_NS], named.passes))[pass_index]
+    earlier = find_latest_end(pass_start, start, named.times, named.stream)
     copied = find_latest_end(launch.launch_ns, start, named.times[named.copies], named.stream[named.copies])
     own = find_latest_end(launch.launch_ns, start, named.times[~named.copies], named.stream[~named.copies])
     ready = np.maximum.reduce([launch.launch_ns, launch.previous_ns, earlier, copied])
-    stood = (own > ready) & (start - own <= _MAX_START_NS)
-    blocked = pd.arrays.IntegerArray(np.where(stood, own - ready, 0), ~known)
+    was_blocked = (own > ready) & (start - own <= _MAX_START_NS)
+    blocked = pd.arrays.IntegerArray(np.where(was_blocked, own - ready, 0), ~known)
     return pd.Series(blocked, index=frame.index)
 
 
@@ -155,81 +160,83 @@ def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals)
     """
     start = frame["start_ns"].to_numpy(np.int64)
     running = union(intervals(frame["start_ns"], frame["end_ns"]))
-    since = np.minimum(_previous_gather_end(frame), start)
+    search_start = np.minimum(_find_previous_gather_end(frame), start)
     return {
-        "free_compute_ns": covered(subtract(compute, running), since, start),
-        "queued_exposed_ns": covered(moving, np.maximum(_last_compute_end(compute, start), since), start),
+        "free_compute_ns": covered(subtract(compute, running), search_start, start),
+        "queued_exposed_ns": covered(
+            moving, np.maximum(_find_last_compute_end(compute, start), search_start), start
+        ),
     }
 
 
-def _previous_gather_end(frame: pd.DataFrame) -> Int64s:
+def _find_previous_gather_end(frame: pd.DataFrame) -> Int64s:
     """Return the end of the previous all_gather in the same group and step; the row's own start if none."""
-    found = frame["start_ns"].to_numpy(np.int64, copy=True)
+    gather_end = frame["start_ns"].to_numpy(np.int64, copy=True)
     end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
     gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
     group = encode_texts(frame["group"].iloc[gathers])[0]
     for lane in np.unique(np.column_stack((group, step[gathers])), axis=0):
-        mine = gathers[(group == lane[0]) & (step[gathers] == lane[1])]
-        found[mine[1:]] = np.maximum.accumulate(end[mine])[:-1]
-    return found
+        lane_rows = gathers[(group == lane[0]) & (step[gathers] == lane[1])]
+        gather_end[lane_rows[1:]] = np.maximum.accumulate(end[lane_rows])[:-1]
+    return gather_end
 
 
-def _last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
+def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
     """Return the end of the last compute that started before each start, at most that start."""
     if not len(compute):
         return np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
-    place = np.searchsorted(compute[:, 0], start, side="left") - 1
-    ends = np.where(place >= 0, compute[np.maximum(place, 0), 1], np.iinfo(np.int64).min)
+    position = np.searchsorted(compute[:, 0], start, side="left") - 1
+    ends = np.where(position >= 0, compute[np.maximum(position, 0), 1], np.iinfo(np.int64).min)
     return np.minimum(ends, start)
 
 
-#: One row per hold.
+#: One row per delay by the limiter.
 LIMITER_COLUMNS = ("rank", "step", "start_ns", "end_ns", "idle_ns")
-#: A limiter that finds its event done returns within microseconds, and holds nothing back.
-_MIN_HOLD_NS = 50_000
+#: A limiter whose event has already completed returns within microseconds, without delaying a gather.
+_MIN_DELAY_NS = 50_000
 _NO_TIME_NS = np.iinfo(np.int64).min
 
 
 def make_limiter_rows(
     rank: int, limiter: Intervals, activity: Activity, steps: StepWindows, frame: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return one row per hold of a rank in a step, on the common clock; columns are ``LIMITER_COLUMNS``.
+    """Return one row per limiter delay of a rank in a step, on the common clock, as ``LIMITER_COLUMNS``.
 
     Args:
         rank: The rank.
         limiter: When its host was in the limiter, disjoint.
-        activity: Its activity; a rank without a device gets no rows, because there the host itself computes.
+        activity: Its activity; a rank without a device gets no rows, because the host itself computes.
         steps: Its steps by the host's marks.
         frame: Its collectives.
     """
-    holds = limiter[limiter[:, 1] - limiter[:, 0] >= _MIN_HOLD_NS]
-    in_step = steps.step_at(holds[:, 0])
+    delays = limiter[limiter[:, 1] - limiter[:, 0] >= _MIN_DELAY_NS]
+    in_step = steps.step_at(delays[:, 0])
     keep = (in_step >= 0) & activity.on_device
     gathers = frame[frame["kind"].astype(str) == CollectiveKind.ALL_GATHER]
-    gathered = np.sort(gathers["end_ns"].to_numpy(np.int64))
+    gather_ends = np.sort(gathers["end_ns"].to_numpy(np.int64))
     return pd.DataFrame(
         {
             "rank": np.full(int(keep.sum()), rank, dtype=np.int64),
             "step": in_step[keep],
-            "start_ns": holds[keep, 0],
-            "end_ns": holds[keep, 1],
-            "idle_ns": _measure_idle_after(holds[keep], activity.compute, gathered),
+            "start_ns": delays[keep, 0],
+            "end_ns": delays[keep, 1],
+            "idle_ns": _measure_idle_after(delays[keep], activity.compute, gather_ends),
         }
     )
 
 
-def _measure_idle_after(holds: Intervals, compute: Intervals, gathered: Int64s) -> Int64s:
-    """Return the idle time of the device because of each hold; each instant counts once."""
-    if not len(holds) or not len(compute):
-        return np.zeros(len(holds), dtype=np.int64)
-    begin, end = holds.T
+def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int64s) -> Int64s:
+    """Return the idle time of the device caused by each delay, counting each instant once."""
+    if not len(delays) or not len(compute):
+        return np.zeros(len(delays), dtype=np.int64)
+    begin, end = delays.T
     following = np.searchsorted(compute[:, 0], end, side="left")
-    until = np.append(compute[:, 0], _NO_TIME_NS)[following]
-    done = np.where(following > 0, compute[np.maximum(following - 1, 0), 1], begin)
-    last = np.searchsorted(gathered, until, side="right") - 1
-    arrived = np.where(last >= 0, np.append(gathered, 0)[np.maximum(last, 0)], begin)
-    counted = np.concatenate(([_NO_TIME_NS], np.maximum.accumulate(until)[:-1]))
-    since = np.maximum(np.maximum(begin, done), np.maximum(arrived, counted))
-    dry = (done <= end) & (following < len(compute))
-    idle: Int64s = np.where(dry, np.maximum(until, since) - since, 0).astype(np.int64)
+    next_start = np.append(compute[:, 0], _NO_TIME_NS)[following]
+    compute_end = np.where(following > 0, compute[np.maximum(following - 1, 0), 1], begin)
+    last = np.searchsorted(gather_ends, next_start, side="right") - 1
+    gather_end = np.where(last >= 0, np.append(gather_ends, 0)[np.maximum(last, 0)], begin)
+    counted_until = np.concatenate(([_NO_TIME_NS], np.maximum.accumulate(next_start)[:-1]))
+    search_start = np.maximum(np.maximum(begin, compute_end), np.maximum(gather_end, counted_until))
+    ran_dry = (compute_end <= end) & (following < len(compute))
+    idle: Int64s = np.where(ran_dry, np.maximum(next_start, search_start) - search_start, 0).astype(np.int64)
     return idle

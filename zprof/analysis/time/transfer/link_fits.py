@@ -39,8 +39,10 @@ def fit_links(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
 
 
 def _iterate_fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
-    for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")):
-        good = select_resolved(of_both)
+    for (kind, group), group_rows in group_by_texts(
+        frame, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")
+    ):
+        good = select_resolved(group_rows)
         rows = good[(good["bytes"] > 0) & (good["instance"] >= 0)].drop_duplicates("instance")
         sizes, times = rows["bytes"].to_numpy(np.float64), rows["intrinsic_ns"].to_numpy(np.float64)
         line = fit_line(sizes, times)
@@ -71,12 +73,14 @@ def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) ->
 
     ``least_spread``: minimum ratio of the largest to the smallest size.
     """
-    each, codes = np.unique(sizes, return_inverse=True)
-    if len(each) < 2 or each[-1] < least_spread * each[0]:
+    distinct_sizes, codes = np.unique(sizes, return_inverse=True)
+    if len(distinct_sizes) < 2 or distinct_sizes[-1] < least_spread * distinct_sizes[0]:
         return None
     typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
-    kept = np.unique(np.linspace(0, len(each) - 1, min(len(each), _MAX_SIZES)).astype(np.int64))
-    return _fit_robust_line(each[kept].astype(np.float64), typical[kept])
+    selected = np.unique(
+        np.linspace(0, len(distinct_sizes) - 1, min(len(distinct_sizes), _MAX_SIZES)).astype(np.int64)
+    )
+    return _fit_robust_line(distinct_sizes[selected].astype(np.float64), typical[selected])
 
 
 def _fit_robust_line(sizes: Floats, times: Floats) -> LinkLine:

@@ -1,15 +1,15 @@
-"""Measure the bytes that a rank moves per step, against the ZeRO formula of its stage.
+"""Measure the bytes that a rank transfers per step, and compare them with the ZeRO formula of its stage.
 
-An all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out on both sides. The
-formula is that of data parallelism over the ranks that share the states: collectives of a tensor-parallel
-group, messages between two ranks, and those of a replicating group (HSDP) are not counted; the last are
-reported as a gap.
+An all-reduce transfers its tensor twice, other kinds once; both sides ignore the ring's factor (N-1)/N. The
+formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups,
+point-to-point messages and collectives of replicating groups (HSDP) are not counted; the last are reported as
+a gap.
 """
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import Mask, RankSteps, parse_group_ranks
+from zprof.analysis.time.collective_rows import Mask, StepCounts, parse_group_ranks
 from zprof.analysis.zero_formulas import compute_expected_volume, compute_wire_parameter_bytes
 from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import format_bytes
@@ -23,109 +23,113 @@ _MIN_REPORTED_RATIO = 0.01
 
 
 def measure_volume(
-    frame: pd.DataFrame, training: TrainingFacts, steps: RankSteps
+    frame: pd.DataFrame, training: TrainingFacts, steps: StepCounts
 ) -> tuple[Volume | None, list[Gap]]:
-    """Return the mean over the steps of the ranks that moved something, or None with a gap that says why."""
+    """Return the mean over the steps of ranks with transfers, or None with the reason as a gap."""
     expected = compute_expected_volume(training)
     if expected is None:
         return None, [
-            _volume_gap(
+            _make_volume_gap(
                 f"unknown: {', '.join(_list_missing_facts(training)) or 'the ZeRO formula of this stage'}"
             )
         ]
-    if not sum(steps.of_rank.values()):
-        return None, [_volume_gap("no step of a time window was recorded")]
+    if not sum(steps.by_rank.values()):
+        return None, [_make_volume_gap("no time window was recorded")]
     if expected == 0:
         return None, []
-    between = frame["kind"].isin([str(kind) for kind in _POINT_TO_POINT]).to_numpy(bool)
-    counted = (frame["group_size"] != 1).to_numpy() & ~between & _is_data_parallel(frame["group"], training)
-    other = counted & _find_replicating(frame, training, counted)
-    silent = int((counted & _find_without_size(frame)).sum())
-    if silent:
-        return None, [_no_sizes_gap(silent, int(counted.sum()))]
-    seen = _mean_bytes(frame, counted & ~other, steps)
+    is_point_to_point = frame["kind"].isin([str(kind) for kind in _POINT_TO_POINT]).to_numpy(bool)
+    counted = (
+        (frame["group_size"] != 1).to_numpy()
+        & ~is_point_to_point
+        & _is_data_parallel(frame["group"], training)
+    )
+    is_replicating = counted & _find_replicating(frame, training, counted)
+    unsized = int((counted & _find_rows_without_size(frame)).sum())
+    if unsized:
+        return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
+    seen_bytes = _mean_bytes(frame, counted & ~is_replicating, steps)
     return (
         Volume(
             expected_bytes=expected,
-            seen_bytes=seen,
-            ratio=seen / expected,
+            seen_bytes=seen_bytes,
+            ratio=seen_bytes / expected,
             parameter_bytes=compute_wire_parameter_bytes(training),
         ),
-        _replication_gaps(_mean_bytes(frame, other, steps), expected),
+        _list_replication_gaps(_mean_bytes(frame, is_replicating, steps), expected),
     )
 
 
-def _find_without_size(frame: pd.DataFrame) -> Mask:
-    """Mark rows that move something whose size is not in the trace."""
+def _find_rows_without_size(frame: pd.DataFrame) -> Mask:
+    """Mark rows that transfer data of an unknown size."""
     moves = (frame["kind"] != str(CollectiveKind.BARRIER)).to_numpy(bool)
     return moves & (frame["bytes"] == 0).to_numpy(bool)
 
 
-def _no_sizes_gap(silent: int, counted: int) -> Gap:
+def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
     return Gap(
         kind=GapKind.VOLUME,
         what="volume",
-        reason=f"{silent} of {counted} collectives do not say how many bytes they moved",
+        reason=f"{unsized} of {counted} collectives have no recorded size",
         remedy="profile with record_shapes=True",
     )
 
 
-def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: RankSteps) -> int:
+def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
     """Return bytes per step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((frame["bytes"].to_numpy() * times)[rows].sum())
     ranks = frame["rank"].to_numpy()[rows]
-    return total // max(1, sum(steps.of_rank.get(int(rank), 0) for rank in np.unique(ranks)))
+    return total // max(1, sum(steps.by_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
 def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
-    """Mark rows of groups whose ranks hold the same part of the model; all without tensor parallelism."""
+    """Mark rows of groups whose ranks have the same model part; all rows without tensor parallelism."""
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
-    same_part = {group: _holds_same_part(str(group), stride) for group in groups.unique()}
+    same_part = {group: _has_same_model_part(str(group), stride) for group in groups.unique()}
     return groups.map(same_part).to_numpy(dtype=bool)
 
 
-def _holds_same_part(group: str, stride: int) -> bool:
+def _has_same_model_part(group: str, stride: int) -> bool:
     ranks = parse_group_ranks(group)
     return bool(ranks) and len({rank % stride for rank in ranks}) == 1
 
 
 def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
-    """Mark rows of all-reduces in groups of another size than the one that shards the states."""
+    """Mark all-reduces in groups whose size differs from that of the sharding group."""
     sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
     if not training.stage or not (sharing & counted).any():
         return np.zeros(len(frame), dtype=bool)
     return ~sharing & (frame["kind"] == str(CollectiveKind.ALL_REDUCE)).to_numpy(bool)
 
 
-def _replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
+def _list_replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
     if other_bytes < _MIN_REPORTED_RATIO * expected:
         return []
     return [
         Gap(
             kind=GapKind.VOLUME,
             what="volume",
-            reason="all-reduces in groups of another size than the one that shares the states move "
-            f"{format_bytes(other_bytes)} per step more (replicas of shards); the formula is without them",
-            remedy="compare them with 2 x the bytes of a rank's shard",
+            reason="all-reduces in groups whose size differs from the sharding group transfer another "
+            f"{format_bytes(other_bytes)} per step (replicas of shards), which the formula does not include",
+            remedy="compare them with twice the bytes of a rank's shard",
         )
     ]
 
 
 def _list_missing_facts(training: TrainingFacts) -> list[str]:
-    """Return the facts that the formula needs and that are unknown, in words."""
+    """List the unknown facts that the formula needs, as text."""
     facts = {
         "the sharding stage": training.stage,
         "the number of parameters": training.parameters,
         "the ranks that share the model": training.shard_ranks,
-        "one size of an element on the wire (gathered and reduced alike)": training.communication_bytes,
+        "the bytes per transferred element (equal for gathers and reductions)": training.communication_bytes,
     }
     return [what for what, value in facts.items() if value is None]
 
 
-def _volume_gap(reason: str) -> Gap:
+def _make_volume_gap(reason: str) -> Gap:
     return Gap(
         kind=GapKind.VOLUME,
         what="volume",

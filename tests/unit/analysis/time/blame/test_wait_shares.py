@@ -34,7 +34,7 @@ def judged(*collectives):
     frame = decompose_collectives(table(*collectives), clocks(uncertainty_ns=100))
     for rank in frame["rank"].unique():
         mine = frame["rank"] == rank
-        launches = find_collective_launches(frame[mine], NO_KERNELS, NO_STREAMS).columns(frame[mine])
+        launches = find_collective_launches(frame[mine], NO_KERNELS, NO_STREAMS).make_columns(frame[mine])
         for name, values in launches.items():
             frame.loc[mine, name] = np.asarray(values, dtype=object)
     frame = frame.assign(exposed_wait_ns=frame["wait_ns"])

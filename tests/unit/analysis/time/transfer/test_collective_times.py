@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.matched_rows import clocks, collective, table
 from tests.support.simulations import simulated
-from zprof.analysis.time.collective_rows import RankSteps, parse_group_ranks
+from zprof.analysis.time.collective_rows import StepCounts, parse_group_ranks
 from zprof.analysis.time.transfer.collective_times import (
     sum_collective_times,
     sum_exposed_in_collectives,
@@ -21,7 +21,7 @@ from zprof.model.training import TrainingFacts
 from zprof.simulator.plan import Plan
 
 MS = 1_000_000
-EIGHT = RankSteps(of_rank=dict.fromkeys(range(8), 1))
+EIGHT = StepCounts(by_rank=dict.fromkeys(range(8), 1))
 
 
 def frame(*collectives) -> pd.DataFrame:
@@ -61,10 +61,10 @@ def test_a_group_of_half_the_ranks_is_not_diluted() -> None:
     ("more", "steps", "count"),
     [
         ({"group": "pg:7", "group_size": 4}, EIGHT, 3),  # its ranks are those of its rows
-        ({}, RankSteps(of_rank={0: 2, 1: 2, 2: 2, 3: 2, 4: 50}), 1.5),
+        ({}, StepCounts(by_rank={0: 2, 1: 2, 2: 2, 3: 2, 4: 50}), 1.5),
     ],
 )
-def test_counts_are_per_step_of_the_groups_ranks(more, steps: RankSteps, count: float) -> None:
+def test_counts_are_per_step_of_the_groups_ranks(more, steps: StepCounts, count: float) -> None:
     rows = in_both_halves(**more)
     (entry,) = sum_collective_times(rows[rows["rank"] < 4], steps)
     assert entry.count == count
@@ -123,7 +123,7 @@ def test_exposed_time_is_a_mean_over_ranks(
     ranks: tuple[int, ...], steps: dict[int, int], expected: tuple[int, int] | None
 ) -> None:
     rows = pd.DataFrame({"rank": ranks, "exposed_wait_ns": 100, "exposed_transfer_ns": 7})
-    found = sum_exposed_in_collectives(rows, RankSteps(of_rank=steps))
+    found = sum_exposed_in_collectives(rows, StepCounts(by_rank=steps))
     assert found == (expected and ExposedInCollectives(wait_ns=expected[0], transfer_ns=expected[1]))
 
 
@@ -139,7 +139,7 @@ def test_exposed_time_is_that_of_the_ledger_where_groups_differ(tmp_path: Path) 
     assert sum(entry.exposed_ns for entry in time.collectives) > 1.5 * (found.wait_ns + found.transfer_ns)
 
 
-ONE = RankSteps(of_rank={0: 1})
+ONE = StepCounts(by_rank={0: 1})
 
 
 def volume_rows(*collectives: tuple[str, str, int]) -> pd.DataFrame:
@@ -183,7 +183,7 @@ def test_volume_that_the_formula_counts(name: str) -> None:
 
 def test_padding_travels_and_only_ranks_that_moved_something_count() -> None:
     rows = pd.concat([volume_rows(GATHER), volume_rows(("all_gather", "0,1", 600)).assign(rank=1)])
-    volume, _ = measure_volume(rows, facts(padding_elements=5), RankSteps(of_rank={0: 1, 1: 1, 2: 8}))
+    volume, _ = measure_volume(rows, facts(padding_elements=5), StepCounts(by_rank={0: 1, 1: 1, 2: 8}))
     assert volume is not None
     assert (volume.seen_bytes, volume.parameter_bytes) == (500, 420)
     unknown = volume_rows(("all_gather", "0,2", 400), ("all_gather", "?", 300)).assign(group_size=2)

@@ -68,7 +68,7 @@ DEPENDENCIES = {
 def test_dependencies_of_a_launch(name) -> None:
     spans, more, expected = DEPENDENCIES[name]
     found, frame = launches(*spans, **more)
-    values = found.columns(frame)["dependency_ns"]
+    values = found.make_columns(frame)["dependency_ns"]
     assert [None if pd.isna(value) else int(value) for value in values] == expected
 
 
