@@ -44,12 +44,12 @@ from zprof.rules.waiting.late_ranks import REASON_FIXES as LATE_FIXES
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
 #: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
-_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
+_MIN_STEP_RATIO, _SURE_RATIO = 0.015, 0.05
 #: Minimum gain if the cause itself was seen: ranks that stand out, or this share of a step's collectives.
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
 #: Minimum share of the steps that show a cause, and of those with the same late rank.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: With up to this many waits per step, the program reads its loss: a note, unless they cost much.
 _USUAL_COUNT = 1.5
 #: A copy of some scalars takes microseconds.
@@ -69,7 +69,7 @@ class _Candidate:
     #: Key and label of the evidence that ``count`` is.
     counted: tuple[str, str] | None = None
     rank: int | None = None
-    worth_ratio: float = _WORTH_RATIO
+    worth_ratio: float = _MIN_STEP_RATIO
 
 
 def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
@@ -116,7 +116,7 @@ def _judge_candidate(replay: Replay, graph: Graph, seen: _Candidate) -> Finding 
     if seen.counted:
         key, what = seen.counted
         evidence.append(Evidence(key=key, what=what, value=seen.count, unit="count", rank=seen.rank))
-    sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
+    sure = low >= _SURE_RATIO * step and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
     is_note = graph.steps == 1 or (
         seen.cause is Cause.BLOCKING_SYNC and seen.count <= _USUAL_COUNT and low < _SURE_RATIO * step
@@ -286,7 +286,9 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
                 "blocked_collectives_per_step",
                 "collectives that started behind kernels of others, per step",
             ),
-            worth_ratio=_SEEN_RATIO if count >= _MANY_RATIO * _collectives_per_step(graph) else _WORTH_RATIO,
+            worth_ratio=_SEEN_RATIO
+            if count >= _MANY_RATIO * _collectives_per_step(graph)
+            else _MIN_STEP_RATIO,
         )
     ]
 

@@ -28,7 +28,7 @@ from zprof.rules.counterfactual.resized_messages import (
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.rule import GRADIENT_COPY_KERNEL, copy_names, select_kind
+from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.low_bus_bandwidth import read_reached_ratios
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
@@ -134,13 +134,13 @@ def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) 
 def _scale_copies(
     analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
-    names = frozenset(filter(copied, copy_names(analysis)))
+    names = frozenset(filter(copied, list_copy_names(analysis)))
     return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Drop the work of copies with half of their launch cost, and with all of it: parameters become views."""
-    names = copy_names(analysis)
+    names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
         return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
@@ -176,7 +176,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
     """Return the extra time of these gathers if each block has one of its own, and both ends of the model."""
-    blocks = count_blocks(graph.ranks[0], copy_names(analysis)) + _UNITS_AROUND_BLOCKS
+    blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))
@@ -254,7 +254,7 @@ def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
     """Return the time of kernels beside collectives relative to alone, fitted by place, else by name."""
-    fitted = fit_slowdown(graph, copy_names(analysis))
+    fitted = fit_slowdown(graph, list_copy_names(analysis))
     if fitted is not None:
         return max(1.0, fitted)
     by_name = measure_slowdown_by_name(analysis.kernels)

@@ -26,8 +26,8 @@ from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_mess
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
 
 #: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
-_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-_SURE_STEPS = 3
+_MIN_STEP_RATIO, _SURE_RATIO = 0.015, 0.05
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: Kernels slow down when messages run beside them for the first time; maximum share of the gain lost to that.
 _SLOWED_RATIO = 0.25
 
@@ -89,7 +89,7 @@ def _saving_range(
 ) -> tuple[float, float, float] | None:
     """Return the highest replayed gain and its bounds, None if it is not worth a finding."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
-    if not gains or max(gains) < _WORTH_RATIO * replay.step_ns:
+    if not gains or max(gains) < _MIN_STEP_RATIO * replay.step_ns:
         return None
     low, high = widen_by_model_error(min(gains) * (1 - lowered), max(gains), replay.step_ns)
     return max(gains), low, high
@@ -99,7 +99,7 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
     steps = replay.graph.steps if replay.graph else 0
     if steps == 1:
         return Confidence.LOW
-    sure = low >= _SURE_RATIO * replay.step_ns and steps >= _SURE_STEPS
+    sure = low >= _SURE_RATIO * replay.step_ns and steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 

@@ -21,7 +21,7 @@ from zprof.replay.tasks import NONE, Floats
 from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.counterfactual.fixes import EDITS, SLOWED_RATIO, measure_slowdown, select_opening_gathers
 from zprof.rules.counterfactual.resized_messages import MessageSizes
-from zprof.rules.rule import SURE_RATIO, Rule, rate_severity
+from zprof.rules.rule import MIN_GAIN_RATIO, Rule, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
 #: Error of a replayed gain: unseen dependencies, and times that the change itself moves.
@@ -123,7 +123,7 @@ def _mean_step_ns(ends: Floats) -> float:
     return whole / (int(ends.shape[1]) - 1)
 
 
-def price_finding(replay: Replay, finding: Finding) -> Finding | None:
+def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
     """Return the finding with the range of its replay, or unchanged if its cause has none.
 
     The result is None if a rule only proposed the finding and the replay says that it costs nothing, if
@@ -156,7 +156,7 @@ def price_finding(replay: Replay, finding: Finding) -> Finding | None:
         # the step without the cause is as long: the rule's signal is real, but costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
     # one step does not show whether its content recurs
-    matters = min(gains) > 0 and max(gains) >= SURE_RATIO * replay.step_ns and replay.graph.steps > 1
+    matters = min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * replay.step_ns and replay.graph.steps > 1
     if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
     if low <= own[1] and own[0] <= high:
@@ -184,7 +184,7 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
     return [finding for finding in findings if finding.cause not in gone]
 
 
-def move_behind_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def move_after_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Move host waits behind the stalls that explain them: fixed after these, the waits gain nothing."""
     placed = list(findings)
     stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
@@ -211,7 +211,7 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
 
 
 def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
-    """Return whether the program launches the gathers of its units only when their compute is due.
+    """Return True if the program launches the gathers of its units only when their compute is due.
 
     The result is False if kernels hold gathers that were launched before them, because then these make
     gathers late. A model that is one unit has nothing to launch ahead.
@@ -230,7 +230,7 @@ def widen_by_model_error(lowest_ns: float, highest_ns: float, step_ns: float) ->
 
 
 def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
-    """Return whether the finding is unsure for another reason than its time: its fix may not be possible."""
+    """Return True if the finding is unsure for another reason than its time: its fix may not be possible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
     if finding.cause is Cause.COPY_OVERHEAD:

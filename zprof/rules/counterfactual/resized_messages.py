@@ -24,7 +24,7 @@ from zprof.replay.merging import merge_units
 from zprof.replay.messages import Messages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
-from zprof.rules.rule import copy_names, select_kind
+from zprof.rules.rule import list_copy_names, select_kind
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.rules.transfer.latency import Latencies, max_ordinary_ns, ordinary_ns, read_latencies
 
@@ -45,7 +45,7 @@ class MessageSizes:
     def __post_init__(self) -> None:
         """Read latencies, and the names of the kernels that copy."""
         self.latency = read_latencies(self.analysis)
-        self.copied = copy_names(self.analysis)
+        self.copied = list_copy_names(self.analysis)
 
     def read(self, rank: RankGraph) -> Messages:
         """Return the messages of a rank."""
@@ -92,7 +92,7 @@ class MessageSizes:
         return bool(np.median(per_step) <= _MAX_UNITS or self._gathers_once_a_pass(units))
 
     def _gathers_once_a_pass(self, units: Int64s) -> bool:
-        """Return whether all blocks follow each gather before the next one, for any number of micro-batches.
+        """Return True if all blocks follow each gather before the next one, for any number of micro-batches.
 
         ``units``: the tasks that first need each gather.
         """

@@ -88,7 +88,7 @@ def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
 
 
 #: Minimum bytes that a change frees, as a share of the peak and in total, to be worth a finding.
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _WORTH_BYTES = 1 << 20
 #: Share of the bytes that rests on rules about stacks and sizes, from which the confidence is limited.
 _GUESSED_RATIO = 0.10
@@ -98,8 +98,8 @@ _CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 def is_worth(saving_bytes: float, big: LargestRank) -> bool:
-    """Return whether so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
-    return saving_bytes >= max(_WORTH_BYTES, _WORTH_RATIO * big.peak_bytes)
+    """Return True if so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
+    return saving_bytes >= max(_WORTH_BYTES, _MIN_STEP_RATIO * big.peak_bytes)
 
 
 def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:

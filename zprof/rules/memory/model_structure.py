@@ -40,17 +40,17 @@ def count_blocks(analysis: RunAnalysis) -> int | None:
 
 
 def is_numbered(module: str) -> bool:
-    """Return whether the module belongs to a series of equal ones."""
+    """Return True if the module belongs to a series of equal ones."""
     return _NUMBERED.search(module) is not None
 
 
 def is_output(module: str) -> bool:
-    """Return whether the module is an output layer or a loss, by its name, and in no block."""
+    """Return True if the module is an output layer or a loss, by its name, and in no block."""
     return not is_numbered(module) and any(part in _OUTPUTS for part in module.split("."))
 
 
 def is_root(module: str) -> bool:
-    """Return whether the module is the model itself, or a wrapper around it."""
+    """Return True if the module is the model itself, or a wrapper around it."""
     return all(part in _WRAPPERS for part in module.split(".")) if module else True
 
 

@@ -37,7 +37,7 @@ _WHOLE_RATIO = 0.9
 #: Ranks whose states differ by more are not replicas of each other.
 _EQUAL_RATIO = 0.02
 _MAX_STATES_RATIO = 0.80
-_WORTH_RATIO = 0.05
+_MIN_STEP_RATIO = 0.05
 _FREE_DEVICE_RATIO = 0.50
 _UNITS_AND_COPIES = 8
 
@@ -93,7 +93,7 @@ def _find_without_sharding(
     ranks = _count_shard_ranks(analysis)
     replica = _Replica(ranks=ranks, states=states, freed_bytes=(1 - 1 / ranks) * sum(states.values()))
     saving = _saving(analysis, big, replica)
-    if saving[1] < _WORTH_RATIO * big.peak_bytes or not is_worth(saving[1], big):
+    if saving[1] < _MIN_STEP_RATIO * big.peak_bytes or not is_worth(saving[1], big):
         return None
     total = sum(states.values())
     optimizer = replica.states.get(Tenant.OPTIMIZER_STATE, 0)
@@ -117,7 +117,7 @@ def _find_without_sharding(
 
 
 def _are_equal(analysis: RunAnalysis) -> bool:
-    """Return whether all ranks with known states hold equally much; the largest is one of them."""
+    """Return True if all ranks with known states hold equally much; the largest is one of them."""
     known = [entry.state_bytes for entry in analysis.memory.per_rank if entry.state_bytes is not None]
     totals = [sum(states.values()) for states in known]
     return max(totals) - min(totals) <= _EQUAL_RATIO * max(totals)

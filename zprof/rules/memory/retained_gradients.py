@@ -196,7 +196,7 @@ def _find_not_dropped(
 
 
 def _are_buckets(analysis: RunAnalysis, big: LargestRank, held: int) -> bool:
-    """Return whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
+    """Return True if DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
     return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held
 
 

@@ -31,7 +31,7 @@ from zprof.rules.rule import choose_fix
 
 _SAME_RATIO = 0.02
 _SIMILAR = 1.25
-_WORTH_RATIO = 0.05
+_MIN_STEP_RATIO = 0.05
 _FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
 _GATHERED = "gathered_param"
@@ -138,7 +138,7 @@ def _most_activations(analysis: RunAnalysis, big: LargestRank) -> int:
 def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) -> Finding | None:
     frees = sharding.freed_ratio * sharding.parameters_bytes
     gathered = sum(part.bytes for part in big.memory.parts if part.sub == _GATHERED)
-    is_small = frees < _WORTH_RATIO * big.peak_bytes
+    is_small = frees < _MIN_STEP_RATIO * big.peak_bytes
     if not (is_small or gathered >= frees) or big.peak_bytes < 1 << 20:
         return None
     why = (

@@ -59,7 +59,7 @@ class ReachedBandwidth:
         self._tables: dict[CollectiveKind, pd.DataFrame] = {}
 
     def spans(self, group: str) -> bool | None:
-        """Return whether a group lies on several hosts, None if unknown."""
+        """Return True if a group lies on several hosts, None if unknown."""
         return self._spans[group] if group in self._spans else spans_hosts(self.analysis, group)
 
     def by(self, kind: CollectiveKind) -> pd.DataFrame:
@@ -158,7 +158,7 @@ def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | N
 
 
 def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
-    """Return whether a group lies on several hosts, None if unknown."""
+    """Return True if a group lies on several hosts, None if unknown."""
     hosts = count_ranks_by_host(analysis, group)
     return None if hosts is None else len(hosts) > 1
 

@@ -25,18 +25,18 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _BLOCKED_NS = 50_000
 #: If a smaller share of the gathers is blocked, it is by chance.
 _OFTEN_RATIO = 0.25
-_SURE_COUNT = 10
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SAVING_RATIOS = (0.7, 1.1)
 
 FIX = (
@@ -68,7 +68,7 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
         return None
     if has_no_collectives(analysis):
         return untested_gap(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     known = gathers[gathers["blocked_ns"].notna()]
     if gathers.empty:
         return None
@@ -80,7 +80,11 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
         )
     seen = _measure(analysis, known)
     often = seen.blocked >= _OFTEN_RATIO * seen.count
-    return _finding(analysis, seen) if often and seen.cost_ns > _WORTH_RATIO * wall_ns(analysis) else None
+    return (
+        _finding(analysis, seen)
+        if often and seen.cost_ns > _MIN_STEP_RATIO * mean_wall_ns(analysis)
+        else None
+    )
 
 
 def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
@@ -97,7 +101,7 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
 
 
 def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     low, high = (ratio * seen.cost_ns for ratio in _SAVING_RATIOS)
     return make_finding(
         Cause.COMPUTE_BLOCKS_COMM,
@@ -133,7 +137,7 @@ def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
         ],
         saving_ns=(low, max(min(high, seen.blocked_ns), seen.cost_ns)),
         severity=rate_severity(seen.cost_ns, wall),
-        confidence=Confidence.HIGH if seen.blocked >= _SURE_COUNT else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if seen.blocked >= _MIN_COUNT_FOR_HIGH_CONFIDENCE else Confidence.MEDIUM,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and record "
         "again: if the gathers still start when a kernel ends, they wait for it on purpose (an event)",

@@ -25,10 +25,10 @@ from zprof.rules.rule import (
     Check,
     has_no_collectives,
     make_finding,
-    queued_ns,
+    mean_wall_ns,
+    measure_queueing_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
@@ -44,8 +44,8 @@ from zprof.rules.transfer.bandwidth import (
 from zprof.rules.transfer.small_messages import LATENCY_RATIO
 from zprof.rules.transfer.traffic import read_step_traffic
 
-_WORTH_RATIO = 0.03
-_SURE_COUNT = 10
+_MIN_STEP_RATIO = 0.03
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 #: Messages smaller than the largest by more than this factor (a norm, a flag) say nothing about bandwidth.
 _SMALLEST = 64
 #: Columns that are read of a slow group.
@@ -120,7 +120,7 @@ def _check(
     fast = [rate for rate, expected in known if not _is_low(rate, expected)]
     return (
         _finding(analysis, slow, fast)
-        if _largest_saving(slow)[1] >= _WORTH_RATIO * wall_ns(analysis)
+        if _largest_saving(slow)[1] >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
         else None
     )
 
@@ -131,7 +131,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
     slow = [each for each in seen if each.reached_ratio < BASELINE_RATIO]
     low = sum((1 - each.reached_ratio) * each.exposed_ns for each in slow)
     high = sum(min(each.exposed_ns, (1 - each.reached_ratio) * each.transfer_ns) for each in slow)
-    if high < _WORTH_RATIO * wall_ns(analysis):
+    if high < _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
     worst = min(slow, key=lambda each: each.reached_ratio)
     evidence = []
@@ -153,7 +153,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
         "the baseline; how much they move was not recorded",
         evidence=evidence,
         saving_ns=(low, high),
-        severity=rate_severity(high, wall_ns(analysis)),
+        severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=Confidence.MEDIUM,
         fix=_FIX,
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
@@ -191,8 +191,8 @@ def _measure_slow_groups(
         yield _Slow(
             rate=rate,
             expected=expected,
-            transfer_ns=float((rows["transfer_ns"] + queued_ns(rows)).sum()) / steps,
-            exposed_ns=float((rows["exposed_transfer_ns"] + queued_ns(rows)).sum()) / steps,
+            transfer_ns=float((rows["transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
+            exposed_ns=float((rows["exposed_transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
         )
 
 
@@ -218,8 +218,10 @@ def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) ->
         f"({format_percent(worst.seen / worst.expected.bytes_per_s)}){whose}",
         evidence=[fact for entry in slow for fact in _facts(entry, rank)],
         saving_ns=saving,
-        severity=rate_severity(saving[1], wall_ns(analysis)),
-        confidence=Confidence.HIGH if worst.rate.count >= _SURE_COUNT else Confidence.MEDIUM,
+        severity=rate_severity(saving[1], mean_wall_ns(analysis)),
+        confidence=Confidence.HIGH
+        if worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
+        else Confidence.MEDIUM,
         fix=_FIX if rank is None else f"look at the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
         "there, the expectation was wrong",

@@ -39,11 +39,11 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 
@@ -57,7 +57,7 @@ _STARTS_LATE_RATIO = 0.10
 #: All_gathers whose transfer is exposed to a smaller share are prefetched well enough.
 _EXPOSED_RATIO = 0.30
 #: A saving below this share of the step is not worth a finding.
-_WORTH_RATIO = 0.03
+_MIN_STEP_RATIO = 0.03
 #: Minimum share of the hideable time that is saved: gathers beside compute take cores and memory from it.
 _SURE_RATIO = 0.5
 #: Maximum saving relative to the hideable time: a rank that is not blocked does not wake up and launch again
@@ -65,7 +65,7 @@ _SURE_RATIO = 0.5
 _MAX_SAVING_RATIO = 1.15
 #: With fewer all_gathers per step there is no other unit to prefetch.
 _MIN_GATHERS = 3
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 _SURE_LATE_RATIO = 0.5
 #: With a smaller share of late ones there is prefetch, and something else delays some of them.
 _LATE_RATIO = 1 / 3
@@ -105,7 +105,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     """Return a finding if all_gathers are exposed because they start late."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
     if gathers.groupby(["rank", "step"]).size().median() < _MIN_GATHERS or gathers.empty:
         return None
@@ -116,7 +116,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
             "write ::wait ranges (docs/recording.md)",
         )
     seen = _measure(analysis, gathers)
-    return _finding(analysis, seen) if _is_worth(seen, wall_ns(analysis)) else None
+    return _finding(analysis, seen) if _is_worth(seen, mean_wall_ns(analysis)) else None
 
 
 def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
@@ -177,7 +177,7 @@ def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> 
 
 
 def _is_worth(seen: _Gathers, wall: float) -> bool:
-    return seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns and seen.hideable_ns >= _WORTH_RATIO * wall
+    return seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns and seen.hideable_ns >= _MIN_STEP_RATIO * wall
 
 
 def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
@@ -191,7 +191,7 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
         f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} per step)",
         evidence=_evidence(seen),
         saving_ns=expected.saving_ns,
-        severity=rate_severity(high, wall_ns(analysis)),
+        severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis.training.engine, FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
@@ -251,11 +251,11 @@ def _evidence(seen: _Gathers) -> list[Evidence]:
 def _confidence(analysis: RunAnalysis, seen: _Gathers) -> Confidence:
     if _waits_at_once(analysis) or seen.late < _LATE_RATIO * seen.count:
         return Confidence.LOW
-    enough = analysis.steps["step"].nunique() >= _SURE_STEPS
+    enough = analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     sure = enough and seen.launched and not seen.bound
     return Confidence.HIGH if sure and seen.late >= _SURE_LATE_RATIO * seen.count else Confidence.MEDIUM
 
 
 def _waits_at_once(analysis: RunAnalysis) -> bool:
-    """Return whether the engine blocks the host for every all_gather, whenever it launches it."""
+    """Return True if the engine blocks the host for every all_gather, whenever it launches it."""
     return analysis.run.device == "cpu" and analysis.training.engine.lower() == "fsdp2"

@@ -32,19 +32,19 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 
 #: Minimum cost as a share of the step, of a limiter and of a prefetch that is not deep enough.
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _WORTH_DEPTH_RATIO = 0.03
 #: Minimum share of the idle time that is saved: the launches themselves take some time, whenever they come.
 _SURE_RATIO = 0.7
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: Minimum compute beside a gather, as a share of its duration, to call it prefetched.
 _BESIDE_RATIO = 0.10
 #: A longer delay from when it could run to its start has another cause than the event.
@@ -89,13 +89,13 @@ def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -
         return untested_gap(
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
         )
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
     if gathers.empty:
         return None
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     held = _measure_holds(analysis)
-    if held and held.idle_ns >= _WORTH_RATIO * wall:
+    if held and held.idle_ns >= _MIN_STEP_RATIO * wall:
         return _find_rate_limit(analysis, held)
     if gathers["launch_start_ns"].isna().all():
         return untested_gap(
@@ -149,8 +149,8 @@ def _find_rate_limit(analysis: RunAnalysis, held: _Holds) -> Finding:
             ),
         ],
         saving_ns=(_SURE_RATIO * held.idle_ns, held.idle_ns),
-        severity=rate_severity(held.idle_ns, wall_ns(analysis)),
-        confidence=Confidence.HIGH if steps >= _SURE_STEPS else Confidence.MEDIUM,
+        severity=rate_severity(held.idle_ns, mean_wall_ns(analysis)),
+        confidence=Confidence.HIGH if steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE else Confidence.MEDIUM,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
         "waits must go, or something else keeps the host from launching",
@@ -201,7 +201,7 @@ def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> 
             ),
         ],
         saving_ns=(0, shallow.hideable_ns),
-        severity=rate_severity(shallow.hideable_ns, wall_ns(analysis)),
+        severity=rate_severity(shallow.hideable_ns, mean_wall_ns(analysis)),
         confidence=Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _DEEPER),
         disprove="prefetch one unit deeper and record again: if these all_gathers still begin as late, the "

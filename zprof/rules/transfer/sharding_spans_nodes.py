@@ -25,9 +25,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.rules.transfer.traffic import (
@@ -41,12 +41,12 @@ from zprof.rules.transfer.traffic import (
     read_step_traffic,
 )
 
-_WORTH_RATIO = 0.05
+_MIN_STEP_RATIO = 0.05
 _LOW_RATIO = 0.50
 #: Minimum bandwidth of messages within a host; see above.
 _WITHIN_HOST_BYTES_PER_S = 20e9
 _ASSUMED_TIMES = 2.0
-_SURE_COUNT = 10
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 FIXES = {
@@ -78,7 +78,7 @@ def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
         )
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
     sharded = [messages for messages in traffic.both if messages.kind in _SHARDS] if traffic else []
-    if traffic is None or not sharded or traffic.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+    if traffic is None or not sharded or traffic.exposed_ns <= _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
     counted = [count_ranks_by_host(analysis, group) for group in _list_groups(sharded[0])]
     if any(hosts is None for hosts in counted):
@@ -175,7 +175,7 @@ def _hsdp_passes(found: _Spanning, rate: float) -> list[Pass]:
 
 
 def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
-    wall, saving = wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
+    wall, saving = mean_wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
     if saving[1] < MIN_SURE_RATIO * wall:
         return None
     kind = found.messages.kind.value
@@ -203,7 +203,7 @@ def _describe_expected(found: _Spanning) -> str:
 def _confidence(found: _Spanning, saving: tuple[float, float], wall: float) -> Confidence:
     if is_guess(saving, wall):
         return Confidence.LOW
-    sure = found.within is not None and len(found.messages.rows) >= _SURE_COUNT
+    sure = found.within is not None and len(found.messages.rows) >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 

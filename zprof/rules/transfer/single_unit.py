@@ -25,9 +25,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.traffic import (
     Messages,
@@ -43,9 +43,9 @@ _MIN_BYTES_RATIO = 0.50
 #: Minimum share of the gradients: beside one bucket there may be a loss, a norm or buffers.
 _ONE_BUCKET_RATIO = 0.90
 _EXPOSED_RATIO = 0.80
-_WORTH_RATIO = 0.03
+_MIN_STEP_RATIO = 0.03
 _BLOCKS = (4, 6, 8, 12, 24, 48)
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: On a CPU rank launching a large message takes long (82 ms for 49 MiB) because it copies, in proportion to
 #: the bytes. A small one takes up to this long if processors are short.
 _LAUNCH_NS = 1_000_000
@@ -84,7 +84,7 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 
 
 def _is_one_message(messages: Messages, least_ratio: float) -> bool:
-    """Return whether one message carries more than this share of what a pass moves."""
+    """Return True if one message carries more than this share of what a pass moves."""
     rows = messages.rows
     steps = rows.groupby(["rank", "step"])
     if float(steps.size().median()) > _MAX_MESSAGES:
@@ -104,10 +104,10 @@ def _shown_ratio(messages: Messages, *, first: bool) -> float:
 
 
 def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Messages) -> Finding | None:
-    step, wall = model_step(analysis, traffic), wall_ns(analysis)
+    step, wall = model_step(analysis, traffic), mean_wall_ns(analysis)
     wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
-    if saving[1] < _WORTH_RATIO * wall:
+    if saving[1] < _MIN_STEP_RATIO * wall:
         return None
     what = "model is one unit" if traffic.before else "gradients are one bucket"
     return make_finding(
@@ -166,6 +166,10 @@ def _confidence(
     analysis: RunAnalysis, saving: tuple[float, float], messages: Messages, *, is_bucket: bool
 ) -> Confidence:
     usual = is_bucket and messages.rows["bytes"].max() <= _DEFAULT_BUCKET_BYTES
-    if usual or is_guess(saving, wall_ns(analysis)):
+    if usual or is_guess(saving, mean_wall_ns(analysis)):
         return Confidence.LOW
-    return Confidence.HIGH if analysis.steps["step"].nunique() >= _SURE_STEPS else Confidence.MEDIUM
+    return (
+        Confidence.HIGH
+        if analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+        else Confidence.MEDIUM
+    )

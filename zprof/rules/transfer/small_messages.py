@@ -16,7 +16,7 @@ from statistics import median
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.gaps import Gap
-from zprof.rules.rule import has_no_collectives, untested_gap, wall_ns
+from zprof.rules.rule import has_no_collectives, mean_wall_ns, untested_gap
 from zprof.rules.transfer.traffic import (
     SIZE_MULTIPLES,
     Messages,
@@ -154,7 +154,7 @@ def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
-    if traffic is None or not _is_exposed(traffic, wall_ns(analysis)):
+    if traffic is None or not _is_exposed(traffic, mean_wall_ns(analysis)):
         return None
     if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
         return None
@@ -174,7 +174,7 @@ def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
     if has_no_collectives(analysis) or analysis.run.world_size == 1:
         return None
     traffic = read_step_traffic(analysis)
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     if traffic is None or not _is_exposed(traffic, wall):
         return None
     ratio = traffic.latency_ratio

@@ -24,7 +24,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import encode_texts
 from zprof.model.collectives import CollectiveKind
-from zprof.rules.rule import clock_uncertainty_ns, mean_per_step, select_kind
+from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
 
 #: Prefetch depths of programs: none, the next unit, or some more.
 _PREFETCH_DEPTHS = (0, 1, 2, 3)
@@ -272,7 +272,7 @@ def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[floa
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
     each = rows.groupby("instance").agg(start=("start_ns", "max"), end=("end_ns", "min"))
     times = (each["end"] - each["start"]).astype("float64")
-    return times[times > max(1, 2 * clock_uncertainty_ns(analysis))]
+    return times[times > max(1, 2 * get_clock_uncertainty_ns(analysis))]
 
 
 def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: CollectiveKind) -> float | None:
@@ -385,7 +385,7 @@ def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
 
 
 def is_guess(saving: tuple[float, float], wall: float) -> bool:
-    """Return whether the saving may be 0, or is below 2 % of the step."""
+    """Return True if the saving may be 0, or is below 2 % of the step."""
     return saving[0] <= 0 or sum(saving) / 2 < MIN_SURE_RATIO * wall
 
 

@@ -14,7 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
 
@@ -78,7 +78,7 @@ def _finding(
             *headroom.evidence,
         ],
         saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=headroom.at_most(rate_confidence(analysis, price)),
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="keep the units between micro-batches and record again: if the step stays as long, the "

@@ -20,7 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import can_replay, choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import can_replay, choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -31,7 +31,7 @@ from zprof.rules.volume.needless_collectives import (
 from zprof.rules.volume.regathers import PROPOSED_RATIO
 
 #: Minimum exposed share of the step.
-_WORTH_RATIO = 0.03
+_MIN_STEP_RATIO = 0.03
 #: Minimum share of what the last micro-batch reduces: less is something else (a norm of each micro-batch).
 _SAME_RATIO = 0.5
 _STEP = ["rank", "step"]
@@ -56,8 +56,8 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if early.empty:
         return None
     price = price_collectives(analysis, early)
-    worth = PROPOSED_RATIO if can_replay(analysis) else _WORTH_RATIO
-    if price.exposed_ns > worth * wall_ns(analysis):
+    worth = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
+    if price.exposed_ns > worth * mean_wall_ns(analysis):
         return _finding(analysis, price, micro_batches)
     if analysis.volume is not None and not analysis.volume.exceeds_formula:
         return None
@@ -85,7 +85,7 @@ def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -> Finding:
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     return make_finding(
         Cause.ACCUMULATION_SYNCS,
         sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once per step: "

@@ -22,9 +22,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.volume.half_precision import (
     ComputeType,
@@ -35,7 +35,7 @@ from zprof.rules.volume.half_precision import (
 )
 from zprof.rules.volume.model_traffic import ModelTraffic, read_model_traffic
 
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _HALF_BYTES = 2
 
 _FIXES = {
@@ -54,7 +54,7 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.gathers.is_full:
         return None
     priced = price_half_bytes(analysis, traffic.gathers.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     computed = read_compute_type(analysis)
     proof = _proof(analysis, traffic, computed)
@@ -113,7 +113,7 @@ def _finding(
             Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=priced.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="gather in bfloat16 for some steps and record again: if the step stays as long, the bytes "

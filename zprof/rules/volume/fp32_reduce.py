@@ -23,9 +23,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.half_precision import (
@@ -36,7 +36,7 @@ from zprof.rules.volume.half_precision import (
 )
 from zprof.rules.volume.model_traffic import Direction, read_model_traffic
 
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _HALF_BYTES, _FULL_BYTES = 2, 4
 
 _FIXES = {
@@ -57,7 +57,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.reductions.is_full:
         return None
     priced = price_half_bytes(analysis, traffic.reductions.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:
@@ -119,7 +119,7 @@ def _finding(
             Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis.training.engine, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step stays as long, the bytes "

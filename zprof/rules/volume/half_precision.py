@@ -81,7 +81,7 @@ def read_compute_type(analysis: RunAnalysis) -> ComputeType:
 
 
 def states_full_precision(analysis: RunAnalysis) -> bool:
-    """Return whether the run states fp32: the reference engine computes in the type of its parameters."""
+    """Return True if the run states fp32: the reference engine computes in the type of its parameters."""
     facts = analysis.training
     return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
 

@@ -15,7 +15,7 @@ from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
@@ -67,7 +67,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
             ),
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="keep that one unit and record again: its second gather goes, and the step is shorter by "

@@ -112,7 +112,7 @@ def are_bounds(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def has_known_sizes(rows: pd.DataFrame) -> bool:
-    """Return whether the recording has the bytes of more than 90 % of the collectives."""
+    """Return True if the recording has the bytes of more than 90 % of the collectives."""
     several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]
     return bool(len(several)) and float((several["bytes"] > 0).mean()) > 0.9
 

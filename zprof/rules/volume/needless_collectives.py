@@ -19,7 +19,13 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
-from zprof.rules.rule import gather_copies_ns, has_no_collectives, mean_per_step, noise_floor_ns, untested_gap
+from zprof.rules.rule import (
+    estimate_gather_copies_ns,
+    has_no_collectives,
+    max_noise_floor_ns,
+    mean_per_step,
+    untested_gap,
+)
 
 #: Minimum share of the exposed transfer: compute that moves up can meet another exposed collective.
 _MIN_SAVING_RATIO = 0.7
@@ -66,7 +72,7 @@ def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCo
     """Return the cost of these rows of the passes."""
     priced = analysis.collectives.loc[rows["row"]]
     exposed = mean_per_step(analysis, priced["exposed_transfer_ns"].sum())
-    copied = gather_copies_ns(analysis, priced)
+    copied = estimate_gather_copies_ns(analysis, priced)
     count = mean_per_step(analysis, len(priced))
     moved = mean_per_step(analysis, priced["bytes"].sum())
     return CollectiveCost(
@@ -126,7 +132,7 @@ def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None
 
 def rate_confidence(analysis: RunAnalysis, price: CollectiveCost) -> Confidence:
     """Return the confidence: counts prove it, but the price may be noise, and two steps may be exceptions."""
-    if price.exposed_ns < noise_floor_ns(analysis):
+    if price.exposed_ns < max_noise_floor_ns(analysis):
         return Confidence.LOW
     enough = analysis.steps["step"].nunique() >= _MIN_STEPS
     by_order = (read_passes(analysis)["method"] == "order").any()

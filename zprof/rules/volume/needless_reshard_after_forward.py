@@ -16,7 +16,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
@@ -71,7 +71,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
             *headroom.evidence,
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence if headroom.suffices else Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="keep the units after their forward and record again: if the step stays as long, or memory "

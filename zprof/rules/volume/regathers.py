@@ -22,7 +22,7 @@ from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
-from zprof.rules.rule import can_replay, wall_ns
+from zprof.rules.rule import can_replay, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -101,7 +101,7 @@ def _price_if_worth(
     if rows.empty:
         return None
     price = price_collectives(analysis, rows)
-    if least_ratio and price.exposed_ns <= least_ratio * wall_ns(analysis):
+    if least_ratio and price.exposed_ns <= least_ratio * mean_wall_ns(analysis):
         return None
     return Regathers(rows=rows, price=price, gathers=gathers)
 

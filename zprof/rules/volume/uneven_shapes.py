@@ -37,7 +37,14 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.replay.queue_model import estimate_transfer_saving_ns
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, untested_gap, wall_ns
+from zprof.rules.rule import (
+    choose_fix,
+    make_finding,
+    mean_per_step,
+    mean_wall_ns,
+    rate_severity,
+    untested_gap,
+)
 from zprof.rules.volume.model_traffic import Direction, count_elements, read_model_traffic
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
@@ -218,7 +225,7 @@ def _ratio_to_others(values: "pd.Series[float]", rank: int) -> float:
     return float(values[rank]) / others if others > 0 else 0.0
 
 
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _PROVEN_RATIO = 0.01
 _SLOWER = 3.0
 #: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
@@ -255,7 +262,7 @@ def uneven_shapes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     known, filled = measure_padding(analysis, baseline), measure_filling(analysis)
     ratio = _proven_padding(known, filled)
-    worth = _WORTH_RATIO * wall_ns(analysis)
+    worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
     saving = _saving(analysis, filled, ratio)
@@ -336,7 +343,7 @@ def _make_padding_finding(
         f"{format_ns(spent)} per step",
         evidence=evidence,
         saving_ns=saving,
-        severity=rate_severity(saving[1], wall_ns(analysis)),
+        severity=rate_severity(saving[1], mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis.training.engine, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
@@ -351,8 +358,8 @@ def _padding_bytes(analysis: RunAnalysis, ratio: float) -> float:
 
 def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
     seen = find_longer_inputs(analysis)
-    wall = wall_ns(analysis)
-    if seen is None or seen.mean_excess_ns < _WORTH_RATIO * wall:
+    wall = mean_wall_ns(analysis)
+    if seen is None or seen.mean_excess_ns < _MIN_STEP_RATIO * wall:
         return None
     saving = (_EVEN_RATIO * seen.mean_excess_ns, seen.excess_ns)
     return make_finding(

@@ -38,9 +38,9 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.volume.half_precision import price_half_bytes
@@ -109,7 +109,7 @@ def _begin_after_reductions(
 
 
 def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool:
-    """Return whether the gathered elements were all-reduced before, and nothing was scattered."""
+    """Return True if the gathered elements were all-reduced before, and nothing was scattered."""
     scattered = reductions["kind"].astype(str) == _SCATTERING_KIND
     if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
         return False
@@ -120,7 +120,7 @@ def _hides_scatters(analysis: RunAnalysis) -> bool:
     return any(_WITHOUT_LAUNCH in entry.method for entry in analysis.time.collectives)
 
 
-_WORTH_RATIO = 0.03
+_MIN_STEP_RATIO = 0.03
 #: Minimum exposed share of the gathers' transfer: with less they already run under the next forward.
 _EXPOSED_RATIO = 0.5
 #: The forward's share of a micro-batch's compute, lower and upper bound.
@@ -164,7 +164,7 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     seen = read_closing_gathers(analysis)
     if seen is None:
         return None
-    worth = _WORTH_RATIO * wall_ns(analysis)
+    worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     cost = _measure_cost(analysis, seen, worth)
     if not cost.hiding_ns[1] and not seen.three_psi:
         return None
@@ -214,7 +214,7 @@ def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: fl
         sentence=_make_sentence(seen, cost),
         evidence=_evidence(seen, cost),
         saving_ns=cost.saving_ns,
-        severity=rate_severity(cost.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
         confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "

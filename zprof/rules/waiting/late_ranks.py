@@ -17,7 +17,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LateReason
-from zprof.rules.rule import clock_uncertainty_ns, noise_floor_ns
+from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 
 _PARTS = ("compute", "copies", "idle")
@@ -67,8 +67,8 @@ class Suspect:
 def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
     """Return the delay that noise, clocks and the turns of a scheduler can cause."""
     return max(
-        _ABOVE_NOISE * noise_floor_ns(analysis),
-        _ABOVE_CLOCK * clock_uncertainty_ns(analysis),
+        _ABOVE_NOISE * max_noise_floor_ns(analysis),
+        _ABOVE_CLOCK * get_clock_uncertainty_ns(analysis),
         _scheduler_ns(analysis) if analysis.run.device == "cpu" else 0,
     )
 

@@ -31,10 +31,10 @@ from zprof.model.time import LateReason
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.waiting.late_ranks import find_reason, noise_floor_of_delay_ns
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
@@ -49,10 +49,10 @@ _HOST_RATIO = 0.60
 #: Median deviations of the others: among equal ranks, the latest of eight deviates by two to three.
 _ABOVE_OTHERS = 4
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence (docs/thresholds.md).
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _COST_RATIO = 0.05
 #: For high confidence: minimum steps, and share of steps with a late rank and of the cost that is the host's.
-_SURE_STEPS = 4
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 4
 _SURE_RATIO = 0.75
 _SAVING_RATIOS = (0.5, 1.05)
 _UNHIDDEN_RATIO = 0.35
@@ -98,7 +98,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     """Return a finding if each step has another late rank because its host stalls."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
-    rows = steady_rows(analysis)
+    rows = select_steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_ranks_gap(analysis, Cause.ROTATING_STRAGGLER)
@@ -106,7 +106,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
         return missing
     own = measure_own_time(analysis)
     turns = _measure(own, noise_floor_of_delay_ns(analysis))
-    return _finding(analysis, own, turns) if _is_worth(turns, wall_ns(analysis)) else None
+    return _finding(analysis, own, turns) if _is_worth(turns, mean_wall_ns(analysis)) else None
 
 
 def _measure(own: OwnTime, floor_ns: float) -> _Turns:
@@ -138,7 +138,7 @@ def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
 
 def _is_worth(turns: _Turns, wall: float) -> bool:
     return (
-        turns.cost_ns >= _WORTH_RATIO * wall
+        turns.cost_ns >= _MIN_STEP_RATIO * wall
         and turns.late_ratio >= STEPS_RATIO
         and turns.idle_ratio >= _HOST_RATIO
         and turns.largest_share_ratio <= turns.most_of_one_ratio
@@ -146,7 +146,7 @@ def _is_worth(turns: _Turns, wall: float) -> bool:
 
 
 def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     ranks = tuple(own.ranks[place] for place in turns.latest)
     reason = find_reason(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
     exposed = max(rank.exposed_transfer_ns for rank in analysis.time.per_rank)
@@ -202,5 +202,8 @@ def _evidence(turns: _Turns) -> list[Evidence]:
 def _confidence(turns: _Turns, wall: float) -> Confidence:
     if turns.cost_ns < _COST_RATIO * wall:
         return Confidence.LOW
-    sure = min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO and turns.steps >= _SURE_STEPS
+    sure = (
+        min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO
+        and turns.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    )
     return Confidence.HIGH if sure else Confidence.MEDIUM

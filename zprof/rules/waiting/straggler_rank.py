@@ -36,10 +36,10 @@ from zprof.rules.rule import (
     INSTANCE,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
@@ -110,7 +110,7 @@ _MAX_CHANCE = 0.10
 _HIGH_LIMITS = (0.025, 1.5)
 _MEDIUM_LIMITS = (_MAX_CHANCE, 2.0)
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence.
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _COST_RATIO = 0.05
 #: If a delay of this share of the step would not show in the noise, a run is not called free of late ranks.
 _UNSEEN_RATIO = 0.10
@@ -140,7 +140,7 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     """Return a finding if one rank is late at collectives and the others pay for it."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
-    rows = steady_rows(analysis)
+    rows = select_steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_ranks_gap(analysis, Cause.STRAGGLER_RANK)
@@ -184,7 +184,7 @@ def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank
         remedy = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks"
         return untested_gap(Cause.STRAGGLER_RANK, reason, remedy)
     unseen = find_suspect(analysis, own).error_ns
-    if unseen <= _UNSEEN_RATIO * wall_ns(analysis):
+    if unseen <= _UNSEEN_RATIO * mean_wall_ns(analysis):
         return None
     reason = f"steps differ so much that a rank late by less than {format_ns(unseen)} would not show"
     return untested_gap(Cause.STRAGGLER_RANK, reason, "record more steps, or on a quieter machine")
@@ -196,7 +196,7 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
         # Complete groups do not help: a rank that is late there may only pass a delay on.
         reason = "ranks are missing: who came last is unknown where not all were seen"
         return untested_gap(cause, reason, "record, or import, all ranks")
-    rows = steady_rows(analysis)
+    rows = select_steady_rows(analysis)
     matched = rows[rows["matched"].astype(bool)]
     met = matched.groupby(["step", "instance"])["rank"].nunique()
     steps = met[met >= 2].index.get_level_values("step").nunique()
@@ -209,8 +209,8 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
 
 
 def _is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
-    """Return whether most of the waiting that the ranks are blamed for started on another rank."""
-    rows = steady_rows(analysis)
+    """Return True if most of the waiting that the ranks are blamed for started on another rank."""
+    rows = select_steady_rows(analysis)
     blamed = rows[rows["blamed_rank"].isin(late)]
     elsewhere = blamed.loc[~blamed["origin_rank"].isin(late), "wait_ns"].sum()
     return bool(elsewhere > blamed["wait_ns"].sum() / 2)
@@ -231,7 +231,7 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank
         waits=waits,
         reason=reason,
         saving_ns=_bound_saving(analysis, suspect, _saving(analysis, suspect, waits, reason)),
-        wall_ns=wall_ns(analysis),
+        wall_ns=mean_wall_ns(analysis),
     )
 
 
@@ -257,12 +257,12 @@ def _saving(
 
 
 def _is_seen(late: _LateRank) -> bool:
-    """Return whether a rank is late and the others pay; that may still be chance."""
+    """Return True if a rank is late and the others pay; that may still be chance."""
     suspect = late.suspect
     return (
         suspect.delay_ns > suspect.floor_ns
         and suspect.last_ratio >= _LAST_RATIO
-        and _cost_ns(late) >= _WORTH_RATIO * late.wall_ns
+        and _cost_ns(late) >= _MIN_STEP_RATIO * late.wall_ns
     )
 
 
