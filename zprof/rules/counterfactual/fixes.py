@@ -178,7 +178,7 @@ def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> floa
     """Return the extra time of these gathers if each block has one of its own, and both ends of the model."""
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
-    latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
+    latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))
     return latency * max(0.0, blocks - len(rows) / steps)
 

@@ -26,7 +26,7 @@ from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
 from zprof.rules.rule import list_copy_names, select_kind
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
-from zprof.rules.transfer.latency import Latencies, max_ordinary_ns, ordinary_ns, read_latencies
+from zprof.rules.transfer.latency import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
 
 #: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
@@ -105,7 +105,7 @@ class MessageSizes:
 
     def latency_ns(self, row: int) -> float:
         """Return the latency of a row in ns, 0 if unknown."""
-        return self.latency.of_row(row) or 0.0
+        return self.latency.get_for_row(row) or 0.0
 
     def merged(self) -> list[Graph]:
         """Return the step with one message per block in place of those of its units."""
@@ -127,9 +127,9 @@ class MessageSizes:
         for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
             ranks = size if size > 0 else self.analysis.run.world_size  # an upper bound for unnamed groups
             latency = self.latency_ns(row)
-            if ranks > 1 and latency > max_ordinary_ns(ranks):
-                over[0][row] = latency - max_ordinary_ns(ranks)
-                over[1][row] = latency - ordinary_ns(ranks)[0]
+            if ranks > 1 and latency > max_normal_latency_ns(ranks):
+                over[0][row] = latency - max_normal_latency_ns(ranks)
+                over[1][row] = latency - expected_latency_ns(ranks)[0]
         return [shorten_collectives(self.graph, each) for each in over if each]
 
 
@@ -225,7 +225,7 @@ def _shard_at_rate(
     for row, transfer in zip(found.rows.index.tolist(), found.rows["transfer_ns"].tolist(), strict=True):
         ratio[row] = min(1.0, part * found.seen / rate)
         if row in reduces:
-            latency = min(known.of_row(row) or 0.0, transfer)
+            latency = min(known.get_for_row(row) or 0.0, transfer)
             after[row] = latency + (transfer - latency) * replica
     return shard_within_hosts(graph, ratio, after, _place_within_host(analysis))
 
