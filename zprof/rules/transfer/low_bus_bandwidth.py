@@ -241,11 +241,7 @@ def _build_finding(analysis: RunAnalysis, slow: list[_SlowGroup], fast: list[Gro
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
     """Return the share of the expected bandwidth that each slow kind of collective reaches."""
     values = {entry.key: float(entry.value) for entry in finding.evidence}
-    return {
-        kind: values[_reached_key(kind)]
-        for kind in CollectiveKind
-        if _reached_key(kind) in values
-    }
+    return {kind: values[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in values}
 
 
 def _reached_key(kind: CollectiveKind) -> str:
