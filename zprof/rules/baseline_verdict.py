@@ -1,11 +1,11 @@
-"""Give the verdict against a baseline: slower or not, by how much, and why.
+"""Judge a run against a baseline: if it is slower, by how much, and why.
 
 ``slower`` if the 95 % interval of the change lies above zero and the change is at least 2 %; ``ok`` if the
 interval stays below +5 %; else ``inconclusive``. If the runs process different amounts per step, the change
-is that at equal work. If jobs differ in size and their work is unknown, the verdict is inconclusive.
+is computed at equal work. If jobs differ in size and their work is unknown, the verdict is inconclusive.
 
-A finding is named as the cause only if it can be one: the ledger terms that its saving is taken from hold at
-least a tenth of the change. What was as bad before explains nothing.
+A finding is reported as the cause only if the ledger terms that its saving is taken from account for at least
+a tenth of the change. A problem that the baseline had as well explains nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from zprof.model.report import WORK_SETTINGS, Comparison, EqualWork, StepTimeCha
 from zprof.model.time import LEDGER_NAMES
 from zprof.rules.rule import Rule
 
-_SLOWER_RATIO = 0.02
-_SAME_RATIO = 0.05
-#: Minimum share of the change that the terms of a finding hold before it is called the cause.
-_CAUSE_RATIO = 0.1
+_MIN_SLOWER_RATIO = 0.02
+_MAX_UNCHANGED_RATIO = 0.05
+#: Minimum share of the change in the terms of a finding for it to be reported as the cause.
+_MIN_CAUSE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """Change relative to the step of a, as measured or at equal work."""
+    """Change relative to the step time of a, as measured or at equal work."""
 
     ratio: float
     low: float
@@ -38,34 +38,37 @@ def judge_against_baseline(
     comparison: Comparison,
     sure: Sequence[Finding],
     gaps: Sequence[Gap],
-    asked: Sequence[Rule] = (),
+    rules: Sequence[Rule] = (),
     *,
-    loaded: str = "",
-    of: str = "per step",
+    loaded_ranks: str = "",
+    time_unit: str = "per step",
 ) -> tuple[VerdictStatus, str]:
-    """Return status and sentence; both runs must be timed.
+    """Return the status and sentence of the verdict; both runs must be timed.
 
-    ``loaded`` names the loaded ranks if some are missing. ``of`` is the unit of the times.
+    ``loaded_ranks`` describes the loaded ranks if some are missing. ``time_unit``: "per step" or "in total".
     """
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None
     scaled = work is not None and work.b_ns != times.b_ns
-    change = _equal_work_change(times, work) if scaled and work else _measured_change(times)
-    few = any(gap.kind is GapKind.NO_INTERVAL for gap in gaps)
-    said = _describe_change(times, work, _format_change(change, with_interval=not few))
-    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {of}, {said}{loaded}"
-    if few:
-        return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise"
-    other = [entry for entry in comparison.differences if entry.key in WORK_SETTINGS]
-    if other and work is None:
-        jobs = ", ".join(f"{entry.b} vs {entry.a} {entry.what}" for entry in other)
-        return VerdictStatus.INCONCLUSIVE, f"{head}: other jobs ({jobs}), their work per step is unknown"
-    if change.ratio >= _SLOWER_RATIO and change.low > 0:
-        return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, asked)}"
-    if change.high < _SAME_RATIO:
+    change = _compute_equal_work_change(times, work) if scaled and work else _compute_measured_change(times)
+    too_few_steps = any(gap.kind is GapKind.NO_INTERVAL for gap in gaps)
+    description = _describe_change(times, work, _format_change(change, with_interval=not too_few_steps))
+    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {time_unit}, {description}{loaded_ranks}"
+    if too_few_steps:
+        return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to distinguish the change from noise"
+    different_work = [entry for entry in comparison.differences if entry.key in WORK_SETTINGS]
+    if different_work and work is None:
+        jobs = ", ".join(f"{entry.b} vs {entry.a} {entry.what}" for entry in different_work)
+        return (
+            VerdictStatus.INCONCLUSIVE,
+            f"{head}: the jobs differ ({jobs}) and their work per step is unknown",
+        )
+    if change.ratio >= _MIN_SLOWER_RATIO and change.low > 0:
+        return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, rules)}"
+    if change.high < _MAX_UNCHANGED_RATIO:
         return VerdictStatus.OK, head
-    suspect = f", though {sure[0].sentence}" if sure else ""
-    return VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell{suspect}"
+    suspect = f"; possible cause: {sure[0].sentence}" if sure else ""
+    return VerdictStatus.INCONCLUSIVE, f"{head}: step times vary too much for a verdict{suspect}"
 
 
 def _format_change(change: _Change, *, with_interval: bool) -> str:
@@ -80,50 +83,52 @@ def _describe_change(times: StepTimeChange, work: EqualWork | None, signed: str)
     if work is None or work.b_ns == times.b_ns:
         return signed
     ratio = times.b_ns / max(1, work.b_ns)
-    return f"with {ratio:.3g} times the {work.unit.value} on a rank: {signed} at equal work"
+    return f"with {ratio:.3g} times the {work.unit.value} per rank: {signed} at equal work"
 
 
-def _measured_change(times: StepTimeChange) -> _Change:
-    whole = max(1, times.a_ns)
+def _compute_measured_change(times: StepTimeChange) -> _Change:
+    total = max(1, times.a_ns)
     low, high = times.ci95
-    return _Change(ratio=(times.b_ns - times.a_ns) / whole, low=low / whole, high=high / whole)
+    return _Change(ratio=(times.b_ns - times.a_ns) / total, low=low / total, high=high / total)
 
 
-def _equal_work_change(times: StepTimeChange, work: EqualWork) -> _Change:
-    whole = max(1, times.a_ns)
+def _compute_equal_work_change(times: StepTimeChange, work: EqualWork) -> _Change:
+    total = max(1, times.a_ns)
     low, high = work.ci95
-    return _Change(ratio=(work.b_ns - times.a_ns) / whole, low=low / whole, high=high / whole)
+    return _Change(ratio=(work.b_ns - times.a_ns) / total, low=low / total, high=high / total)
 
 
-def _explain_change(comparison: Comparison, sure: Sequence[Finding], asked: Sequence[Rule]) -> str:
-    cause = next((entry for entry in sure if _explains_change(comparison, entry, asked)), None)
+def _explain_change(comparison: Comparison, sure: Sequence[Finding], rules: Sequence[Rule]) -> str:
+    cause = next((entry for entry in sure if _explains_change(comparison, entry, rules)), None)
     if cause is not None:
         return f", because {cause.sentence}"
-    term, change = max(_ledger_delta(comparison).items(), key=lambda item: item[1])
-    most = (
-        f"most of it is {LEDGER_NAMES[term]} (+{format_ns(change)})" if change > 0 else "no term of it grew"
+    term, change = max(_compute_ledger_delta(comparison).items(), key=lambda item: item[1])
+    largest = (
+        f"the largest part is {LEDGER_NAMES[term]} (+{format_ns(change)})"
+        if change > 0
+        else "no ledger term grew"
     )
-    return f"; {'no finding explains it' if sure else 'no cause found'}; {most}"
+    return f"; {'no finding explains it' if sure else 'no cause found'}; {largest}"
 
 
-def _explains_change(comparison: Comparison, finding: Finding, asked: Sequence[Rule]) -> bool:
-    """Return whether the finding's terms are part of the change; True if its claims are unknown."""
-    terms = next((rule.claims for rule in asked if rule.cause is finding.cause), None)
+def _explains_change(comparison: Comparison, finding: Finding, rules: Sequence[Rule]) -> bool:
+    """Return True if the finding's terms account for part of the change, or if its claims are unknown."""
+    terms = next((rule.claims for rule in rules if rule.cause is finding.cause), None)
     if terms is None:
         return True
-    delta = _ledger_delta(comparison)
-    whole = sum(delta.values())
-    return sum(max(0, delta.get(term, 0)) for term in terms) >= _CAUSE_RATIO * whole
+    delta = _compute_ledger_delta(comparison)
+    total = sum(delta.values())
+    return sum(max(0, delta.get(term, 0)) for term in terms) >= _MIN_CAUSE_RATIO * total
 
 
-def _ledger_delta(comparison: Comparison) -> Mapping[str, float]:
-    """Return the change of each term, at equal work if the verdict is."""
+def _compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
+    """Return the change of each ledger term, at equal work if the verdict is at equal work."""
     times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
     if times is None or work is None or not before:
         return comparison.ledger_delta
-    share = work.b_ns / max(1, times.b_ns)
+    work_ratio = work.b_ns / max(1, times.b_ns)
     a = {term: fmean(getattr(rank, term) for rank in before) for term in comparison.ledger_delta}
-    return {term: share * (a[term] + delta) - a[term] for term, delta in comparison.ledger_delta.items()}
+    return {term: work_ratio * (a[term] + delta) - a[term] for term, delta in comparison.ledger_delta.items()}
 
 
 def _format_signed(ratio: float, digits: int = 0) -> str:

@@ -20,16 +20,16 @@ from zprof.model.time import WindowPolicy
 from zprof.rules.claims import find_unexplained_loss, split_savings
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
-from zprof.rules.counterfactual.pricing import Replay, drop_explained, move_behind_stalls, price_finding
+from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving, move_after_stalls
 from zprof.rules.measurement_artifact import has_lost_events
 from zprof.rules.registry import all_rules, memory_rules, time_rules
-from zprof.rules.rule import Rule, group_gaps, wall_ns
+from zprof.rules.rule import Rule, group_gaps, mean_wall_ns
 from zprof.rules.saving_range import widen_by_noise
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
 
-#: These causes are proven by counts on each rank alone, so lost events leave their confidence as it is.
+#: These causes are proven by counts on each rank alone, so lost events do not lower their confidence.
 _COUNTED_CAUSES = frozenset(
     {
         Cause.ACCUMULATION_REGATHERS,
@@ -51,20 +51,20 @@ def diagnose(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> Report:
-    """Return the full report on a run, compared with ``baseline`` if given.
+    """Build the full report on a run, compared with ``baseline`` if given.
 
     Args:
         run: The recording, or its analysis if that exists already.
-        baseline: The run to compare with; the ledger is then split from baseline to run.
+        baseline: The run to compare with; the report then includes the change of each ledger term.
         expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
-        policy: The measured window: single steps, or the whole recording as one stretch.
+        policy: The measured window: single steps, or the entire recording as one interval.
 
     Raises:
         BadInput: A recording is damaged.
     """
     analysis = _analyse_run(run, policy)
-    before = _analyse_run(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, before, all_rules(expected_bus_bytes_per_s))
+    baseline_analysis = _analyse_run(baseline, policy) if baseline is not None else None
+    return _build_report(analysis, baseline_analysis, all_rules(expected_bus_bytes_per_s))
 
 
 def diagnose_time(
@@ -74,21 +74,23 @@ def diagnose_time(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> Report:
-    """Return the report on time only, without reading or judging memory. For the arguments see ``diagnose``.
+    """Build the report on time only, without reading or judging memory. For the arguments see ``diagnose``.
 
     Raises:
         BadInput: A recording is damaged.
     """
     analysis = run if isinstance(run, RunAnalysis) else analyse_time_alone(run, policy)
-    before = analyse_time_alone(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, before, time_rules(expected_bus_bytes_per_s))
+    baseline_analysis = analyse_time_alone(baseline, policy) if baseline is not None else None
+    return _build_report(analysis, baseline_analysis, time_rules(expected_bus_bytes_per_s))
 
 
-def _build_report(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[Rule]) -> Report:
-    findings, gaps = _run_rules(asked, analysis, before)
-    gaps += find_comparison_gaps(before, analysis) if before else ()
-    comparison = compare(before, analysis) if before else None
-    rest = find_unexplained_loss(findings, asked, analysis.time.per_rank, analysis.time.collectives)
+def _build_report(
+    analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
+) -> Report:
+    findings, gaps = _run_rules(rules, analysis, baseline_analysis)
+    gaps += find_comparison_gaps(baseline_analysis, analysis) if baseline_analysis else ()
+    comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
+    unexplained = find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
     verdict = judge(
         analysis.run,
         analysis.time,
@@ -96,25 +98,25 @@ def _build_report(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequ
         findings=findings,
         gaps=gaps,
         memory=analysis.memory,
-        asked=asked,
-        unexplained=rest,
+        rules=rules,
+        unexplained=unexplained,
         volume=analysis.volume,
     )
     report = _assemble_report(analysis, verdict, comparison, findings, gaps)
-    return replace(report, unclaimed=rest.terms, unclaimed_rank=rest.rank)
+    return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
-    """Return the report on memory only, without reading or judging time.
+    """Build the report on memory only, without reading or judging time.
 
     Raises:
         BadInput: A recording is damaged.
     """
     analysis = analyse_memory_alone(run)
-    before = analyse_memory_alone(baseline) if baseline is not None else None
-    findings, gaps = _run_rules(memory_rules(), analysis, before)
-    gaps += list_baseline_gaps(before, analysis) if before else ()
-    comparison = compare(before, analysis) if before else None
+    baseline_analysis = analyse_memory_alone(baseline) if baseline is not None else None
+    findings, gaps = _run_rules(memory_rules(), analysis, baseline_analysis)
+    gaps += list_baseline_gaps(baseline_analysis, analysis) if baseline_analysis else ()
+    comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
     verdict = judge_memory(analysis.run, analysis.memory, findings)
     return _assemble_report(analysis, verdict, comparison, findings, gaps)
 
@@ -144,45 +146,45 @@ def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
 
 
 def _run_rules(
-    asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
+    rules: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
-    """Return the ordered findings, no time claimed twice, and all gaps of the run, those of rules last."""
-    checked = [rule.check(analysis, baseline) for rule in _applicable_rules(asked, analysis)]
+    """Return the ordered findings, with no time claimed twice, and all gaps of the run, rules' gaps last."""
+    checked = [rule.check(analysis, baseline) for rule in _applicable_rules(rules, analysis)]
     replay = Replay(analysis=analysis)
     answers, judged = judge_message_sizes(
         analysis, replay, [answer for answer in checked if answer is not None]
     )
-    found_by_rules = [price_finding(replay, answer) for answer in answers if isinstance(answer, Finding)]
-    priced = [*(each for each in found_by_rules if each is not None), *judged]
-    more = find_by_replay(analysis, replay, priced)
-    found = {finding.cause for finding in more}
-    kept = [finding for finding in priced if finding.cause not in found]
-    left = drop_explained(replay, [*kept, *more], asked)
+    rule_findings = [estimate_saving(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    estimated = [*(finding for finding in rule_findings if finding is not None), *judged]
+    replay_findings = find_by_replay(analysis, replay, estimated)
+    replayed_causes = {finding.cause for finding in replay_findings}
+    remaining = [finding for finding in estimated if finding.cause not in replayed_causes]
+    unexplained = drop_explained(replay, [*remaining, *replay_findings], rules)
     if has_lost_events(analysis):
-        left = [_lower_confidence(finding) for finding in left]
-    findings = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in left]
+        unexplained = [_lower_confidence(finding) for finding in unexplained]
+    findings = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in unexplained]
     untested = group_gaps([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
-    apart = split_savings(findings, asked, time.per_rank, time.steps, replay.causes)
-    return move_behind_stalls(replay, apart), [*analysis.gaps, *untested]
+    separate = split_savings(findings, rules, time.per_rank, time.steps, replay.causes)
+    return move_after_stalls(replay, separate), [*analysis.gaps, *untested]
 
 
 def _lower_confidence(finding: Finding) -> Finding:
-    """Return the finding at low confidence if it rests on times between events, some of which are lost."""
+    """Return the finding with low confidence if it is based on times between events and events were lost."""
     if finding.cause in _COUNTED_CAUSES or finding.saving_ns[1] <= 0:
         return finding
     return replace(finding, confidence=Confidence.LOW)
 
 
-def _applicable_rules(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
-    """Return the rules to run. Rules that claim time, except those about memory, need a timed step.
+def _applicable_rules(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
+    """Select the rules to run. Rules that claim time, except those about memory, need a timed step.
 
     A missing step is reported once, not by each rule. A step of zero length comes from a damaged trace.
     """
-    if wall_ns(analysis) > 0:
-        return asked
-    memory = {rule.cause for rule in memory_rules()}
-    return [rule for rule in asked if not rule.claims or rule.cause in memory]
+    if mean_wall_ns(analysis) > 0:
+        return rules
+    memory_causes = {rule.cause for rule in memory_rules()}
+    return [rule for rule in rules if not rule.claims or rule.cause in memory_causes]
 
 
 def diagnose_side_by_side(
@@ -192,7 +194,7 @@ def diagnose_side_by_side(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> SideBySide:
-    """Return ``a`` by itself next to ``b`` with ``a`` as its baseline.
+    """Diagnose ``a`` by itself and ``b`` with ``a`` as its baseline, and pair the results.
 
     Raises:
         BadInput: A recording is damaged.
@@ -211,9 +213,9 @@ def pair_with_baseline(
     *,
     expected_bus_bytes_per_s: float | None = None,
 ) -> SideBySide:
-    """Return the same for two analyzed runs; ``after`` is the report on ``b`` against ``a``."""
+    """Pair two analyzed runs; ``after`` is the report on ``b`` with ``a`` as its baseline."""
     before = diagnose(a[1], expected_bus_bytes_per_s=expected_bus_bytes_per_s)
-    others = [
+    optional_sections = [
         build_memory_section(before, after),
         build_kernel_section(a[1], b[1]),
         build_finding_section(before, after),
@@ -224,7 +226,7 @@ def pair_with_baseline(
         b=after.run,
         verdict=after.verdict,
         comparison=after.comparison,
-        sections=(*build_time_sections(before, after), *filter(_has_values, others)),
+        sections=(*build_time_sections(before, after), *filter(_has_values, optional_sections)),
         settings=list_settings(a[0], b[0]),
     )
 

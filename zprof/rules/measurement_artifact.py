@@ -1,16 +1,16 @@
-"""ZP101 measurement_artifact: the recording itself is part of what it shows.
+"""ZP101 measurement_artifact: the recording itself changed the times that it contains.
 
-There are five signs. A sign that spoils the answer has high severity.
+There are five signs. A sign that invalidates the times has high severity.
 
-- Waiting for the others' start is more than a fifth of all exposed waiting: profilers open up to several
-  milliseconds apart. A rank waits for that in the first collective of the window, beyond its wait in the
-  first collective of any other step. If compute hides it, the rank is that much ahead, and waits in a later
-  collective of that step. The cost is then the excess of exposed waiting of that step over others, and at
-  most the wait of the first collective.
-- The same start lies in what was left out before the first step.
-- The ranks' clocks are less certain than the waits that they time.
-- The ranks' windows hold different steps.
-- All ranks are there, but fewer than half of their collectives could be matched.
+- Waiting for other ranks' profilers to start is more than a fifth of all exposed waiting: profilers start up
+  to several milliseconds apart. A rank waits for that in the first collective of the window, in addition to
+  its usual wait in the first collective of a step. If compute hides the wait, the rank gets ahead and waits
+  in a later collective of the same step. The cost is then the exposed waiting of that step in excess of other
+  steps, limited by the wait in the first collective.
+- The same skew occurred before the first step, in the part that the means exclude.
+- The clock uncertainty exceeds the measured waits.
+- The ranks' windows contain different steps.
+- All ranks were recorded, but fewer than half of their collectives could be matched.
 """
 
 from collections.abc import Callable
@@ -24,27 +24,26 @@ from zprof.model.findings import START_COST_PER_STEP, Cause, Confidence, Evidenc
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.rule import (
-    SURE_RATIO,
-    clock_uncertainty_ns,
+    MIN_GAIN_RATIO,
+    get_clock_uncertainty_ns,
     make_finding,
+    max_noise_floor_ns,
     mean_per_step,
-    noise_floor_ns,
+    mean_wall_ns,
     untested_gap,
-    wall_ns,
 )
 
-_FIRST_RATIO = 0.20
-#: Below this share of matched collectives, rules about ranks that wait for each other see chance rows.
-_MATCHED_RATIO = 0.50
-#: Share of launches that a window may cut off at its start.
-_UNLAUNCHED_RATIO = 0.01
-#: Start-up skew from this share of the step changes the ledger enough to matter.
-_MATTERS_RATIO = 0.05
-#: From this share it is reported before all causes: the means hold more of it than most causes cost.
-_LEADS_RATIO = 0.10
-#: A straggler costs a twentieth of a step and must exceed the clock uncertainty tenfold.
-_BLIND_RATIO = 0.05 / 10
-#: The cost of a start, by which the finding is ranked among causes.
+_MIN_FIRST_WAIT_RATIO = 0.20
+#: Below this share of matched collectives, rules about ranks that wait for each other are unreliable.
+_MIN_MATCHED_RATIO = 0.50
+#: Maximum share of collectives without a launch because the window cut it off.
+_MAX_UNLAUNCHED_RATIO = 0.01
+#: Start-up skew above this share of the step changes the ledger significantly.
+_SIGNIFICANT_SKEW_RATIO = 0.05
+#: Above this share it is listed before all causes: it distorts the means more than most causes cost.
+_DOMINANT_SKEW_RATIO = 0.10
+#: A straggler costs a twentieth of a step and must be ten times the clock uncertainty.
+_MAX_CLOCK_UNCERTAINTY_RATIO = 0.05 / 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,12 @@ class _Sign:
 
 
 def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a note, or with high severity a warning that the times cannot be trusted."""
+    """Return a note, or a warning with high severity that the times cannot be trusted."""
     if analysis.steps.empty:
         if analysis.run.source == "snapshot":
             return None  # a snapshot never has steps
         return untested_gap(Cause.MEASUREMENT_ARTIFACT, "no step was timed", "record with the time window on")
-    signs = [sign for look in _SIGNS if (sign := look(analysis))]
+    signs = [sign for find_sign in _SIGNS if (sign := find_sign(analysis))]
     if not signs:
         return None
     order = list(Severity)
@@ -75,74 +74,80 @@ def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
         severity=worst.severity,
         confidence=worst.confidence,
         fix=worst.fix,
-        disprove="record again: an artifact changes from recording to recording, a cause stays",
+        disprove="record again: an artifact differs between recordings, a real cause does not",
     )
 
 
-def _windows_differ(analysis: RunAnalysis) -> _Sign | None:
+def _find_window_mismatch(analysis: RunAnalysis) -> _Sign | None:
     steps = analysis.steps.groupby("rank")["step"].agg(frozenset)
-    common = frozenset.intersection(*steps)
-    every = frozenset().union(*steps)
-    if common == every:
+    common_steps = frozenset.intersection(*steps)
+    all_steps = frozenset().union(*steps)
+    if common_steps == all_steps:
         return None
     return _Sign(
-        sentence=f"the ranks' windows differ: {len(common)} of {len(every)} steps were timed on all of them",
+        sentence=f"the ranks' windows differ: {len(common_steps)} of {len(all_steps)} steps were timed on "
+        "all ranks",
         evidence=(
             Evidence(
-                key="steps_on_all_ranks", what="steps timed on all ranks", value=len(common), unit="count"
+                key="steps_on_all_ranks",
+                what="steps timed on all ranks",
+                value=len(common_steps),
+                unit="count",
             ),
-            Evidence(key="steps_on_any_rank", what="steps timed on any rank", value=len(every), unit="count"),
+            Evidence(
+                key="steps_on_any_rank", what="steps timed on any rank", value=len(all_steps), unit="count"
+            ),
         ),
-        severity=Severity.LOW if common else Severity.HIGH,
+        severity=Severity.LOW if common_steps else Severity.HIGH,
         confidence=Confidence.LOW,
-        fix="give every rank the same zprof.steps(...), and call .step() once per step on each",
+        fix="use the same zprof.steps(...) on every rank, and call .step() once per step",
     )
 
 
-def _clocks_blind(analysis: RunAnalysis) -> _Sign | None:
+def _find_clock_uncertainty(analysis: RunAnalysis) -> _Sign | None:
     if analysis.collectives.empty or analysis.time.alignment is None:
         return None
-    uncertainty = clock_uncertainty_ns(analysis)
+    uncertainty = get_clock_uncertainty_ns(analysis)
     wait = mean_per_step(analysis, analysis.collectives["wait_ns"].sum())
-    wall = wall_ns(analysis)
-    if uncertainty <= wait or uncertainty <= _BLIND_RATIO * wall:
+    wall = mean_wall_ns(analysis)
+    if uncertainty <= wait or uncertainty <= _MAX_CLOCK_UNCERTAINTY_RATIO * wall:
         return None
     return _Sign(
-        sentence=f"the ranks' clocks are known to {format_ns(uncertainty)}, more than all waiting of a step "
-        f"({format_ns(wait)}): wait and transfer cannot be separated",
+        sentence=f"the clock uncertainty between ranks is {format_ns(uncertainty)}, more than all waiting "
+        f"in a step ({format_ns(wait)}): wait and transfer cannot be separated",
         evidence=(
             Evidence(key="clock_uncertainty", what="clock uncertainty", value=uncertainty, unit="ns"),
             Evidence(key="wait_per_step", what="waiting in collectives per step", value=wait, unit="ns"),
         ),
-        severity=Severity.HIGH if uncertainty > _MATTERS_RATIO * wall else Severity.LOW,
-        confidence=Confidence.HIGH if uncertainty > _MATTERS_RATIO * wall else Confidence.LOW,
+        severity=Severity.HIGH if uncertainty > _SIGNIFICANT_SKEW_RATIO * wall else Severity.LOW,
+        confidence=Confidence.HIGH if uncertainty > _SIGNIFICANT_SKEW_RATIO * wall else Confidence.LOW,
         fix="record with zprof.record, which pings the ranks at both ends of the window",
     )
 
 
-def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
+def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     rows = analysis.collectives
     if rows.empty:
         return None
     total = float(rows["exposed_wait_ns"].sum())
     costs = _start_costs_ns(rows)
-    first = float(costs.sum())
-    if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
+    first_ns = float(costs.sum())
+    if first_ns <= _MIN_FIRST_WAIT_RATIO * total or first_ns <= max_noise_floor_ns(analysis):
         return None
-    a_step = float(costs.max()) / max(1, analysis.steps["step"].nunique())
-    wall = wall_ns(analysis)
-    confidence = Confidence.MEDIUM if a_step > SURE_RATIO * wall else Confidence.LOW
-    if a_step > _LEADS_RATIO * wall:
+    per_step_ns = float(costs.max()) / max(1, analysis.steps["step"].nunique())
+    wall = mean_wall_ns(analysis)
+    confidence = Confidence.MEDIUM if per_step_ns > MIN_GAIN_RATIO * wall else Confidence.LOW
+    if per_step_ns > _DOMINANT_SKEW_RATIO * wall:
         confidence = Confidence.HIGH
     return _Sign(
-        sentence=f"{format_percent(first / total)} of all exposed waiting begins in the window's first "
-        f"collective: the ranks' profilers started apart (the rank that waits longest loses "
-        f"{format_ns(a_step)} per step)",
+        sentence=f"{format_percent(first_ns / total)} of all exposed waiting starts in the window's first "
+        f"collective: the ranks' profilers started at different times (the rank that waits longest loses "
+        f"{format_ns(per_step_ns)} per step)",
         evidence=(
             Evidence(
                 key="first_wait_summed",
-                what="exposed wait for the others' start, summed over ranks",
-                value=first,
+                what="exposed wait for other profilers to start, summed over ranks",
+                value=first_ns,
                 unit="ns",
             ),
             Evidence(
@@ -153,89 +158,92 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
             ),
             Evidence(
                 key=START_COST_PER_STEP,
-                what="lost per step by the rank that waits longest for the others' start",
-                value=a_step,
+                what="lost per step by the rank that waits longest for other profilers to start",
+                value=per_step_ns,
                 unit="ns",
             ),
         ),
-        severity=Severity.MEDIUM if a_step > _MATTERS_RATIO * wall else Severity.LOW,
+        severity=Severity.MEDIUM if per_step_ns > _SIGNIFICANT_SKEW_RATIO * wall else Severity.LOW,
         confidence=confidence,
-        fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
+        fix="skip more steps before the window: zprof.steps(skip=3), or record more steps",
     )
 
 
 def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return the exposed wait of each rank for the others' start.
+    """Measure each rank's exposed wait for the other ranks' profilers to start.
 
-    Only collectives that are the first on all of their ranks count. If an event of a rank is lost, its first
+    Only collectives that are the first on all of their ranks count. If a rank lost an event, its first
     recorded collective is a later one, and waiting there is not start-up.
     """
-    first = rows["first_of_window"].astype(bool)
-    opening = rows[first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
-    opens = rows["step"].isin(opening["step"])
-    firsts = rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()
-    later = rows[~opens]
-    later_firsts = later[later.index.isin(firsts)]
-    at_once = _sum_beyond_usual(opening, later_firsts, "exposed_wait_ns").clip(lower=0.0)
-    if later_firsts.empty:
-        return at_once
-    waited = _sum_beyond_usual(opening, later_firsts, "wait_ns")
-    exposed = _sum_beyond_usual(rows[opens], later, "exposed_wait_ns")
-    return at_once.combine(waited.combine(exposed, min, fill_value=0.0), max, fill_value=0.0)
+    is_first = rows["first_of_window"].astype(bool)
+    first_rows = rows[is_first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
+    is_first_step = rows["step"].isin(first_rows["step"])
+    first_of_step = rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()
+    later_rows = rows[~is_first_step]
+    later_first_rows = later_rows[later_rows.index.isin(first_of_step)]
+    immediate = _sum_beyond_usual(first_rows, later_first_rows, "exposed_wait_ns").clip(lower=0.0)
+    if later_first_rows.empty:
+        return immediate
+    waited_ns = _sum_beyond_usual(first_rows, later_first_rows, "wait_ns")
+    exposed_ns = _sum_beyond_usual(rows[is_first_step], later_rows, "exposed_wait_ns")
+    return immediate.combine(waited_ns.combine(exposed_ns, min, fill_value=0.0), max, fill_value=0.0)
 
 
-def _sum_beyond_usual(rows: pd.DataFrame, later: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return each rank's sum less the usual sum of the rank that has most in a later step.
+def _sum_beyond_usual(rows: pd.DataFrame, later_rows: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return each rank's sum in excess of the usual sum: the largest of any rank in later steps (median).
 
-    The reference is the largest rank because another rank may wait in each step, for one that is late in
-    turn.
+    The reference is the largest rank because a different rank may wait in each step, if ranks take turns
+    being late.
     """
     usual = (
-        later.groupby(["step", "rank"])[column].sum().groupby("step").max().median() if len(later) else 0.0
+        later_rows.groupby(["step", "rank"])[column].sum().groupby("step").max().median()
+        if len(later_rows)
+        else 0.0
     )
-    of_ranks = rows.groupby("rank")
-    beyond: pd.Series[float] = of_ranks[column].sum() - float(usual) * of_ranks["step"].nunique()
-    return beyond
+    by_rank = rows.groupby("rank")
+    excess: pd.Series[float] = by_rank[column].sum() - float(usual) * by_rank["step"].nunique()
+    return excess
 
 
-def _start_left_out(analysis: RunAnalysis) -> _Sign | None:
-    """Return the sign of a start before the first step, which the means here leave out."""
+def _find_skew_before_first_step(analysis: RunAnalysis) -> _Sign | None:
+    """Detect start-up skew before the first step, which the means exclude."""
     if analysis.steps.empty or not analysis.tracks:
         return None
     walls = analysis.steps.groupby("rank")["wall_ns"].median()
-    before = {tracks.rank: _left_out_ns(tracks) for tracks in analysis.tracks}
+    time_before = {tracks.rank: _recorded_before_first_step_ns(tracks) for tracks in analysis.tracks}
     lost = max(
-        min(tracks.wait_before_ns, before[tracks.rank] - float(walls.get(tracks.rank, 0.0)))
+        min(tracks.wait_before_ns, time_before[tracks.rank] - float(walls.get(tracks.rank, 0.0)))
         for tracks in analysis.tracks
     )
     recorded = analysis.steps["step"].nunique() + 1
-    if lost <= noise_floor_ns(analysis) or lost <= SURE_RATIO * recorded * wall_ns(analysis):
+    if lost <= max_noise_floor_ns(analysis) or lost <= MIN_GAIN_RATIO * recorded * mean_wall_ns(analysis):
         return None
     return _Sign(
-        sentence=f"the ranks started apart: before the first step a rank waits {format_ns(lost)} for the "
-        "others' start, which no figure here holds, and any mean over the whole recording does",
+        sentence="the ranks started at different times: before the first step a rank waits "
+        f"{format_ns(lost)} for the others; the figures here exclude it, means over the entire recording "
+        "do not",
         evidence=(
             Evidence(
                 key="wait_before_first_step",
-                what="wait for the others' start before the first step, longest rank",
+                what="longest wait for other ranks to start, before the first step",
                 value=lost,
                 unit="ns",
             ),
             Evidence(
                 key="recorded_before_first_step",
                 what="recorded before the first step",
-                value=max(before.values()),
+                value=max(time_before.values()),
                 unit="ns",
             ),
         ),
         severity=Severity.LOW,
         confidence=Confidence.MEDIUM,
-        fix="call prof.step() at the end of each step, and compare only whole steps",
+        fix="call prof.step() at the end of each step, and compare only complete steps",
     )
 
 
-def _left_out_ns(tracks: RankTracks) -> float:
-    """Return how long a rank was recorded before its first step."""
+def _recorded_before_first_step_ns(tracks: RankTracks) -> float:
+    """Return the recorded time before a rank's first step."""
     if not len(tracks.coverage) or not len(tracks.steps):
         return 0.0
     return float(tracks.steps.begin_ns[0] - tracks.coverage[0, 0])
@@ -251,26 +259,26 @@ def matched_ratio(analysis: RunAnalysis) -> float | None:
 
 
 def do_recordings_match(analysis: RunAnalysis) -> bool:
-    """Return whether at least half of the collectives were matched; True if that is unknown."""
+    """Return True if at least half of the collectives were matched; True if that is unknown."""
     matched = matched_ratio(analysis)
-    return matched is None or matched >= _MATCHED_RATIO
+    return matched is None or matched >= _MIN_MATCHED_RATIO
 
 
 def has_lost_events(analysis: RunAnalysis) -> bool:
-    """Return whether recordings do not match because events are lost, launches of collectives among them."""
+    """Return True if recordings do not match because events, including collective launches, were lost."""
     if analysis.collectives.empty or do_recordings_match(analysis):
         return False
-    return float(analysis.collectives["launch_start_ns"].isna().mean()) > _UNLAUNCHED_RATIO
+    return float(analysis.collectives["launch_start_ns"].isna().mean()) > _MAX_UNLAUNCHED_RATIO
 
 
-def _unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
-    """Return the sign that recordings of all ranks hardly have a collective in common."""
+def _find_unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
+    """Detect recordings of all ranks that have few collectives in common."""
     matched = matched_ratio(analysis)
     if matched is None or do_recordings_match(analysis):
         return None
     return _Sign(
-        sentence=f"the ranks' recordings do not fit together: {format_percent(matched)} of their collectives "
-        "were matched, and without that wait and transfer cannot be separated",
+        sentence=f"the ranks' recordings do not match: only {format_percent(matched)} of their collectives "
+        "were matched, so wait and transfer cannot be separated",
         evidence=(
             Evidence(
                 key="collectives_matched",
@@ -293,9 +301,9 @@ def _unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
 
 
 _SIGNS: tuple[Callable[[RunAnalysis], _Sign | None], ...] = (
-    _windows_differ,
-    _unmatched_collectives,
-    _clocks_blind,
-    _start_up_skew,
-    _start_left_out,
+    _find_window_mismatch,
+    _find_unmatched_collectives,
+    _find_clock_uncertainty,
+    _find_start_up_skew,
+    _find_skew_before_first_step,
 )

@@ -1,4 +1,4 @@
-"""List all rules in the order in which they run, with the ledger terms that each claims."""
+"""List all rules in the order in which they run, with the ledger terms that each one claims."""
 
 from zprof.model.findings import Cause
 from zprof.rules.compute.allocator_retries import allocator_retries
@@ -42,7 +42,7 @@ from zprof.rules.waiting.straggler_rank import straggler_rank
 
 
 def memory_rules() -> tuple[Rule, ...]:
-    """Return the rules that need memory only; one of them also reads time if known."""
+    """Return the rules that need memory only; one of them also uses times if known."""
     return (*MEMORY_RULES, ALLOCATOR_RETRIES_RULE)
 
 
@@ -54,7 +54,7 @@ def all_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]
 
 
 def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """Return the rules that read time: the recording itself first, then rules that need no clock."""
+    """Return the rules about time: the recording itself first, then rules that do not depend on clocks."""
     return (
         *MEASUREMENT_RULES,
         *VOLUME_RULES,
@@ -70,21 +70,21 @@ MEASUREMENT_RULES = (Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_ar
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)
 #: Removing a collective also removes its waits, its launches and, on a CPU, its copies.
-_WHOLE_COLLECTIVE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
+_REMOVED_COLLECTIVE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
 VOLUME_RULES: tuple[Rule, ...] = (
     Rule(
         cause=Cause.FP32_REDUCE,
         check=fp32_reduce,
         claims=_TRANSFER_TERMS,
-        # reductions that take twice as long delay the gathers of the backward behind them
+        # reductions that take twice as long delay the backward's gathers queued behind them
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
     Rule(
         cause=Cause.FP32_GATHER,
         check=fp32_gather,
         claims=_TRANSFER_TERMS,
-        # gathers of twice the bytes come late, also those of the backward
+        # gathers of twice the bytes arrive late, including those of the backward
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER_TERMS),
@@ -95,29 +95,29 @@ VOLUME_RULES: tuple[Rule, ...] = (
         claims=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
         explains=(Cause.STRAGGLER_RANK, Cause.COPY_OVERHEAD),
     ),
-    Rule(cause=Cause.ACCUMULATION_SYNCS, check=accumulation_syncs, claims=_WHOLE_COLLECTIVE_TERMS),
-    Rule(cause=Cause.ACCUMULATION_REGATHERS, check=accumulation_regathers, claims=_WHOLE_COLLECTIVE_TERMS),
+    Rule(cause=Cause.ACCUMULATION_SYNCS, check=accumulation_syncs, claims=_REMOVED_COLLECTIVE_TERMS),
+    Rule(cause=Cause.ACCUMULATION_REGATHERS, check=accumulation_regathers, claims=_REMOVED_COLLECTIVE_TERMS),
     Rule(
         cause=Cause.CHECKPOINT_REGATHERS,
         check=checkpoint_regathers,
-        claims=_WHOLE_COLLECTIVE_TERMS,
+        claims=_REMOVED_COLLECTIVE_TERMS,
         # recomputation requests its gather at the moment it needs it
         explains=(Cause.NO_PREFETCH,),
     ),
-    Rule(cause=Cause.LAST_UNIT_REGATHERED, check=last_unit_regathered, claims=_WHOLE_COLLECTIVE_TERMS),
+    Rule(cause=Cause.LAST_UNIT_REGATHERED, check=last_unit_regathered, claims=_REMOVED_COLLECTIVE_TERMS),
     Rule(
         cause=Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         check=needless_reshard_after_forward,
-        claims=_WHOLE_COLLECTIVE_TERMS,
+        claims=_REMOVED_COLLECTIVE_TERMS,
     ),
 )
 
 
 _TRANSFER_AND_IDLE_TERMS = ("exposed_transfer_ns", "idle_ns")
-#: Whatever delays gathers also delays those of the backward.
+#: Anything that delays gathers also delays the backward's gathers.
 _BACKWARD_REGATHERS = Cause.NEEDLESS_RESHARD_AFTER_FORWARD
 
-#: Rules about message sizes, and about the hosts between which messages move.
+#: Rules about message sizes and about the hosts that messages move between.
 _MESSAGE_SIZE_RULES = (
     Rule(
         cause=Cause.LATENCY_BOUND_COLLECTIVES,
@@ -188,17 +188,22 @@ _WAIT_TERMS = ("exposed_wait_ns", "exposed_transfer_ns")
 _LATE_RANK_TERMS = ("idle_ns", "exposed_memcpy_ns")
 
 WAITING_RULES = (
-    Rule(cause=Cause.STRAGGLER_RANK, check=straggler_rank, claims=_WAIT_TERMS, elsewhere=_LATE_RANK_TERMS),
+    Rule(
+        cause=Cause.STRAGGLER_RANK,
+        check=straggler_rank,
+        claims=_WAIT_TERMS,
+        other_rank_terms=_LATE_RANK_TERMS,
+    ),
     Rule(
         cause=Cause.ROTATING_STRAGGLER,
         check=rotating_straggler,
         claims=_WAIT_TERMS,
-        elsewhere=_LATE_RANK_TERMS,
+        other_rank_terms=_LATE_RANK_TERMS,
     ),
 )
 
 
-#: Also runs if only memory is read.
+#: Also runs if only memory is analyzed.
 ALLOCATOR_RETRIES_RULE = Rule(
     cause=Cause.ALLOCATOR_RETRIES,
     check=allocator_retries,
@@ -222,7 +227,7 @@ HOST_RULES: tuple[Rule, ...] = (
         check=cpu_bound_launch,
         claims=("idle_ns", "exposed_transfer_ns"),
         # while the device of one rank runs dry, the others wait for it
-        elsewhere=("exposed_wait_ns",),
+        other_rank_terms=("exposed_wait_ns",),
     ),
 )
 

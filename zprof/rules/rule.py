@@ -1,4 +1,4 @@
-"""Define the type of a rule, and what rules share: constructors of findings and gaps, row selections.
+"""Define the type of a rule and the helpers that rules share: finding and gap constructors, row selection.
 
 A rule is a pure function from the analysis to a finding, a gap or None. A rule without its inputs returns a
 "not tested" gap, which is not the same as having found nothing.
@@ -16,7 +16,7 @@ from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Findi
 from zprof.model.gaps import Gap, GapKind
 
 #: A cause is present if the gain exceeds this share of the step.
-SURE_RATIO = 0.015
+MIN_GAIN_RATIO = 0.015
 
 
 class Check(Protocol):
@@ -30,20 +30,20 @@ class Check(Protocol):
 class Rule:
     """A cause, its check, and the ledger terms that its saving is taken from, in that order.
 
-    ``explains``: causes whose signal this cause produces as well. If both are found and this one is above low
-    confidence, it claims its time first and the other gets what is left. ``elsewhere``: terms of other ranks
-    that are the same loss: while some ranks wait, the late one is idle.
+    ``explains``: causes whose symptoms this cause also produces. If both are found and this one is above low
+    confidence, it claims its time first and the other gets the remainder. ``other_rank_terms``: terms of
+    other ranks that are the same loss: while some ranks wait, the late one is idle.
     """
 
     cause: Cause
     check: Check
     claims: tuple[str, ...] = ()
     explains: tuple[Cause, ...] = ()
-    elsewhere: tuple[str, ...] = ()
+    other_rank_terms: tuple[str, ...] = ()
 
 
 def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
-    """Return the gap of a rule that lacks its inputs."""
+    """Build the gap of a rule that lacks its inputs."""
     return Gap(
         kind=GapKind.UNTESTED_RULE,
         causes=(cause,),
@@ -54,16 +54,16 @@ def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
 
 
 def list_untested(
-    causes: Sequence[Cause], gaps: Sequence[Gap], asked: Sequence[Rule] | None = None
+    causes: Sequence[Cause], gaps: Sequence[Gap], rules: Sequence[Rule] | None = None
 ) -> list[Cause]:
-    """Return the causes that a gap names as untested, or that none of the ``asked`` rules tests."""
+    """List the causes that a gap reports as untested, or that none of ``rules`` tests."""
     untested = {cause for gap in gaps for cause in gap.causes}
-    known = {rule.cause for rule in asked} if asked is not None else set(causes)
+    known = {rule.cause for rule in rules} if rules is not None else set(causes)
     return [cause for cause in causes if cause in untested or cause not in known]
 
 
 def group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
-    """Merge the gaps of rules that the same missing input keeps from being tested."""
+    """Merge the gaps of rules that are untested for the same reason."""
     causes: dict[tuple[str, str], list[Cause]] = {}
     for gap in gaps:
         causes.setdefault((gap.reason, gap.remedy), []).extend(gap.causes)
@@ -91,7 +91,7 @@ def make_finding(
     disprove: str,
     saving_bytes: tuple[float, float] | None = None,
 ) -> Finding:
-    """Return a finding with the id and the doc page of its cause, and savings in whole ns and bytes."""
+    """Build a finding with the id and doc page of its cause, and savings in integer ns and bytes."""
     identifier = FINDING_IDS[cause]
     low, high = saving_ns
     return Finding(
@@ -109,27 +109,27 @@ def make_finding(
     )
 
 
-def rate_severity(saving: float, whole: float) -> Severity:
-    """Return HIGH from 10 % of the whole (step time or peak bytes), MEDIUM from 5 %, else LOW."""
-    if saving >= 0.10 * whole:
+def rate_severity(saving: float, total: float) -> Severity:
+    """Return HIGH from 10 % of the total (step time or peak bytes), MEDIUM from 5 %, else LOW."""
+    if saving >= 0.10 * total:
         return Severity.HIGH
-    return Severity.MEDIUM if saving >= 0.05 * whole else Severity.LOW
+    return Severity.MEDIUM if saving >= 0.05 * total else Severity.LOW
 
 
 def choose_fix(engine: str, snippets: Mapping[str, str]) -> str:
-    """Return the snippet for the run's engine, or all snippets under their engines' names if it has none."""
+    """Return the snippet for the run's engine, or all snippets labeled by engine if there is none."""
     for name, snippet in snippets.items():
         if name.lower() == engine.lower():
             return snippet
     return "\n".join(f"{name}:\n{snippet}" for name, snippet in snippets.items())
 
 
-#: Column that identifies one collective across ranks. Sequence numbers do not if ranks lack rows.
+#: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
 INSTANCE = "instance"
 
 
-def steady_rows(analysis: RunAnalysis) -> pd.DataFrame:
-    """Return the collectives without the first of the window, which carry the profilers' start-up skew."""
+def select_steady_rows(analysis: RunAnalysis) -> pd.DataFrame:
+    """Return the collectives without the first of the window, which contain the profilers' start-up skew."""
     rows = analysis.collectives
     return rows[~rows["first_of_window"].astype(bool)]
 
@@ -139,8 +139,8 @@ def select_kind(rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
     return rows[rows["kind"].astype(str) == kind.value]
 
 
-def queued_ns(rows: pd.DataFrame) -> "pd.Series[int]":
-    """Return how long the host was blocked on each collective before it started, queued behind others.
+def measure_queueing_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+    """Measure how long the host was blocked on each collective before it started, queued behind others.
 
     0 if the recording has no wait span.
     """
@@ -149,33 +149,33 @@ def queued_ns(rows: pd.DataFrame) -> "pd.Series[int]":
 
 
 def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
-    """Return a sum over all ranks and steps as the mean per rank and step."""
+    """Convert a sum over all ranks and steps to the mean per rank and step."""
     return float(total_ns) / max(1, len(analysis.steps))
 
 
-def wall_ns(analysis: RunAnalysis) -> float:
+def mean_wall_ns(analysis: RunAnalysis) -> float:
     """Return the mean wall time of a step over ranks and steps, in ns."""
     return float(analysis.steps["wall_ns"].mean()) if len(analysis.steps) else 0.0
 
 
-def noise_floor_ns(analysis: RunAnalysis) -> int:
-    """Return the noise floor of durations: that of the noisiest rank."""
+def max_noise_floor_ns(analysis: RunAnalysis) -> int:
+    """Return the noise floor of durations on the noisiest rank."""
     return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
 
 
-def clock_uncertainty_ns(analysis: RunAnalysis) -> int:
-    """Return the maximum offset that may remain between the aligned clocks of two ranks, 0 if not aligned."""
+def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
+    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
     alignment = analysis.time.alignment
     return alignment.uncertainty_ns if alignment else 0
 
 
 def has_no_collectives(analysis: RunAnalysis) -> bool:
-    """Return whether several ranks ran and none of their collectives was recorded."""
+    """Return True if several ranks ran but no collectives were recorded."""
     return analysis.run.world_size > 1 and analysis.collectives.empty
 
 
 def can_replay(analysis: RunAnalysis) -> bool:
-    """Return whether the measured step may be replayed; if so, the replay decides what a rule proposes."""
+    """Return True if the measured step can be replayed; the replay then decides which fixes are proposed."""
     return analysis.source is not None and analysis.run.device != "cpu"
 
 
@@ -183,26 +183,30 @@ def can_replay(analysis: RunAnalysis) -> bool:
 GRADIENT_COPY_KERNEL = "chunk_cat"
 
 
-def copy_kernels(analysis: RunAnalysis) -> pd.DataFrame:
+def select_copy_kernels(analysis: RunAnalysis) -> pd.DataFrame:
     """Return the rows of kernels that are copies."""
     kernels = analysis.kernels
     return kernels if kernels.empty else kernels[kernels["role"] != "compute"]
 
 
-def copy_names(analysis: RunAnalysis) -> frozenset[str]:
+def list_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     """Return the names of the kernels that are copies."""
-    rows = copy_kernels(analysis)
+    rows = select_copy_kernels(analysis)
     return frozenset(rows["name"].astype(str)) if len(rows) else frozenset()
 
 
-def gather_copies_ns(analysis: RunAnalysis, gathers: pd.DataFrame) -> float:
-    """Return the mean time per rank and step to copy these all_gathers out, by their share of the bytes."""
-    rows = copy_kernels(analysis)
+def estimate_gather_copies_ns(analysis: RunAnalysis, gathers: pd.DataFrame) -> float:
+    """Estimate the mean time per rank and step to copy these all_gathers out, by their share of the bytes."""
+    rows = select_copy_kernels(analysis)
     if rows.empty:
         return 0.0
     out = rows[~rows["name"].astype(str).str.contains(GRADIENT_COPY_KERNEL)]
-    mine, whole = (
+    own_bytes, total_bytes = (
         float(select_kind(each, CollectiveKind.ALL_GATHER)["bytes"].sum())
         for each in (gathers, analysis.collectives)
     )
-    return mean_per_step(analysis, float(out["uncovered_ns"].sum())) * mine / whole if whole else 0.0
+    return (
+        mean_per_step(analysis, float(out["uncovered_ns"].sum())) * own_bytes / total_bytes
+        if total_bytes
+        else 0.0
+    )

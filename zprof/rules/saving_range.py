@@ -1,7 +1,7 @@
 """Bound the saving of a finding by the what-if prediction for its fix, and by the noise of the steps.
 
-If the rule's own range and the predicted one overlap, the finding states the overlap. If not, one of them is
-wrong: the range covers both, and the confidence falls.
+If the rule's own range and the predicted one overlap, the finding reports the overlap. If not, one of them is
+wrong: the range covers both, and the confidence is lowered.
 """
 
 from dataclasses import dataclass, replace
@@ -16,31 +16,31 @@ _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedSaving:
-    """Lowest and highest saving per step, in ns, and the confidence that is left."""
+    """Minimum and maximum saving per step, in ns, and the resulting confidence."""
 
     saving_ns: tuple[float, float]
     confidence: Confidence
 
 
 def bound_by_prediction(
-    analysis: RunAnalysis, change: Change, own: tuple[float, float], confidence: Confidence
+    analysis: RunAnalysis, change: Change, own_range: tuple[float, float], confidence: Confidence
 ) -> BoundedSaving:
-    """Return a rule's own range and confidence, bounded by the model of the changed run."""
-    model = predict_saving_ns(analysis, change)
-    if model is None:
-        return BoundedSaving(saving_ns=own, confidence=confidence)
-    low, high = max(own[0], model[0]), min(own[1], model[1])
+    """Bound a rule's own range and confidence by the prediction for the changed run."""
+    predicted_range = predict_saving_ns(analysis, change)
+    if predicted_range is None:
+        return BoundedSaving(saving_ns=own_range, confidence=confidence)
+    low, high = max(own_range[0], predicted_range[0]), min(own_range[1], predicted_range[1])
     if low <= high:
-        return BoundedSaving(saving_ns=(low, high) if low < high else own, confidence=confidence)
-    both = min(own[0], model[0]), max(own[1], model[1])
-    return BoundedSaving(saving_ns=both, confidence=_NEXT_LOWER.get(confidence, Confidence.LOW))
+        return BoundedSaving(saving_ns=(low, high) if low < high else own_range, confidence=confidence)
+    union = min(own_range[0], predicted_range[0]), max(own_range[1], predicted_range[1])
+    return BoundedSaving(saving_ns=union, confidence=_NEXT_LOWER.get(confidence, Confidence.LOW))
 
 
 def bound_range_by_prediction(
-    analysis: RunAnalysis, change: Change, own: tuple[float, float]
+    analysis: RunAnalysis, change: Change, own_range: tuple[float, float]
 ) -> tuple[float, float]:
     """Return only the range of ``bound_by_prediction``."""
-    return bound_by_prediction(analysis, change, own, Confidence.LOW).saving_ns
+    return bound_by_prediction(analysis, change, own_range, Confidence.LOW).saving_ns
 
 
 _MAX_WIDENING_RATIO = 0.25

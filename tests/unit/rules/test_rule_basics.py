@@ -16,7 +16,7 @@ from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.registry import all_rules
 from zprof.rules.rule import (
     Rule,
-    gather_copies_ns,
+    estimate_gather_copies_ns,
     group_gaps,
     has_no_collectives,
     list_untested,
@@ -77,10 +77,10 @@ def test_gathers_have_copies_by_their_bytes_without_those_of_gradients() -> None
     analysis = copying(out_ms=8, into_ms=20)
     rows, passes = analysis.collectives, analysis.passes
     backward = rows[(passes["phase"] == "backward") & (passes["kind"] == "all_gather")]
-    assert gather_copies_ns(analysis, backward) == pytest.approx(4 * MS)
-    assert gather_copies_ns(analysis, rows) == pytest.approx(8 * MS)
-    assert gather_copies_ns(analysis, rows.iloc[:0]) == 0
-    assert gather_copies_ns(replace(analysis, kernels=pd.DataFrame()), rows) == 0
+    assert estimate_gather_copies_ns(analysis, backward) == pytest.approx(4 * MS)
+    assert estimate_gather_copies_ns(analysis, rows) == pytest.approx(8 * MS)
+    assert estimate_gather_copies_ns(analysis, rows.iloc[:0]) == 0
+    assert estimate_gather_copies_ns(replace(analysis, kernels=pd.DataFrame()), rows) == 0
 
 
 def test_needless_gathers_save_their_copies_and_these_are_not_counted_twice() -> None:

@@ -1,1 +1,1 @@
-"""Rules about devices that do not compute at full speed: slow hosts, and work beside the kernels."""
+"""Rules about devices that do not compute at full speed: slow hosts, and work concurrent with kernels."""

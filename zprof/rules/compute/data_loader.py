@@ -1,15 +1,15 @@
 """ZP504 data_loader: the device has nothing to run while the host waits for the next batch.
 
-Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right behind it, on
-most ranks and in the typical step. From 2 % of the step on it is a finding (docs/thresholds.md; healthy
-loaders that were measured take 0.3 to 0.7 %), from 5 % on a sure one.
+Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right after it, on most
+ranks and in the typical step. At least 2 % of the step is a finding (docs/thresholds.md; measured healthy
+loaders take 0.3 to 0.7 %), at least 5 % has high confidence.
 
-    saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, and exposed
+    saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, plus exposed
     transfer with an empty queue meanwhile
 
-A late first batch (workers start, caches are cold) is no finding if the others are on time. A loader that
-keeps up still takes a moment for each batch, and on a CPU rank a collective in the background loses the time
-that it hid in. A batch that is late on one rank alone belongs to ZP301 and ZP302.
+A late first batch (workers start, caches are cold) is not reported if the others are on time. A loader that
+keeps up still takes some time for each batch, and on a CPU rank a collective in the background would no
+longer be hidden. A batch that is late on a single rank belongs to ZP301 and ZP302.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -17,74 +17,75 @@ from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.rules.compute.idle_time import (
-    missing_host_gap,
-    most_ranks_mean,
-    most_ranks_median,
+    find_missing_host_gap,
+    find_single_occurrence_gap,
+    mean_of_most_ranks,
+    median_of_most_ranks,
     rate_confidence,
-    single_occurrence_gap,
 )
-from zprof.rules.rule import make_finding, rate_severity, untested_gap, wall_ns
+from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
-#: Minimum share of the step: for a finding, and for a sure one.
-_WORTH_RATIO = 0.02
-_SURE_RATIO = 0.05
-#: Minimum share of it that is saved.
+#: Minimum share of the step: for a finding, and for high confidence.
+_MIN_STEP_RATIO = 0.02
+_HIGH_CONFIDENCE_RATIO = 0.05
+#: Minimum saving relative to the loader's idle time.
 _MIN_SAVING_RATIO = 0.6
 
 FIX = (
     "DataLoader(..., num_workers=8, prefetch_factor=4, pin_memory=True, persistent_workers=True)\n"
-    "and batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
+    "batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
 )
 
 
 def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Return a finding if all ranks wait for data."""
-    missing = _missing_input_gap(analysis)
+    missing = _find_missing_input_gap(analysis)
     if missing:
         return missing
-    wall, lost = wall_ns(analysis), most_ranks_mean(analysis, "loader_ns")
-    if min(lost, most_ranks_median(analysis, "loader_ns")) < _WORTH_RATIO * wall:
-        return single_occurrence_gap(analysis, Cause.DATA_LOADER, _WORTH_RATIO, "loader_ns")
-    return _finding(analysis, lost, wall)
+    wall, lost_ns = mean_wall_ns(analysis), mean_of_most_ranks(analysis, "loader_ns")
+    if min(lost_ns, median_of_most_ranks(analysis, "loader_ns")) < _MIN_STEP_RATIO * wall:
+        return find_single_occurrence_gap(analysis, Cause.DATA_LOADER, _MIN_STEP_RATIO, "loader_ns")
+    return _build_finding(analysis, lost_ns, wall)
 
 
-def _missing_input_gap(analysis: RunAnalysis) -> Gap | None:
+def _find_missing_input_gap(analysis: RunAnalysis) -> Gap | None:
     if analysis.host.empty:
-        return missing_host_gap(analysis, Cause.DATA_LOADER)
+        return find_missing_host_gap(analysis, Cause.DATA_LOADER)
     if analysis.host["loads"].any():
         return None
     return untested_gap(
         Cause.DATA_LOADER,
-        "the trace shows no data loader",
-        'iterate a torch DataLoader, or fetch in record_function("enumerate(DataLoader)#mine.__next__")',
+        "the trace contains no data loader",
+        'iterate over a torch DataLoader, or fetch in record_function("enumerate(DataLoader)#mine.__next__")',
     )
 
 
-def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
-    under = most_ranks_mean(analysis, "loader_under_ns")
-    high = lost + most_ranks_mean(analysis, "loader_exposed_ns")
+def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Finding:
+    hidden_ns = mean_of_most_ranks(analysis, "loader_under_ns")
+    high = lost_ns + mean_of_most_ranks(analysis, "loader_exposed_ns")
     return make_finding(
         Cause.DATA_LOADER,
-        sentence=f"every rank waits {format_ns(lost)} of each step for its data loader ({lost / wall:.0%})",
+        sentence=f"every rank waits {format_ns(lost_ns)} of each step for its data loader "
+        f"({lost_ns / wall:.0%})",
         evidence=[
             Evidence(
                 key="idle_in_data_loader_per_step",
-                what="idle while the loader is asked for a batch per step",
-                value=lost,
+                what="idle time per step while fetching a batch",
+                value=lost_ns,
                 unit="ns",
             ),
             Evidence(
                 key="idle_beside_collective",
-                what="of it with a collective in the background",
-                value=under,
+                what="of it with a concurrent collective",
+                value=hidden_ns,
                 unit="ns",
             ),
-            Evidence(key="share_of_step", what="of the step", value=lost / wall, unit="ratio"),
+            Evidence(key="share_of_step", what="of the step", value=lost_ns / wall, unit="ratio"),
         ],
-        saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost - under), high),
+        saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost_ns - hidden_ns), high),
         severity=rate_severity(high, wall),
-        confidence=rate_confidence(analysis, lost / wall, _SURE_RATIO, _WORTH_RATIO),
+        confidence=rate_confidence(analysis, lost_ns / wall, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
         fix=FIX,
-        disprove="run on one batch that is kept in memory and record again: if the step stays as long, "
-        "the loader is not what it waits for",
+        disprove="train on one batch kept in memory and record again: if the step takes as long, "
+        "the loader is not the cause",
     )

@@ -1,15 +1,15 @@
-"""ZP505 offload_on_critical_path: shards travel to host memory and back with no compute beside them.
+"""ZP505 offload_on_critical_path: shards are copied to host memory and back without overlapping compute.
 
-Signal: exposed copies between host and device of 1 MiB or more, both ways in a step (a batch only goes in, a
-checkpoint only out), and an idle device while ``Optimizer.step`` launches nothing for a millisecond or more:
-the optimizer runs on the CPU. On a CPU rank, the copies that an engine's ``::copy`` ranges name; those beside
-a collective in the background are idle time in the ledger. Reported from 5 % of the step on
-(docs/thresholds.md).
+Signal: exposed copies between host and device of 1 MiB or more, in both directions in a step (a batch only
+goes in, a checkpoint only out), and an idle device while ``Optimizer.step`` launches nothing for a
+millisecond or more: the optimizer runs on the CPU. On a CPU rank, the copies marked by an engine's ``::copy``
+ranges; if a collective runs in the background, they are idle time in the ledger. Reported from 5 % of the
+step (docs/thresholds.md).
 
-    saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 15 %
+    saving: 0.7 of exposed copies and of the optimizer .. all of both, plus background copies, plus 15 %
 
 At least 0.7, because an update on the device takes time as well, and hidden copies share the link. At most 15
-% more: each copy wakes a thread up (two real ranks gained 1.08 of it).
+% more: each copy wakes a thread up (two real ranks gained 1.08 times the cost).
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.rules.compute.idle_time import (
-    missing_host_gap,
-    most_ranks_mean,
-    most_ranks_median,
+    find_missing_host_gap,
+    has_device,
+    mean_of_most_ranks,
+    median_of_most_ranks,
     moves_state,
-    on_device,
     rate_confidence,
 )
-from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
 
-#: Minimum share of the step: for a finding, and for a sure one.
-_WORTH_RATIO = 0.05
-_SURE_RATIO = 0.10
+#: Minimum share of the step: for a finding, and for high confidence.
+_MIN_STEP_RATIO = 0.05
+_HIGH_CONFIDENCE_RATIO = 0.10
 _MIN_SAVING_RATIO = 0.7
 _MAX_SAVING_RATIO = 1.15
 
@@ -60,60 +60,66 @@ class _OffloadCost:
     @property
     def saving_ns(self) -> tuple[float, float]:
         """Lower and upper bound of the saving per step."""
-        beside = self.background_ns + self.optimizer_exposed_ns
-        return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + beside)
+        background = self.background_ns + self.optimizer_exposed_ns
+        return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + background)
 
 
 def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if the step waits for what was moved to the host."""
-    missing = missing_host_gap(analysis, Cause.OFFLOAD_ON_CRITICAL_PATH)
+    """Return a finding if the step waits for copies to and from the host."""
+    missing = find_missing_host_gap(analysis, Cause.OFFLOAD_ON_CRITICAL_PATH)
     if missing:
         return missing
-    if on_device(analysis) and not moves_state(analysis):
+    if has_device(analysis) and not moves_state(analysis):
         return None
-    seen = _OffloadCost(
-        wall_ns=wall_ns(analysis),
-        copies_ns=most_ranks_mean(analysis, "host_copy_ns"),
-        background_ns=most_ranks_mean(analysis, "copy_ns"),
-        optimizer_ns=most_ranks_mean(analysis, "optimizer_ns"),
-        optimizer_exposed_ns=most_ranks_mean(analysis, "optimizer_exposed_ns"),
+    cost = _OffloadCost(
+        wall_ns=mean_wall_ns(analysis),
+        copies_ns=mean_of_most_ranks(analysis, "host_copy_ns"),
+        background_ns=mean_of_most_ranks(analysis, "copy_ns"),
+        optimizer_ns=mean_of_most_ranks(analysis, "optimizer_ns"),
+        optimizer_exposed_ns=mean_of_most_ranks(analysis, "optimizer_exposed_ns"),
     )
-    usual = most_ranks_median(analysis, "host_copy_ns", "optimizer_ns")
-    return _finding(analysis, seen) if min(seen.lost_ns, usual) >= _WORTH_RATIO * seen.wall_ns else None
+    typical_ns = median_of_most_ranks(analysis, "host_copy_ns", "optimizer_ns")
+    return (
+        _build_finding(analysis, cost)
+        if min(cost.lost_ns, typical_ns) >= _MIN_STEP_RATIO * cost.wall_ns
+        else None
+    )
 
 
-def _finding(analysis: RunAnalysis, seen: _OffloadCost) -> Finding:
-    share = seen.lost_ns / seen.wall_ns
-    optimizer = f", and the optimizer on the CPU {format_ns(seen.optimizer_ns)}" if seen.optimizer_ns else ""
+def _build_finding(analysis: RunAnalysis, cost: _OffloadCost) -> Finding:
+    share = cost.lost_ns / cost.wall_ns
+    optimizer = (
+        f", and the optimizer on the CPU takes {format_ns(cost.optimizer_ns)}" if cost.optimizer_ns else ""
+    )
     return make_finding(
         Cause.OFFLOAD_ON_CRITICAL_PATH,
-        sentence=f"copies to and from host memory take {format_ns(seen.copies_ns)} of each step with no "
-        f"compute beside them{optimizer} ({share:.0%})",
+        sentence=f"copies to and from host memory take {format_ns(cost.copies_ns)} of each step without "
+        f"overlapping compute{optimizer} ({share:.0%})",
         evidence=[
             Evidence(
                 key="exposed_copies_per_step",
                 what="exposed copies between host and device per step",
-                value=seen.copies_ns,
+                value=cost.copies_ns,
                 unit="ns",
             ),
             Evidence(
                 key="copies_beside_collectives_per_step",
-                what="copies beside a collective alone per step",
-                value=seen.background_ns,
+                what="copies that overlap only a collective, per step",
+                value=cost.background_ns,
                 unit="ns",
             ),
             Evidence(
                 key="idle_in_cpu_optimizer_per_step",
-                what="idle while the CPU runs the optimizer per step",
-                value=seen.optimizer_ns,
+                what="idle time per step while the CPU runs the optimizer",
+                value=cost.optimizer_ns,
                 unit="ns",
             ),
             Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
         ],
-        saving_ns=seen.saving_ns,
-        severity=rate_severity(seen.saving_ns[1], seen.wall_ns),
-        confidence=rate_confidence(analysis, share, _SURE_RATIO, _WORTH_RATIO),
+        saving_ns=cost.saving_ns,
+        severity=rate_severity(cost.saving_ns[1], cost.wall_ns),
+        confidence=rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="turn the offload off for one recording, with a smaller batch if memory is short: if the "
-        "step per sample is no shorter, the copies were not what it waited for",
+        disprove="turn the offload off for one recording, with a smaller batch if memory is tight: if the "
+        "step time per sample does not drop, the copies were not the cause",
     )

@@ -1,1 +1,1 @@
-"""Replays of the measured step without a cause, to price findings and to find further causes."""
+"""Replay the measured step without a cause, to estimate savings and to find further causes."""

@@ -1,9 +1,9 @@
-"""Find causes by how much shorter the measured step is without them.
+"""Find causes by replaying the measured step without them.
 
-The other rules look for signs of a cause and then price it. Here the price is the sign: the step of all ranks
-is replayed without the effects of a cause (blocking calls, slow launches, one rank's slowness). If it ends
-sooner by a share that matters, the cause is present, however it shows in the ledger. A cause that a rule has
-found is left to that rule.
+The other rules look for signs of a cause and then estimate its cost. Here the cost is the sign: the step of
+all ranks is replayed without the effects of a cause (blocking calls, slow launches, one slow rank). If it
+gets significantly shorter, the cause is present, regardless of the ledger terms involved. A cause that a rule
+has found is left to that rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,22 +43,22 @@ from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.waiting.late_ranks import REASON_FIXES as LATE_FIXES
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
-#: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
-_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-#: Minimum gain if the cause itself was seen: ranks that stand out, or this share of a step's collectives.
-_SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
+#: Minimum gain, as a share of the step, to report a cause, and for high confidence.
+_MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05
+#: Minimum gain if the cause itself was observed: ranks that stand out, or this share of a step's collectives.
+_MIN_OBSERVED_RATIO, _MIN_BLOCKED_RATIO = 0.01, 0.25
 #: Minimum share of the steps that show a cause, and of those with the same late rank.
-_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
-_SURE_STEPS = 3
+_MIN_STEPS_RATIO, _SAME_RANK_RATIO = 0.5, 0.8
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: With up to this many waits per step, the program reads its loss: a note, unless they cost much.
-_USUAL_COUNT = 1.5
+_MAX_NORMAL_COUNT = 1.5
 #: A copy of some scalars takes microseconds.
 _LONG_COPY_NS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A cause that the measured step may have, and the steps without it."""
+    """A possible cause in the measured step, and the replayed steps without it."""
 
     cause: Cause
     changed: Sequence[Graph]
@@ -66,10 +66,10 @@ class _Candidate:
     fix: str
     disprove: str
     count: float = 0.0
-    #: Key and label of the evidence that ``count`` is.
-    counted: tuple[str, str] | None = None
+    #: Key and label of the evidence for ``count``.
+    evidence_label: tuple[str, str] | None = None
     rank: int | None = None
-    worth_ratio: float = _WORTH_RATIO
+    min_ratio: float = _MIN_STEP_RATIO
 
 
 def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
@@ -77,9 +77,9 @@ def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Findin
     graph = replay.graph
     if graph is None or replay.base_ns is None:
         return []
-    named = {each.cause for each in known if each.confidence is not Confidence.LOW}
-    found: list[Finding] = []
-    for look in (
+    known_causes = {each.cause for each in known if each.confidence is not Confidence.LOW}
+    findings: list[Finding] = []
+    for find_candidates in (
         _find_late_ranks,
         _find_blocking_calls,
         _find_rate_limit,
@@ -91,58 +91,64 @@ def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Findin
         _find_slowed_compute,
     ):
         judged = [
-            _judge_candidate(replay, graph, each) for each in look(analysis, graph) if each.cause not in named
+            _judge_candidate(replay, graph, each)
+            for each in find_candidates(analysis, graph)
+            if each.cause not in known_causes
         ]
-        found += [one for one in judged if one is not None]
-    return found
+        findings += [one for one in judged if one is not None]
+    return findings
 
 
-def _judge_candidate(replay: Replay, graph: Graph, seen: _Candidate) -> Finding | None:
-    gains = [gain for changed in seen.changed if (gain := replay.gain_ns(changed)) is not None]
+def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Finding | None:
+    gains = [gain for changed in candidate.changed if (gain := replay.gain_ns(changed)) is not None]
     step = replay.step_ns
-    if not gains or max(gains) < seen.worth_ratio * step:
+    if not gains or max(gains) < candidate.min_ratio * step:
         return None
     low, high = widen_by_model_error(min(gains), max(gains), step)
     share = format_percent(max(gains) / step)
     evidence = [
         Evidence(
             key="replayed_saving",
-            what="step without it shorter by, replayed",
+            what="reduction of the step time in a replay without it",
             value=max(gains),
             unit="ns",
-            rank=seen.rank,
+            rank=candidate.rank,
         )
     ]
-    if seen.counted:
-        key, what = seen.counted
-        evidence.append(Evidence(key=key, what=what, value=seen.count, unit="count", rank=seen.rank))
-    sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
+    if candidate.evidence_label:
+        key, what = candidate.evidence_label
+        evidence.append(
+            Evidence(key=key, what=what, value=candidate.count, unit="count", rank=candidate.rank)
+        )
+    is_sure = low >= _HIGH_CONFIDENCE_RATIO * step and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
     is_note = graph.steps == 1 or (
-        seen.cause is Cause.BLOCKING_SYNC and seen.count <= _USUAL_COUNT and low < _SURE_RATIO * step
+        candidate.cause is Cause.BLOCKING_SYNC
+        and candidate.count <= _MAX_NORMAL_COUNT
+        and low < _HIGH_CONFIDENCE_RATIO * step
     )
     return make_finding(
-        seen.cause,
-        sentence=seen.sentence(format_ns(max(gains)), share),
+        candidate.cause,
+        sentence=candidate.sentence(format_ns(max(gains)), share),
         evidence=evidence,
         saving_ns=(low, high),
         severity=rate_severity(high, step),
-        confidence=Confidence.LOW if is_note else Confidence.HIGH if sure else Confidence.MEDIUM,
-        fix=seen.fix,
-        disprove=seen.disprove,
+        confidence=Confidence.LOW if is_note else Confidence.HIGH if is_sure else Confidence.MEDIUM,
+        fix=candidate.fix,
+        disprove=candidate.disprove,
     )
 
 
-def _keep_recurring(rank: RankGraph, steps: int, chosen: Bools) -> Bools:
-    """Keep chosen calls if they occur in most of the steps after the first, which carries the start."""
+def _keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
+    """Keep selected calls if they occur in most steps after the first, which contains the start-up."""
     places = step_places(rank)
-    later = {place for place in places[chosen].tolist() if place}
-    often = len(later) >= max(1.0, _OFTEN_RATIO * (steps - 1))
-    return chosen if often else np.zeros(len(chosen), dtype=np.bool_)
+    later = {place for place in places[selected].tolist() if place}
+    is_frequent = len(later) >= max(1.0, _MIN_STEPS_RATIO * (steps - 1))
+    return selected if is_frequent else np.zeros(len(selected), dtype=np.bool_)
 
 
 def _awaits_long_copy(rank: RankGraph) -> Bools:
-    """Return a mask of the calls that wait for a long copy: the host needs the copied data."""
+    """Return a mask of the calls that wait for a long copy, whose data the host needs."""
     on = np.maximum(rank.blocks_on, 0)
     copies = np.array([name.startswith("Memcpy") for name in rank.tasks.kernel], dtype=np.bool_)
     awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
@@ -153,55 +159,56 @@ def _format_times(count: float) -> str:
     return "once" if round(count) == 1 else f"{count:.0f} times"
 
 
-def _count_per_step(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> float:
-    return float(np.mean([chosen(rank).sum() for rank in graph.ranks])) / graph.steps
+def _count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> float:
+    return float(np.mean([selected(rank).sum() for rank in graph.ranks])) / graph.steps
 
 
 def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    def chosen(rank: RankGraph) -> Bools:
+    def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
         return _keep_recurring(rank, graph.steps, blocks & ~_awaits_long_copy(rank))
 
-    count = _count_per_step(graph, chosen)
+    count = _count_per_step(graph, selected)
     if not count or is_inference(analysis):  # a decoder reads each token back
         return []
     return [
         _Candidate(
             cause=Cause.BLOCKING_SYNC,
-            changed=[edits.unblock_calls(graph, chosen)],
+            changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
                 f"the host waits for the device {_format_times(count)} per step: "
                 f"without these waits a step is {gain} shorter ({share})"
             ),
             fix=SYNC_FIX,
-            disprove="torch.cuda.set_sync_debug_mode('error') names the line; take it out and record again: "
-            "if the step stays as long, it is not the wait",
+            disprove="torch.cuda.set_sync_debug_mode('error') shows the line; remove it and record again: "
+            "if the step takes as long, the wait is not the cause",
             count=count,
-            counted=("blocking_calls_per_step", "calls that block until the device is done, per step"),
+            evidence_label=("blocking_calls_per_step", "calls that block until the device is done, per step"),
         )
     ]
 
 
 def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    def chosen(rank: RankGraph) -> Bools:
+    def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
         return _keep_recurring(rank, graph.steps, blocks)
 
-    count = _count_per_step(graph, chosen)
+    count = _count_per_step(graph, selected)
     if not count:
         return []
     return [
         _Candidate(
             cause=Cause.RATE_LIMITED_PREFETCH,
-            changed=[edits.unblock_calls(graph, chosen)],
+            changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
                 f"the host waits {_format_times(count)} per step for an event before it "
-                f"goes on gathering: without these waits a step is {gain} shorter ({share})"
+                f"continues gathering: without these waits a step is {gain} shorter ({share})"
             ),
             fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
-            disprove="set limit_all_gathers=False for some steps: if they stay as long, it is not that",
+            disprove="set limit_all_gathers=False for some steps: if they take as long, the limit is not "
+            "the cause",
             count=count,
-            counted=("event_waits_per_step", "waits for an event, per step"),
+            evidence_label=("event_waits_per_step", "waits for an event, per step"),
         )
     ]
 
@@ -212,12 +219,12 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             cause=Cause.CPU_BOUND_LAUNCH,
             changed=launch_faster(analysis, graph),
             sentence=lambda gain, share: (
-                "the hosts launch later than the devices could start: with launches "
-                f"that cost nothing a step is up to {gain} shorter ({share})"
+                "the hosts launch later than the devices could start: with instant launches "
+                f"a step is up to {gain} shorter ({share})"
             ),
             fix=choose_launch_fix(analysis),
-            disprove="double the micro-batch and record again: kernels take longer, launches do not, so the "
-            "idle time of a step stays or shrinks; if it doubles, launching is not the cause",
+            disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
+            "the idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
         )
     ]
 
@@ -231,37 +238,37 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.DATA_LOADER,
             changed=[edits.shorten_gaps(graph, loading)],
             sentence=lambda gain, share: (
-                "the devices wait for batches: with batches that are there when they are "
-                f"asked for a step is {gain} shorter ({share})"
+                "the devices wait for batches: with batches ready when they are "
+                f"requested, a step is {gain} shorter ({share})"
             ),
             fix=LOADER_FIX,
-            disprove="train on one batch that is kept in memory and record again: if the step stays as long, "
-            "the loader is not what it waits for",
+            disprove="train on one batch kept in memory and record again: if the step takes as long, "
+            "the loader is not the cause",
         )
     ]
 
 
 def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    def chosen(rank: RankGraph) -> Bools:
+    def selected(rank: RankGraph) -> Bools:
         return _keep_recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
 
-    count = _count_per_step(graph, chosen)
+    count = _count_per_step(graph, selected)
     if not count:
         return []
     return [
         _Candidate(
             cause=Cause.ALLOCATOR_RETRIES,
-            changed=[edits.unblock_calls(graph, chosen)],
+            changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the allocator asks the device for memory, or gives it back, {count:.1f} "
-                f"times per step: without that a step is {gain} shorter ({share})"
+                f"the allocator allocates or frees device memory {count:.1f} "
+                f"times per step: without these calls a step is {gain} shorter ({share})"
             ),
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-            "leave room: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
+            "leave more memory free: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
-            "calls stay, the program frees by itself (torch.cuda.empty_cache())",
+            "calls remain, the program itself frees the cache (torch.cuda.empty_cache())",
             count=count,
-            counted=("memory_calls_per_step", "calls that take or give back the device's memory, per step"),
+            evidence_label=("memory_calls_per_step", "calls that allocate or free device memory, per step"),
         )
     ]
 
@@ -275,18 +282,20 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
             cause=Cause.COMPUTE_BLOCKS_COMM,
             changed=start_held_collectives(analysis, graph),
             sentence=lambda gain, share: (
-                f"{count:.0f} collectives per step start only when a kernel ends that they do "
-                f"not depend on: started at once, a step is {gain} shorter ({share})"
+                f"{count:.0f} collectives per step start only when a kernel ends on which they do "
+                f"not depend: if they start immediately, a step is {gain} shorter ({share})"
             ),
             fix=BLOCKED_FIX,
             disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
-            "record again: if they still start when a kernel ends, they wait for it on purpose (an event)",
+            "record again: if they still start when a kernel ends, they wait for it intentionally (an event)",
             count=count,
-            counted=(
+            evidence_label=(
                 "blocked_collectives_per_step",
-                "collectives that started behind kernels of others, per step",
+                "collectives that started after unrelated kernels, per step",
             ),
-            worth_ratio=_SEEN_RATIO if count >= _MANY_RATIO * _collectives_per_step(graph) else _WORTH_RATIO,
+            min_ratio=_MIN_OBSERVED_RATIO
+            if count >= _MIN_BLOCKED_RATIO * _collectives_per_step(graph)
+            else _MIN_STEP_RATIO,
         )
     ]
 
@@ -304,12 +313,12 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.NO_PREFETCH,
             changed=[edits.launch_earlier(graph, select_gathers(analysis))],
             sentence=lambda gain, share: (
-                "all_gathers start when the compute before theirs is done: "
-                f"launched one unit earlier, a step is {gain} shorter ({share})"
+                "all_gathers start only when the preceding compute is done: "
+                f"if launched one unit earlier, a step is {gain} shorter ({share})"
             ),
             fix=choose_fix(analysis.training.engine, PREFETCH_FIXES),
-            disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
-            "the launch is not what delays them",
+            disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
+            "late launches are not the cause",
         )
     ]
 
@@ -323,22 +332,22 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             cause=Cause.COMM_SLOWS_COMPUTE,
             changed=[edits.undo_slowdown(graph, factor)],
             sentence=lambda gain, share: (
-                f"kernels take {factor:.2f} times as long beside collectives as the same kernels of other "
-                f"blocks alone: at that pace a step is {gain} shorter ({share})"
+                f"kernels take {factor:.2f} times as long during collectives as the same kernels of other "
+                f"blocks alone: at full speed a step is {gain} shorter ({share})"
             ),
             fix=SLOWED_FIX,
             disprove="record one step with the collectives launched after the compute (no prefetch, a "
-            "synchronisation after each unit): the same kernels must get faster by this factor",
-            worth_ratio=_SEEN_RATIO,
+            "synchronization after each unit): the same kernels must get faster by this factor",
+            min_ratio=_MIN_OBSERVED_RATIO,
         )
     ]
 
 
 def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    """Return one rank whose steps stand out from the others', and steps in which ranks do so in turn."""
+    """Return one rank whose steps stand out from the others', and steps in which ranks alternate."""
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
-    if not (graph.members > 1).any():  # nothing tells who waits for whom
+    if not (graph.members > 1).any():  # it is unknown which rank waits for which
         return []
     loading = measure_loading_ns(analysis, graph)
     excess = find_excess(graph, loading)
@@ -346,10 +355,10 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
     numbers = [rank.tasks.rank for rank in graph.ranks]
-    found = []
-    if cells[slowest].sum() > 1 and per_rank[slowest] >= _SAME_RATIO * (graph.steps - 1):
+    findings = []
+    if cells[slowest].sum() > 1 and per_rank[slowest] >= _SAME_RANK_RATIO * (graph.steps - 1):
         number = numbers[slowest]
-        found.append(
+        findings.append(
             _Candidate(
                 cause=Cause.STRAGGLER_RANK,
                 changed=[edits.even_out_ranks(graph, [number])],
@@ -358,36 +367,37 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                     f"{graph.steps} steps: at their pace a step is {gain} shorter ({share})"
                 ),
                 fix=LATE_FIXES[LateReason.COMPUTE],
-                disprove="swap the rank's host or device with another's and record again: if the same rank "
-                "number is late, it is its work; if the same machine is late, it is the machine",
+                disprove="swap the rank's host or device with another rank's and record again: if the same "
+                "rank number is late, its work is the cause; if the same machine is late, the machine is",
                 count=float(per_rank[slowest]),
-                counted=("steps_standing_out", "steps in which it stands out"),
+                evidence_label=("steps_standing_out", "steps in which it stands out"),
                 rank=number,
-                worth_ratio=_SEEN_RATIO,
+                min_ratio=_MIN_OBSERVED_RATIO,
             )
         )
     turns = find_excess(graph, loading, in_turn=True)
-    if found:
+    if findings:
         turns[slowest] = 0.0
     cells = mark_in_turn(turns)
     latest = find_slowest(np.where(cells, turns, 0.0))
     late = latest != NONE
     if late.mean() >= STEPS_RATIO and len(set(latest[late].tolist())) > 1:
-        found.append(
+        findings.append(
             _Candidate(
                 cause=Cause.ROTATING_STRAGGLER,
                 changed=[edits.even_out_steps(graph, cells)],
                 sentence=lambda gain, share: (
-                    f"in {int(late.sum())} of {len(late)} steps another rank is slow "
+                    f"in {int(late.sum())} of {len(late)} steps a different rank is slow "
                     f"by itself: at the pace of the others a step is {gain} shorter ({share})"
                 ),
                 fix="gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
-                "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step",
+                "if step % 500 == 0: gc.collect()                 # in the loop: on all ranks in the same "
+                "step",
                 disprove="turn the collector off (gc.disable()) and give each rank its own cores, then "
-                "record again: if other ranks are late in turn all the same, it is not their hosts",
+                "record again: if ranks still take turns being late, their hosts are not the cause",
                 count=float(late.sum()),
-                counted=("steps_with_slow_rank", "steps with a slow rank"),
-                worth_ratio=_SEEN_RATIO,
+                evidence_label=("steps_with_slow_rank", "steps with a slow rank"),
+                min_ratio=_MIN_OBSERVED_RATIO,
             )
         )
-    return found
+    return findings

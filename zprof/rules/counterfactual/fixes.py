@@ -28,7 +28,7 @@ from zprof.rules.counterfactual.resized_messages import (
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.rule import GRADIENT_COPY_KERNEL, copy_names, select_kind
+from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.low_bus_bandwidth import read_reached_ratios
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
@@ -37,18 +37,18 @@ from zprof.rules.volume.needless_collectives import read_passes
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 
-#: The share of its time that a host keeps if it launches compiled or captured work: pessimistic and
+#: Remaining share of launch time with compiled or captured work: pessimistic and
 #: optimistic.
 _LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _HALF_RATIO = 0.5
 #: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
-#: gathers, which take processors and memory bandwidth from it.
+#: gathers, which take SMs and memory bandwidth from it.
 _FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
 #: Units before and after a model's blocks: embeddings and head.
 _UNITS_AROUND_BLOCKS = 2
-#: If more of the time of closing gathers has compute beside it, they are hidden, even if not well.
+#: If more of the time of closing gathers overlaps with compute, they are hidden, at least partly.
 _BESIDE_RATIO = 0.1
-#: Kernels count as slowed down from this factor beside collectives; 1.00 to 1.06 is usual.
+#: Minimum factor for kernels to count as slowed down by collectives; 1.00 to 1.06 is usual.
 SLOWED_RATIO = 1.10
 #: A launch takes less than this, with the host time before it.
 _LONG_NS = 1_000_000
@@ -65,7 +65,7 @@ Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
 
 
 def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the gathers that a forward or a backward needs, without those that end a step."""
+    """Return the rows of the gathers that a forward or a backward needs, except gathers that end a step."""
     closing = read_closing_gathers(analysis)
     return select_gathers(analysis).difference(closing.gathers.index.tolist() if closing is not None else ())
 
@@ -110,9 +110,9 @@ def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop early reductions. Unreduced gradients are added up instead, which takes compute.
+    """Drop early reductions. Unreduced gradients are accumulated instead, which takes compute.
 
-    Adding up reads and writes about as much as the copies into and out of the reduction's buffer. So these
+    Accumulating reads and writes about as much as the copies into and out of the reduction's buffer. So these
     copies stay in the first variant.
     """
     early, _ = select_early_reductions(read_passes(analysis))
@@ -124,7 +124,7 @@ def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding
 
 
 def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Drop collectives with their copies; the host time before the first call of each stays or shrinks."""
+    """Drop collectives with their copies; the host time before the first call of each remains or shrinks."""
     return [
         edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
         edits.drop_collectives(graph, frozenset(rows)),
@@ -134,13 +134,13 @@ def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) 
 def _scale_copies(
     analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
-    names = frozenset(filter(copied, copy_names(analysis)))
+    names = frozenset(filter(copied, list_copy_names(analysis)))
     return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Drop the work of copies with half of their launch cost, and with all of it: parameters become views."""
-    names = copy_names(analysis)
+    names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
         return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
@@ -175,10 +175,10 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 
 def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
-    """Return the extra time of these gathers if each block has one of its own, and both ends of the model."""
-    blocks = count_blocks(graph.ranks[0], copy_names(analysis)) + _UNITS_AROUND_BLOCKS
+    """Return the extra time of these gathers if each block and both ends of the model have their own."""
+    blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
-    latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
+    latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))
     return latency * max(0.0, blocks - len(rows) / steps)
 
@@ -211,7 +211,7 @@ def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
 
 
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
-    """Return the step with hosts that launch in half of the time, and in no time."""
+    """Return the step with hosts that launch in half of the time, and instantly."""
     loading = measure_loading_ns(analysis, graph)
 
     return [
@@ -227,7 +227,7 @@ def _load_without_wait(analysis: RunAnalysis, graph: Graph, finding: Finding) ->
 def is_launch(rank: RankGraph) -> Bools:
     """Return a mask of the calls that launch: short, unblocked, and soon after the previous call.
 
-    A host that is away for longer does something else: it loads data, allocates, computes or sleeps.
+    A longer call is something else: the host loads data, allocates, computes or sleeps.
     """
     chosen: Bools = (
         (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < _LONG_NS) & ~are_calls(rank, ALLOCATES)
@@ -236,7 +236,7 @@ def is_launch(rank: RankGraph) -> Bools:
 
 
 def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
-    """Return how much of the host time before each call waits for the data loader, beyond a fetch."""
+    """Measure the host time before each call that waits for the data loader, in excess of a fetch."""
     assert analysis.source is not None
     found = {}
     clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
@@ -253,8 +253,8 @@ def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
-    """Return the time of kernels beside collectives relative to alone, fitted by place, else by name."""
-    fitted = fit_slowdown(graph, copy_names(analysis))
+    """Return the time of kernels during collectives relative to alone, fitted by position, else by name."""
+    fitted = fit_slowdown(graph, list_copy_names(analysis))
     if fitted is not None:
         return max(1.0, fitted)
     by_name = measure_slowdown_by_name(analysis.kernels)
@@ -274,7 +274,7 @@ def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
 def start_held_collectives(
     analysis: RunAnalysis, graph: Graph, finding: Finding | None = None
 ) -> Sequence[Graph]:
-    """Return the step in which no kernel holds a collective that does not need it."""
+    """Return the step in which no kernel delays a collective that does not depend on it."""
     return [edits.release_held(graph, select_opening_gathers(analysis))]
 
 

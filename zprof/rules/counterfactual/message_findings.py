@@ -1,7 +1,7 @@
 """Judge message sizes by the gain of replaying the step with other sizes.
 
-Three causes share their signs (short exposed messages) but differ in kind: units that are parts of blocks,
-one unit that is the whole model, and a link with high latency whatever is sent. The first two follow from the
+Three causes share their signs (short exposed messages) but differ: units that are parts of blocks,
+one unit for the entire model, and a link with high latency for any size. The first two follow from the
 order of gathers and compute, the third from the latency. If a step can be replayed, these answers replace
 those of the rules that model a step by itself.
 """
@@ -25,11 +25,11 @@ from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
 from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
 
-#: Minimum gain, as a share of the step, to name a cause, and to be sure of it.
-_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-_SURE_STEPS = 3
-#: Kernels slow down when messages run beside them for the first time; maximum share of the gain lost to that.
-_SLOWED_RATIO = 0.25
+#: Minimum gain, as a share of the step, to report a cause, and for high confidence.
+_MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
+#: Maximum share of the gain lost because kernels that newly overlap with messages slow down.
+_MAX_SLOWDOWN_LOSS_RATIO = 0.25
 
 
 def judge_message_sizes(
@@ -39,12 +39,12 @@ def judge_message_sizes(
     if replay.graph is None or replay.base_ns is None:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
-    found = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
-    rest = [answer for answer in answers if _cause_of(answer, found) is None]
-    return rest, [one for one in found.values() if one is not None]
+    findings = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
+    rest = [answer for answer in answers if _find_cause(answer, findings) is None]
+    return rest, [one for one in findings.values() if one is not None]
 
 
-def _cause_of(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> Cause | None:
+def _find_cause(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> Cause | None:
     if isinstance(answer, Finding):
         return answer.cause if answer.cause in causes else None
     return next((cause for cause in causes if cause in answer.causes), None)
@@ -55,22 +55,22 @@ def _judge_causes(
 ) -> dict[Cause, Finding | None]:
     if not len(sizes.messages.at):
         return {}
-    found: dict[Cause, Finding | None] = {}
-    if sizes.has_blocks:  # without blocks it is unknown what a unit is a part of
+    findings: dict[Cause, Finding | None] = {}
+    if sizes.has_blocks:  # without blocks it is unknown if units are parts of blocks
         small = _find_small_units(analysis, replay, sizes) or _find_named_parts(analysis, known)
-        found[Cause.UNITS_TOO_SMALL] = small
-        # units that wait for an ordinary latency wait less often if they are larger
+        findings[Cause.UNITS_TOO_SMALL] = small
+        # units that wait for a normal latency wait less often if they are larger
         latency = None if small else _find_latency(analysis, replay, sizes)
-        found[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
+        findings[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
         if sizes.gathers_for_passes:
-            found[Cause.SINGLE_UNIT] = _find_single_unit(analysis, replay, sizes)
+            findings[Cause.SINGLE_UNIT] = _find_single_unit(analysis, replay, sizes)
     if find_spanning_shards(analysis) is not None:
-        found[Cause.SHARDING_SPANS_NODES] = _find_spanning_shards(analysis, replay)
-    return found
+        findings[Cause.SHARDING_SPANS_NODES] = _find_spanning_shards(analysis, replay)
+    return findings
 
 
 def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> Finding | None:
-    """Return the rule's finding if names say that units are parts of blocks, whatever repeats."""
+    """Return the rule's finding if names show that units are parts of blocks."""
     small = find_small_messages(analysis)
     return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
 
@@ -87,9 +87,9 @@ def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Fin
 def _saving_range(
     replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
 ) -> tuple[float, float, float] | None:
-    """Return the highest replayed gain and its bounds, None if it is not worth a finding."""
+    """Return the maximum replayed gain and its bounds, None if it is too small for a finding."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
-    if not gains or max(gains) < _WORTH_RATIO * replay.step_ns:
+    if not gains or max(gains) < _MIN_STEP_RATIO * replay.step_ns:
         return None
     low, high = widen_by_model_error(min(gains) * (1 - lowered), max(gains), replay.step_ns)
     return max(gains), low, high
@@ -99,47 +99,50 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
     steps = replay.graph.steps if replay.graph else 0
     if steps == 1:
         return Confidence.LOW
-    sure = low >= _SURE_RATIO * replay.step_ns and steps >= _SURE_STEPS
+    sure = low >= _HIGH_CONFIDENCE_RATIO * replay.step_ns and steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
 def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
     per_block = sizes.messages.units_per_block
-    won = _saving_range(replay, sizes.merged()) if per_block > UNITS_PER_BLOCK else None
-    if won is None:
+    saving = _saving_range(replay, sizes.merge()) if per_block > UNITS_PER_BLOCK else None
+    if saving is None:
         return None
-    gain, low, high = won
+    gain, low, high = saving
     count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
     return make_finding(
         Cause.UNITS_TOO_SMALL,
-        sentence=f"each block is {per_block:g} units: with one for each block a step is "
+        sentence=f"each block is split into {per_block:g} units: with one unit per block a step is "
         f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
-            Evidence(key="units_per_block", what="wrapped units of a block", value=per_block, unit="count"),
+            Evidence(key="units_per_block", what="wrapped units per block", value=per_block, unit="count"),
             Evidence(key="all_gathers_per_step", what="all_gathers per step", value=count, unit="count"),
-            Evidence(key="latency_of_one", what="latency of one", value=_latency_ns(sizes), unit="ns"),
+            Evidence(
+                key="latency_of_one", what="latency of one all_gather", value=_latency_ns(sizes), unit="ns"
+            ),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
         fix=choose_fix(analysis.training.engine, SMALL_UNIT_FIXES),
-        disprove="wrap whole blocks and record again: if as much of the gathers stays exposed, their number "
-        "was not what cost the time",
+        disprove="wrap entire blocks and record again: if the gathers stay exposed as long, their number "
+        "was not the cause",
     )
 
 
 def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
-    won = _saving_range(replay, sizes.quick())
-    if won is None:
+    saving = _saving_range(replay, sizes.reduce_latency())
+    if saving is None:
         return None
-    gain, low, high = won
+    gain, low, high = saving
     latency = _latency_ns(sizes)
     fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
     return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
-        sentence=f"a collective takes {format_ns(latency)} whatever it moves: with the latency of an "
-        f"ordinary link a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
+        f"latency of a normal link a step is {format_ns(gain)} shorter "
+        f"({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(key="latency_of_one", what="latency of a collective", value=latency, unit="ns"),
             _replay_evidence(gain),
@@ -147,23 +150,23 @@ def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) ->
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
-        fix="repair the link (NCCL_DEBUG=INFO names the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
+        fix="repair the link (NCCL_DEBUG=INFO shows the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
         f"it), or send fewer and larger messages:\n{choose_fix(analysis.training.engine, fixes)}",
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
-        "far less than the latency stated here, the messages wait for something else",
+        "far less than the reported latency, the messages wait for something else",
     )
 
 
 def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
-    won = _saving_range(replay, sizes.split(), _SLOWED_RATIO) if sizes.is_one_unit else None
-    if won is None:
+    saving = _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO) if sizes.is_one_unit else None
+    if saving is None:
         return None
-    gain, low, high = won
+    gain, low, high = saving
     blocks = len(np.unique(sizes.messages.blocks)) // (2 * sizes.graph.steps)
     return make_finding(
         Cause.SINGLE_UNIT,
-        sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with a unit for each "
-        f"a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with one unit per "
+        f"block a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(key="model_blocks", what="blocks of the model", value=blocks, unit="count"),
             _replay_evidence(gain),
@@ -172,44 +175,45 @@ def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
         fix=choose_fix(analysis.training.engine, ONE_UNIT_FIXES),
-        disprove="wrap each block and record again: if the first gather and the last reduction show as much "
-        "as before, it is the link that is slow",
+        disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
+        "as long as before, the link is slow",
     )
 
 
 def _find_spanning_shards(analysis: RunAnalysis, replay: Replay) -> Finding | None:
-    seen = find_spanning_shards(analysis)
-    if seen is None or replay.graph is None:
+    spanning = find_spanning_shards(analysis)
+    if spanning is None or replay.graph is None:
         return None
-    won = _saving_range(replay, shard_within_host(analysis, replay.graph, seen))
-    if won is None:
+    saving = _saving_range(replay, shard_within_host(analysis, replay.graph, spanning))
+    if saving is None:
         return None
-    gain, low, high = won
-    rate = f"{format_rate(seen.within[0])} or more, which a host has inside"
+    gain, low, high = saving
+    rate = f"at least the {format_rate(spanning.within[0])} available within a host"
     sure = _rate_confidence(replay, low)
     return make_finding(
         Cause.SHARDING_SPANS_NODES,
-        sentence=f"shards lie on {seen.hosts} hosts, so that every gather crosses the link between them: "
-        f"{format_rate(seen.seen)} of bus bandwidth, not {rate}. With shards within a host a step is up to "
-        f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"parameters are sharded across {spanning.hosts} hosts, so every gather crosses the link "
+        f"between them: {format_rate(spanning.seen)} of bus bandwidth instead of {rate}. With shards "
+        f"within a host a step is up to {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(
-                key="sharding_hosts", what="hosts of the group that shards", value=seen.hosts, unit="count"
+                key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"
             ),
+            Evidence(key="ranks_per_host", what="ranks per host", value=spanning.per_host, unit="count"),
             Evidence(
-                key="ranks_per_host", what="ranks of it on each host", value=seen.per_host, unit="count"
-            ),
-            Evidence(
-                key="bus_bandwidth_median", what="bus bandwidth, median", value=seen.seen, unit="bytes_per_s"
+                key="bus_bandwidth_median",
+                what="bus bandwidth, median",
+                value=spanning.seen,
+                unit="bytes_per_s",
             ),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
-        confidence=sure if seen.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
+        confidence=sure if spanning.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
         fix=choose_fix(analysis.training.engine, HOST_FIXES),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
-        "between hosts is not what they wait for",
+        "between hosts is not the cause",
     )
 
 
@@ -218,4 +222,6 @@ def _latency_ns(sizes: MessageSizes) -> float:
 
 
 def _replay_evidence(gain: float) -> Evidence:
-    return Evidence(key="replayed_saving", what="step without it shorter by, replayed", value=gain, unit="ns")
+    return Evidence(
+        key="replayed_saving", what="reduction of the step time in a replay without it", value=gain, unit="ns"
+    )

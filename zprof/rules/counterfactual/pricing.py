@@ -1,9 +1,9 @@
-"""Price a fix by replaying the measured step without the cause.
+"""Estimate the saving of a fix by replaying the measured step without the cause.
 
-A rule finds its cause and has a range of its own. Here the step of all ranks is played again with that one
-change (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows, and what
-was hidden may show instead. The saving is the gain of the replay, widened by what a replay cannot know. If
-the rule's own range does not overlap it, the two models disagree, and the confidence falls.
+A rule finds its cause and has its own range. Here the step of all ranks is replayed with that single change
+(:mod:`zprof.replay`): late launches move forward, dependent work follows, and hidden work may become exposed.
+The saving is the gain of the replay, widened by the replay's error. If the rule's own range does not overlap
+it, the two models disagree, and the confidence is lowered.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from zprof.replay.tasks import NONE, Floats
 from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.counterfactual.fixes import EDITS, SLOWED_RATIO, measure_slowdown, select_opening_gathers
 from zprof.rules.counterfactual.resized_messages import MessageSizes
-from zprof.rules.rule import SURE_RATIO, Rule, rate_severity
+from zprof.rules.rule import MIN_GAIN_RATIO, Rule, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
-#: Error of a replayed gain: unseen dependencies, and times that the change itself moves.
+#: Error of a replayed gain: unrecorded dependencies, and times that the change itself affects.
 _MODEL_ERROR_RATIO = 0.15
 #: Minimum error of a replay, as a share of the step.
 _STEP_ERROR_RATIO = 0.002
 #: A gain below this share of the step means that the cause costs nothing.
-_NOTHING_RATIO = 0.01
-#: Causes proven by counts or bytes, whose cost only the whole step shows.
+_NEGLIGIBLE_RATIO = 0.01
+#: Causes proven by counts or bytes, whose cost only a replay of the step shows.
 _PROPOSED_CAUSES = frozenset(
     {
         Cause.ACCUMULATION_SYNCS,
@@ -48,9 +48,9 @@ _PROPOSED_CAUSES = frozenset(
 _STALL_CAUSES = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: Minimum share of late gathers. Without prefetch in one of two passes half of the gathers are late, or a
 #: quarter if later micro-batches keep units.
-_LATE_RATIO = 0.20
-#: Minimum share of held gathers: single ones start as a kernel ends by chance.
-_HELD_RATIO = 0.1
+_MIN_LATE_RATIO = 0.20
+#: Minimum share of delayed gathers: a few start by chance when a kernel ends.
+_MIN_DELAYED_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
@@ -63,7 +63,7 @@ class Replay:
     def _played(self) -> tuple[Graph, Floats] | None:
         """The measured step and its replay, None if the recording does not allow one.
 
-        If wrongly matched collectives make ranks wait for each other in a circle, each rank is played by
+        If wrongly matched collectives cause a deadlock, each rank is replayed by
         itself.
         """
         for apart in (False, True):
@@ -92,12 +92,12 @@ class Replay:
 
     @property
     def base_ns(self) -> Floats | None:
-        """When each rank ends each step in the replay, None if there is no replay."""
+        """End of each step of each rank in the replay, None if there is no replay."""
         return self._played[1] if self._played else None
 
     @property
     def causes(self) -> frozenset[Cause]:
-        """Causes whose findings a replay prices; empty if there is no replay."""
+        """Causes whose savings a replay estimates; empty if there is no replay."""
         return frozenset(EDITS) if self.base_ns is not None else frozenset()
 
     @property
@@ -106,7 +106,7 @@ class Replay:
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
 
     def gain_ns(self, changed: Graph) -> float | None:
-        """Return how much shorter a step is with the change, None if it cannot be played."""
+        """Return the reduction of the step time with the change, None if it cannot be replayed."""
         if self.base_ns is None:
             return None
         try:
@@ -116,17 +116,17 @@ class Replay:
 
 
 def _mean_step_ns(ends: Floats) -> float:
-    """Return the mean step time over the ranks, without the first step, which carries the start."""
+    """Return the mean step time over the ranks, without the first step, which contains the start-up."""
     if ends.shape[1] == 1:
         return float(ends.mean())
     whole = float((ends[:, -1] - ends[:, 0]).mean())
     return whole / (int(ends.shape[1]) - 1)
 
 
-def price_finding(replay: Replay, finding: Finding) -> Finding | None:
+def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
     """Return the finding with the range of its replay, or unchanged if its cause has none.
 
-    The result is None if a rule only proposed the finding and the replay says that it costs nothing, if
+    The result is None if a rule only proposed the finding and the replay shows that it costs nothing, if
     gathers are exposed for a reason other than their launch, or if kernels are not slowed down.
     """
     edit = EDITS.get(finding.cause)
@@ -144,36 +144,38 @@ def price_finding(replay: Replay, finding: Finding) -> Finding | None:
     if not gains:
         return finding
     low, high = widen_by_model_error(min(gains), max(gains), replay.step_ns)
-    own, confidence = finding.saving_ns, finding.confidence
+    own_range, confidence = finding.saving_ns, finding.confidence
     if min(gains) <= 0:  # one variant of the fix gains nothing
         confidence = Confidence.LOW
     if finding.cause in _PROPOSED_CAUSES:
-        own = int(low), int(high)
-        if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
+        own_range = int(low), int(high)
+        if high < _NEGLIGIBLE_RATIO * replay.step_ns and finding.severity is Severity.LOW:
             return None
         finding = replace(finding, severity=rate_severity(high, replay.step_ns))
-    if high < _NOTHING_RATIO * replay.step_ns:
-        # the step without the cause is as long: the rule's signal is real, but costs nothing
-        return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
+    if high < _NEGLIGIBLE_RATIO * replay.step_ns:
+        # the step without the cause takes as long: the rule's signal is real, but costs nothing
+        return replace(finding, saving_ns=(0, int(max(high, own_range[0]))), confidence=Confidence.LOW)
     # one step does not show whether its content recurs
-    matters = min(gains) > 0 and max(gains) >= SURE_RATIO * replay.step_ns and replay.graph.steps > 1
-    if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
+    is_significant = (
+        min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * replay.step_ns and replay.graph.steps > 1
+    )
+    if is_significant and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
-    if low <= own[1] and own[0] <= high:
+    if low <= own_range[1] and own_range[0] <= high:
         return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
-    if finding.cause is Cause.NO_PREFETCH and own[0] > high:
-        # the replay prefetches one unit ahead, which is the least that engines do
-        return replace(finding, saving_ns=(int(low), own[1]), confidence=confidence)
+    if finding.cause is Cause.NO_PREFETCH and own_range[0] > high:
+        # the replay prefetches one unit ahead, the minimum of all engines
+        return replace(finding, saving_ns=(int(low), own_range[1]), confidence=confidence)
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
     return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
 
 
 def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
-    """Drop findings that only show the effect of another one: fixed after it, they gain next to nothing."""
+    """Drop findings that are only the effect of another one: fixed after it, they gain almost nothing."""
     explains = {rule.cause: rule.explains for rule in rules}
     sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
-    gone = {
+    explained_causes = {
         other.cause
         for finding in sure
         for other in findings
@@ -181,19 +183,19 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
         and not (other.cause in _PROPOSED_CAUSES and other in sure)
         and _is_explained(replay, finding, other)
     }
-    return [finding for finding in findings if finding.cause not in gone]
+    return [finding for finding in findings if finding.cause not in explained_causes]
 
 
-def move_behind_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Move host waits behind the stalls that explain them: fixed after these, the waits gain nothing."""
-    placed = list(findings)
+def move_after_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Move host waits after the stalls that explain them: fixed after these, the waits gain nothing."""
+    ordered = list(findings)
     stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
     for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
-        shown = [stall for stall in stalls if _is_explained(replay, stall, waits)]
-        last = max((placed.index(stall) for stall in shown), default=NONE)
-        if last > placed.index(waits):
-            placed.insert(last, placed.pop(placed.index(waits)))
-    return tuple(placed)
+        explaining = [stall for stall in stalls if _is_explained(replay, stall, waits)]
+        last = max((ordered.index(stall) for stall in explaining), default=NONE)
+        if last > ordered.index(waits):
+            ordered.insert(last, ordered.pop(ordered.index(waits)))
+    return tuple(ordered)
 
 
 def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
@@ -207,17 +209,20 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
     if alone is None or together is None:
         return False
-    return together - alone < _NOTHING_RATIO * replay.step_ns
+    return together - alone < _NEGLIGIBLE_RATIO * replay.step_ns
 
 
 def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
-    """Return whether the program launches the gathers of its units only when their compute is due.
+    """Return True if the program launches the gathers of its units only when their compute is due.
 
-    The result is False if kernels hold gathers that were launched before them, because then these make
+    The result is False if kernels delay gathers that were launched before them, because then the kernels make
     gathers late. A model that is one unit has nothing to launch ahead.
     """
     rows = select_opening_gathers(analysis)
-    if held_gathers_ratio(graph, rows) >= _HELD_RATIO or late_gathers_ratio(graph, rows) < _LATE_RATIO:
+    if (
+        held_gathers_ratio(graph, rows) >= _MIN_DELAYED_RATIO
+        or late_gathers_ratio(graph, rows) < _MIN_LATE_RATIO
+    ):
         return False
     return not MessageSizes(analysis, graph).is_one_unit
 
@@ -230,7 +235,7 @@ def widen_by_model_error(lowest_ns: float, highest_ns: float, step_ns: float) ->
 
 
 def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
-    """Return whether the finding is unsure for another reason than its time: its fix may not be possible."""
+    """Return True if confidence is low for a reason other than time: the fix may be impossible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
     if finding.cause is Cause.COPY_OVERHEAD:

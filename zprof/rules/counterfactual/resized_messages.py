@@ -1,8 +1,8 @@
-"""Replay the measured step with messages of other sizes, with less latency, or with shards within a host.
+"""Replay the measured step with different message sizes, with less latency, or with shards within a host.
 
 A message of a ring over n ranks on H hosts of h ranks moves (n-1)/n of its bytes over each link. Within a
 host it moves (h-1)/h at the host's rate. An all_reduce of a shard between hosts moves 2 (H-1)/H of bytes/h at
-the present rate. If the h ranks of a host share one way out of it, their h rings share its rate.
+the current rate. If the h ranks of a host share one network link, their h rings share its rate.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,9 +24,9 @@ from zprof.replay.merging import merge_units
 from zprof.replay.messages import Messages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
-from zprof.rules.rule import copy_names, select_kind
+from zprof.rules.rule import list_copy_names, select_kind
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
-from zprof.rules.transfer.latency import Latencies, max_ordinary_ns, ordinary_ns, read_latencies
+from zprof.rules.transfer.latency import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
 
 #: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
@@ -34,7 +34,7 @@ _MAX_UNITS, _MIN_BLOCKS = 2, 3
 
 @dataclass(slots=True)
 class MessageSizes:
-    """Judge of the message sizes of a step; each rank's messages are read once."""
+    """Message sizes of a step, with edits that change them; each rank's messages are read once."""
 
     analysis: RunAnalysis
     graph: Graph
@@ -45,7 +45,7 @@ class MessageSizes:
     def __post_init__(self) -> None:
         """Read latencies, and the names of the kernels that copy."""
         self.latency = read_latencies(self.analysis)
-        self.copied = copy_names(self.analysis)
+        self.copied = list_copy_names(self.analysis)
 
     def read(self, rank: RankGraph) -> Messages:
         """Return the messages of a rank."""
@@ -65,12 +65,12 @@ class MessageSizes:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether the step shows the blocks of the model."""
+        """True if the blocks of the model are visible in the step."""
         return bool((self.messages.blocks != NONE).any())
 
     @property
     def gathers_for_passes(self) -> bool:
-        """Whether most gathers serve a pass of their own step; those behind the update do not."""
+        """True if most gathers serve a pass of their own step; gathers after the update do not."""
         rank, messages = self.graph.ranks[0], self.messages
         gathers = messages.gathers
         step = rank.tasks.step
@@ -79,7 +79,7 @@ class MessageSizes:
 
     @property
     def is_one_unit(self) -> bool:
-        """Whether a step gathers the model as a whole, before all of its blocks."""
+        """True if a step gathers the entire model before all of its blocks."""
         rank, messages = self.graph.ranks[0], self.messages
         if not self.gathers_for_passes or messages.units_per_block:
             return False
@@ -92,7 +92,7 @@ class MessageSizes:
         return bool(np.median(per_step) <= _MAX_UNITS or self._gathers_once_a_pass(units))
 
     def _gathers_once_a_pass(self, units: Int64s) -> bool:
-        """Return whether all blocks follow each gather before the next one, for any number of micro-batches.
+        """Return True if all blocks follow each gather before the next one, for any number of micro-batches.
 
         ``units``: the tasks that first need each gather.
         """
@@ -105,38 +105,38 @@ class MessageSizes:
 
     def latency_ns(self, row: int) -> float:
         """Return the latency of a row in ns, 0 if unknown."""
-        return self.latency.of_row(row) or 0.0
+        return self.latency.get_for_row(row) or 0.0
 
-    def merged(self) -> list[Graph]:
-        """Return the step with one message per block in place of those of its units."""
+    def merge(self) -> list[Graph]:
+        """Return the step with one message per block instead of one per unit."""
         merged = merge_units(self.graph, self.read, self.latency_ns, self.copied)
         return [merged] if merged is not None else []
 
     def split(self) -> list[Graph]:
         """Return the step with a message per block, gathered again for the backward, and kept until then."""
         found = (
-            split_units(self.graph, self.read, self.latency_ns, self.copied, again=again)
-            for again in (True, False)
+            split_units(self.graph, self.read, self.latency_ns, self.copied, again=gathers_again)
+            for gathers_again in (True, False)
         )
         return [graph for graph in found if graph is not None]
 
-    def quick(self) -> list[Graph]:
-        """Return the step with the highest ordinary latency of a network, and with that of a host's link."""
+    def reduce_latency(self) -> list[Graph]:
+        """Return the step with the maximum normal network latency, and with the latency within a host."""
         sizes = self.analysis.collectives["group_size"].astype(int)
         over: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
             ranks = size if size > 0 else self.analysis.run.world_size  # an upper bound for unnamed groups
             latency = self.latency_ns(row)
-            if ranks > 1 and latency > max_ordinary_ns(ranks):
-                over[0][row] = latency - max_ordinary_ns(ranks)
-                over[1][row] = latency - ordinary_ns(ranks)[0]
+            if ranks > 1 and latency > max_normal_latency_ns(ranks):
+                over[0][row] = latency - max_normal_latency_ns(ranks)
+                over[1][row] = latency - expected_latency_ns(ranks)[0]
         return [shorten_collectives(self.graph, each) for each in over if each]
 
 
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of units_too_small."""
     sizes = MessageSizes(analysis, graph)
-    return sizes.merged() if sizes.messages.units_per_block > 1 else []
+    return sizes.merge() if sizes.messages.units_per_block > 1 else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -148,13 +148,13 @@ def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
 def remove_excess_latency(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of latency_bound_collectives."""
     sizes = MessageSizes(analysis, graph)
-    return sizes.quick() if sizes.has_blocks else []
+    return sizes.reduce_latency() if sizes.has_blocks else []
 
 
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 #: Within a host without NVLink (a PCIe 4.0 x16 slot), and with NVLink of A100s and H100s (nccl-tests).
 _PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
-#: A link must be slower than this share of those within a host to be worth a fix.
+#: A link must be slower than this share of the bandwidth within a host to be worth a fix.
 _LOW_RATIO = 0.5
 
 
@@ -190,23 +190,23 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     hosts, per_host = next(iter(layouts))
     if hosts < 2 or per_host < 2:
         return None
-    mine = rows[rows["group"].astype(str).isin(groups)]
-    rates = pd.concat([bus_bandwidths(analysis, mine, kind) for kind in _SHARDS])
+    own_rows = rows[rows["group"].astype(str).isin(groups)]
+    rates = pd.concat([bus_bandwidths(analysis, own_rows, kind) for kind in _SHARDS])
     if rates.empty:
         return None
     seen = float(rates["bytes_per_s"].median())
-    inside = bandwidth_within_hosts((analysis,), CollectiveKind.ALL_GATHER, float(mine["bytes"].median()))
+    inside = bandwidth_within_hosts((analysis,), CollectiveKind.ALL_GATHER, float(own_rows["bytes"].median()))
     slow = _PCIE_BYTES_PER_S if seen < _LOW_RATIO * _PCIE_BYTES_PER_S else _NVLINK_BYTES_PER_S[0]
     within = (inside, inside) if inside else (slow, _NVLINK_BYTES_PER_S[1])
     if seen >= _LOW_RATIO * within[0]:
         return None
     return SpanningShards(
-        rows=mine, hosts=hosts, per_host=per_host, seen=seen, within=within, measured=inside is not None
+        rows=own_rows, hosts=hosts, per_host=per_host, seen=seen, within=within, measured=inside is not None
     )
 
 
 def shard_within_host(analysis: RunAnalysis, graph: Graph, found: SpanningShards) -> list[Graph]:
-    """Return the step with shards within hosts, whose ranks share the way out or have one each."""
+    """Return the step with shards within hosts, whose ranks share a network link or have one each."""
     return [
         _shard_at_rate(analysis, graph, found, found.within[0], float(found.per_host)),
         _shard_at_rate(analysis, graph, found, found.within[1], 1.0),
@@ -225,19 +225,19 @@ def _shard_at_rate(
     for row, transfer in zip(found.rows.index.tolist(), found.rows["transfer_ns"].tolist(), strict=True):
         ratio[row] = min(1.0, part * found.seen / rate)
         if row in reduces:
-            latency = min(known.of_row(row) or 0.0, transfer)
+            latency = min(known.get_for_row(row) or 0.0, transfer)
             after[row] = latency + (transfer - latency) * replica
     return shard_within_hosts(graph, ratio, after, _place_within_host(analysis))
 
 
 def _place_within_host(analysis: RunAnalysis) -> dict[int, int]:
-    """Return the place of each rank within its host; ranks of one place hold the same shard."""
-    places: dict[str, int] = {}
+    """Return the index of each rank within its host; ranks with equal index hold the same shard."""
+    counts: dict[str, int] = {}
     found = {}
     for rank in sorted(analysis.hosts):
         host = analysis.hosts[rank]
-        found[rank] = places.get(host, 0)
-        places[host] = found[rank] + 1
+        found[rank] = counts.get(host, 0)
+        counts[host] = found[rank] + 1
     return found
 
 

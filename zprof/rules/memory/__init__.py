@@ -1,1 +1,1 @@
-"""Rules about memory: which tenants hold bytes at the peak that a change would free."""
+"""Rules about memory: bytes at the peak that a change would free, by tenant."""

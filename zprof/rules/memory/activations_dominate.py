@@ -1,13 +1,13 @@
-"""ZP203 activations_dominate: what autograd keeps for the backward is most of the peak.
+"""ZP203 activations_dominate: tensors saved for the backward are most of the peak.
 
-Reported from half of the peak on, without the logits (ZP204), if nothing is recomputed yet. With L
-checkpointed blocks, each block's input stays, and one block's activations while it is recomputed:
+Reported from half of the peak, excluding the logits (ZP204), if nothing is recomputed yet. With L
+checkpointed blocks, the inputs of all blocks remain, and the activations of the block being recomputed:
 
     frees A (1 - q - 1/L)
 
-q is the input's share of what a block keeps: 1/17 for a transformer block in 16 bit (2sbh of 34sbh bytes,
-arXiv 2205.05198, section 4), a quarter for a block that keeps little. The peak falls no lower than the phases
-without activations. If no blocks are seen, L is taken as 2 to 32.
+q is the input's share of a block's saved activations: 1/17 for a transformer block in 16 bit (2sbh of 34sbh
+bytes, arXiv 2205.05198, section 4), a quarter for a block that saves little. The peak is limited by the
+phases without activations. If no blocks are seen, L is taken as 2 to 32.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.50
 _SURE_SHARE_RATIO = 0.60
-#: Some bytes are recomputed in any checkpointed run; a smaller share of the rest is chance.
+#: Minimum share of recomputed bytes for a run to count as checkpointed.
 _CHECKPOINTED_RATIO = 0.05
 _INPUT_RATIOS = (1 / 4, 1 / 17)
 _UNKNOWN_BLOCKS = (2, 32)
 _CHECKPOINT_SUBS = frozenset({"recomputed", "ckpt_input", "checkpoint", "pa_shard", "offload"})
 
 _CHECKPOINT = (
-    "checkpoint each block, before the model is sharded or wrapped\n"
+    "checkpoint each block before sharding or wrapping the model\n"
     "    from torch.distributed.algorithms._checkpoint import \\\n"
     "        checkpoint_wrapper as c\n"
     "    for index, block in enumerate(model.layers):\n"
@@ -61,19 +61,19 @@ def activations_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if big is None:
         return None
     logits = find_logits(big)
-    kept = big.of(Tenant.ACTIVATIONS) - (logits.activation_bytes if logits else 0)
+    activation_bytes = big.of(Tenant.ACTIVATIONS) - (logits.activation_bytes if logits else 0)
     if (
-        kept < _SHARE_RATIO * big.peak_bytes
-        or not is_worth(kept, big)
-        or _is_checkpointed(analysis, big, kept)
+        activation_bytes < _SHARE_RATIO * big.peak_bytes
+        or not is_worth(activation_bytes, big)
+        or _is_checkpointed(analysis, big, activation_bytes)
     ):
         return None
     blocks = count_blocks(analysis)
-    saving = _saving(big, kept, blocks)
-    return _finding(analysis, big, kept, blocks, saving) if is_worth(saving[1], big) else None
+    saving = _saving(big, activation_bytes, blocks)
+    return _finding(analysis, big, activation_bytes, blocks, saving) if is_worth(saving[1], big) else None
 
 
-def _is_checkpointed(analysis: RunAnalysis, big: LargestRank, kept: int) -> bool:
+def _is_checkpointed(analysis: RunAnalysis, big: LargestRank, activation_bytes: int) -> bool:
     if any(phase.phase == "recompute" for phase in big.phases):
         return True
     recomputed = sum(
@@ -81,48 +81,57 @@ def _is_checkpointed(analysis: RunAnalysis, big: LargestRank, kept: int) -> bool
         for part in big.memory.parts
         if part.tenant == Tenant.ACTIVATIONS.value and part.sub in _CHECKPOINT_SUBS
     )
-    return recomputed >= _CHECKPOINTED_RATIO * kept
+    return recomputed >= _CHECKPOINTED_RATIO * activation_bytes
 
 
-def _saving(big: LargestRank, kept: int, blocks: int | None) -> tuple[float, float]:
+def _saving(big: LargestRank, activation_bytes: int, blocks: int | None) -> tuple[float, float]:
     few, many = (blocks, blocks) if blocks else _UNKNOWN_BLOCKS
     least, most = _INPUT_RATIOS
     low, high = (max(0.0, 1 - q - 1 / count) for q, count in ((least, few), (most, many)))
 
     def freed(share: float) -> float:
         def removable(_: str, held: Mapping[Tenant, int]) -> float:
-            return share * min(kept, held.get(Tenant.ACTIVATIONS, 0))
+            return share * min(activation_bytes, held.get(Tenant.ACTIVATIONS, 0))
 
-        return big.would_fall(removable)
+        return big.estimate_peak_reduction(removable)
 
     return (freed(low), freed(high))
 
 
 def _finding(
-    analysis: RunAnalysis, big: LargestRank, kept: int, blocks: int | None, saving: tuple[float, float]
+    analysis: RunAnalysis,
+    big: LargestRank,
+    activation_bytes: int,
+    blocks: int | None,
+    saving: tuple[float, float],
 ) -> Finding:
-    share = kept / big.peak_bytes
+    share = activation_bytes / big.peak_bytes
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if big.memory.lower_bound:
         sure = Confidence.LOW  # the true peak may be higher, and their share smaller
     evidence = [
         bytes_evidence(
-            "activations_without_logits", "activations at the peak, without logits", kept, big.rank
+            "activations_without_logits",
+            "activations at the peak, without logits",
+            activation_bytes,
+            big.rank,
         )
     ]
     if blocks:
         evidence.append(
-            bytes_evidence("activations_per_block", "of it one block, the mean", kept / blocks, big.rank)
+            bytes_evidence(
+                "activations_per_block", "one block, on average", activation_bytes / blocks, big.rank
+            )
         )
     return make_memory_finding(
         Cause.ACTIVATIONS_DOMINATE,
         big,
         sentence=f"activations are {format_percent(share)} of rank {big.rank}'s peak "
-        f"({format_bytes(kept)} of {format_bytes(big.peak_bytes)}), and nothing is recomputed",
+        f"({format_bytes(activation_bytes)} of {format_bytes(big.peak_bytes)}), and nothing is recomputed",
         evidence=evidence,
         saving_bytes=saving,
-        confidence=limit_confidence(sure, big, big.weak_ratio(Tenant.ACTIVATIONS)),
+        confidence=limit_confidence(sure, big, big.uncertain_ratio(Tenant.ACTIVATIONS)),
         fix=choose_fix(analysis.training.engine, _FIXES)
-        + "\nor halve the micro-batch and accumulate; a sharding stage frees none of it",
-        disprove="halve the micro-batch and record again: activations halve with it, anything else stays",
+        + "\nor halve the micro-batch and accumulate; sharding does not reduce activations",
+        disprove="halve the micro-batch and record again: activations must halve as well",
     )

@@ -1,20 +1,20 @@
-"""ZP201 buffers_dominate: communication buffers hold far more than the units in flight need.
+"""ZP201 buffers_dominate: communication buffers are far larger than the units in flight require.
 
 A sharded step needs the parameters of two units (one in use, one prefetched) and the gradients of two (one
 reduced, one produced), and FSDP2 holds a gathered unit twice while it copies it out of the flat buffer: six
 units U. The minimum is two units, one gathered and one reduced. A module outside of the blocks that is
-gathered as a whole (an embedding) counts by itself. What a backend allocates inside its collectives is not
-the program's choice and shrinks in proportion.
+gathered separately (an embedding) is counted by itself. Memory that a backend allocates in its collectives is
+not under the program's control and shrinks in proportion.
 
     C = buffers without the backend's      lo = C - 6 U,  hi = C - 2 U + the backend's share of that
 
 Reported if lo is at least 5 % of the peak and the buffers are at least 30 % of the peak or more than what
-sharding saves. 5 % is where a finding has medium severity. 30 % is slightly more than a healthy stage 3 with
+sharding saves. A finding has medium severity from 5 %. 30 % is slightly more than a healthy stage 3 with
 four units on two ranks has without the backend's part (25 %).
 
-DDP keeps gradients beside their buckets of the same size. There the bytes to free are the smaller of the two
-at each phase's peak, because ``gradient_as_bucket_view`` makes them one. Gradients that are alive in the
-forward already do not count: they belong to ZP207.
+DDP keeps gradients in addition to buckets of the same size. There the bytes to free are the smaller of the
+two at each phase's peak, because ``gradient_as_bucket_view`` merges them. Gradients that are already alive in
+the forward do not count: they belong to ZP207.
 """
 
 from collections.abc import Mapping
@@ -42,17 +42,17 @@ _SHARE_RATIO = 0.30
 _EXCESS_RATIO = 0.05
 _NEEDED_UNITS = 2
 _ALLOWED_UNITS = 6
-#: A module gathered alone counts as a unit of its own up to this share of the model; beyond, it is the model.
+#: A module gathered separately counts as a unit up to this share of the model; above it, it is the model.
 _ALONE_RATIO = 0.5
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
 _SCRATCH = "backend_scratch"
 _GATHERED = "gathered_param"
 
 _FIXES = {
-    "FSDP2": "for block in model.layers:  # a unit for each block, not the model as one\n"
+    "FSDP2": "for block in model.layers:  # one unit per block, not one for the entire model\n"
     "    fully_shard(block, reshard_after_forward=True)\n"
     "fully_shard(model)\n"
-    "and prefetch one block ahead at most: set_modules_to_forward_prefetch([next_block])",
+    "and prefetch at most one block ahead: set_modules_to_forward_prefetch([next_block])",
     "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 5e7, "stage3_prefetch_bucket_size": 5e7,\n'
     '                      "stage3_max_live_parameters": 1e8}\n'
     "in elements; the default buckets of 5e8 are 1 GB each in 16 bit, whatever the size of the model",
@@ -64,7 +64,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Excess:
-    """Buffers at the peak, the backend's part of them, and the range of what could be freed."""
+    """Buffers at the peak, the part of the backend, and the range of bytes that could be freed."""
 
     buffers_bytes: int
     scratch_bytes: int
@@ -118,7 +118,7 @@ def _alone_bytes(big: LargestRank, sharding: Sharding) -> int:
 
 
 def _bound_saving(big: LargestRank, high: float) -> float:
-    return big.would_fall(lambda _, held: min(high, held.get(_BUFFERS, 0)))
+    return big.estimate_peak_reduction(lambda _, held: min(high, held.get(_BUFFERS, 0)))
 
 
 def _is_excessive(big: LargestRank, sharding: Sharding, excess: _Excess) -> bool:
@@ -134,8 +134,8 @@ def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"communication buffers hold {format_bytes(excess.buffers_bytes)} of rank {big.rank}'s "
-        f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), where "
-        f"the units in flight need {format_bytes(excess.needed_bytes)}",
+        f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), but "
+        f"the units in flight need only {format_bytes(excess.needed_bytes)}",
         evidence=[
             bytes_evidence(
                 "communication_buffers_at_peak",
@@ -145,21 +145,21 @@ def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess
             ),
             bytes_evidence(
                 "allocated_inside_backend",
-                "of it allocated inside the backend",
+                "allocated inside the backend",
                 excess.scratch_bytes,
                 big.rank,
             ),
             bytes_evidence(
-                "needed_buffers", "six units, and two of what is gathered alone", excess.needed_bytes
+                "needed_buffers", "six units, and twice the separately gathered module", excess.needed_bytes
             ),
-            bytes_evidence("whole_model_on_wire", "the whole model on the wire", sharding.wire_bytes),
+            bytes_evidence("whole_model_on_wire", "the entire model on the wire", sharding.wire_bytes),
             bytes_evidence("saved_by_sharding", "saved by sharding", saved_bytes(big, sharding), big.rank),
         ],
         saving_bytes=excess.saving_bytes,
-        confidence=limit_confidence(sure, big, big.weak_ratio(_BUFFERS)),
+        confidence=limit_confidence(sure, big, big.uncertain_ratio(_BUFFERS)),
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="halve the buffer or the unit and record again: if the communication buffers at the peak "
-        "stay, something else holds them",
+        disprove="halve the buffer or unit size and record again: if the communication buffers at the peak "
+        "do not shrink, something else holds them",
     )
 
 
@@ -176,7 +176,7 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
     def doubled(_: str, held: Mapping[Tenant, int]) -> float:
         return min(held.get(_BUFFERS, 0), max(0, held.get(Tenant.GRADIENTS, 0) - early))
 
-    saving = big.would_fall(doubled)
+    saving = big.estimate_peak_reduction(doubled)
     if saving < _EXCESS_RATIO * big.peak_bytes or not is_worth(saving, big):
         return None
     buffers = big.of(_BUFFERS)
@@ -184,8 +184,8 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"DDP's buckets hold {format_bytes(buffers)} of rank {big.rank}'s "
-        f"{format_bytes(big.peak_bytes)} beside {format_bytes(big.of(Tenant.GRADIENTS))} of gradients: "
-        "the same values twice",
+        f"{format_bytes(big.peak_bytes)} in addition to {format_bytes(big.of(Tenant.GRADIENTS))} of "
+        "gradients: the same values are stored twice",
         evidence=[
             bytes_evidence(
                 "communication_buffers_at_peak", "communication buffers at the peak", buffers, big.rank
@@ -193,8 +193,8 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
             bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
         ],
         saving_bytes=(saving / 2, saving),
-        confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(_BUFFERS, Tenant.GRADIENTS)),
+        confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(_BUFFERS, Tenant.GRADIENTS)),
         fix=_FIXES["DDP"],
-        disprove="set gradient_as_bucket_view=True and record again: if the peak stays, it lies where "
-        "there are no gradients yet",
+        disprove="set gradient_as_bucket_view=True and record again: if the peak does not drop, it occurs "
+        "before gradients exist",
     )

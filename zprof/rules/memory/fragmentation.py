@@ -1,12 +1,12 @@
-"""ZP202 fragmentation: memory that the allocator holds and cannot use.
+"""ZP202 fragmentation: the allocator holds memory that it cannot reuse.
 
-At the reserved peak, which is what an out-of-memory error is about:
+At the reserved peak, the figure that an out-of-memory error refers to:
 
     free parts of segments in use (split)  +  freed blocks that a stream still uses (awaiting free)
 
-against what is reserved. Segments that are wholly free do not count: the allocator returns them before it
-fails. Reported from 10 % of the reserved memory on: support cases with that signature were fixed by
-expandable segments, by not recording streams, or by even sizes.
+divided by the reserved bytes. Completely free segments do not count: the allocator returns them before it
+fails. Reported if it is at least 10 % of the reserved memory: reported issues with that pattern were fixed by
+expandable segments, by not recording streams, or by uniform sizes.
 """
 
 from dataclasses import dataclass
@@ -26,27 +26,27 @@ from zprof.rules.memory.largest_rank import (
     missing_device_gap,
 )
 
-_LOST_RATIO = 0.10
-#: Expandable segments leave some free parts, in reported cases less than half.
-_SURE_RATIO = 0.5
+_MIN_UNUSABLE_RATIO = 0.10
+#: Expandable segments recover only part of it: more than half in the reported cases.
+_MIN_RECOVERED_RATIO = 0.5
 
 _SPLIT_FIX = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-    "sizes that change from step to step: pad sequences to a few lengths"
+    "if sizes vary from step to step, pad sequences to a few lengths"
 )
 _AWAITING_FIX = (
-    "TORCH_NCCL_AVOID_RECORD_STREAMS=1, where this torch knows it: collectives then hold no blocks\n"
-    "FSDP1: move to FSDP2 (fully_shard), which records no streams"
+    "TORCH_NCCL_AVOID_RECORD_STREAMS=1, if your torch version supports it: collectives then hold no blocks\n"
+    "FSDP1: switch to FSDP2 (fully_shard), which does not record streams"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lost:
+class _UnusableMemory:
     reserved_bytes: int
     split_bytes: int
     awaiting_bytes: int
     free_segments_bytes: int | None
-    whole: bool
+    has_segments: bool
 
     @property
     def bytes(self) -> int:
@@ -54,66 +54,72 @@ class _Lost:
 
 
 def fragmentation(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if the allocator holds much memory that it cannot use."""
-    big = find_largest_rank(analysis)
-    if big is None or not big.on_gpu:
+    """Return a finding if the allocator holds a significant amount of memory that it cannot use."""
+    largest = find_largest_rank(analysis)
+    if largest is None or not largest.on_gpu:
         return None  # the CPU allocator caches nothing
-    lost = _lost(big, big.at_reserved_peak())
+    lost = _measure_unusable(largest, largest.at_reserved_peak())
     if lost is None:
         return missing_device_gap(Cause.FRAGMENTATION)
-    is_there = lost.bytes >= _LOST_RATIO * lost.reserved_bytes and is_worth(lost.bytes, big)
-    return _finding(big, lost) if is_there else None
+    is_significant = lost.bytes >= _MIN_UNUSABLE_RATIO * lost.reserved_bytes and is_worth(lost.bytes, largest)
+    return _finding(largest, lost) if is_significant else None
 
 
-def _lost(big: LargestRank, device: DeviceMemory | None) -> _Lost | None:
+def _measure_unusable(largest: LargestRank, device: DeviceMemory | None) -> _UnusableMemory | None:
     if device and device.split_bytes is not None and device.reserved_bytes:
-        return _Lost(
+        return _UnusableMemory(
             reserved_bytes=device.reserved_bytes,
             split_bytes=device.split_bytes,
             awaiting_bytes=device.awaiting_free_bytes or 0,
             free_segments_bytes=device.free_segments_bytes,
-            whole=True,
+            has_segments=True,
         )
-    unused = big.memory.reserved_unused_bytes
+    unused = largest.memory.reserved_unused_bytes
     if unused is None:
         return None
-    # Without the segments it is unknown which part of it lies in segments in use.
-    return _Lost(
-        reserved_bytes=big.memory.peak_bytes + unused,
+    # Without the segments it is unknown how much of it is in segments in use.
+    return _UnusableMemory(
+        reserved_bytes=largest.memory.peak_bytes + unused,
         split_bytes=unused,
         awaiting_bytes=0,
         free_segments_bytes=None,
-        whole=False,
+        has_segments=False,
     )
 
 
-def _finding(big: LargestRank, lost: _Lost) -> Finding:
+def _finding(largest: LargestRank, lost: _UnusableMemory) -> Finding:
     parts = ((lost.split_bytes, _SPLIT_FIX), (lost.awaiting_bytes, _AWAITING_FIX))
     fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
-    confidence = Confidence.HIGH if lost.whole else Confidence.LOW
+    confidence = Confidence.HIGH if lost.has_segments else Confidence.LOW
     evidence = [
         bytes_evidence(
-            "reserved_at_reserved_peak", "reserved at the reserved peak", lost.reserved_bytes, big.rank
+            "reserved_at_reserved_peak", "reserved at the reserved peak", lost.reserved_bytes, largest.rank
         ),
-        bytes_evidence("free_split_bytes", "free parts of segments in use", lost.split_bytes, big.rank),
-        bytes_evidence("awaiting_free", "freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
+        bytes_evidence("free_split_bytes", "free parts of segments in use", lost.split_bytes, largest.rank),
+        bytes_evidence(
+            "awaiting_free", "freed, but a stream still uses it", lost.awaiting_bytes, largest.rank
+        ),
     ]
     if lost.free_segments_bytes is not None:
         evidence.append(
             bytes_evidence(
-                "free_segments", "segments wholly free (not counted)", lost.free_segments_bytes, big.rank
+                "free_segments",
+                "entirely free segments (not counted)",
+                lost.free_segments_bytes,
+                largest.rank,
             )
         )
     return make_memory_finding(
         Cause.FRAGMENTATION,
-        big,
+        largest,
         sentence=f"{format_bytes(lost.bytes)} of {format_bytes(lost.reserved_bytes)} reserved on rank "
-        f"{big.rank} ({format_percent(lost.bytes / lost.reserved_bytes)}) are free and of no use: "
-        f"{format_bytes(lost.split_bytes)} in pieces, {format_bytes(lost.awaiting_bytes)} awaiting a stream",
+        f"{largest.rank} ({format_percent(lost.bytes / lost.reserved_bytes)}) are free but unusable: "
+        f"{format_bytes(lost.split_bytes)} in fragments, {format_bytes(lost.awaiting_bytes)} awaiting a "
+        "stream",
         evidence=evidence,
-        saving_bytes=(_SURE_RATIO * lost.bytes if lost.whole else 0, lost.bytes),
-        confidence=limit_confidence(confidence, big, 0.0),
+        saving_bytes=(_MIN_RECOVERED_RATIO * lost.bytes if lost.has_segments else 0, lost.bytes),
+        confidence=limit_confidence(confidence, largest, 0.0),
         fix="\n".join(fixes),
-        disprove="record with the setting: if reserved minus live stays at the reserved peak, the pieces "
-        "have another cause",
+        disprove="record with the setting: if reserved minus live does not shrink at the reserved peak, the "
+        "fragmentation has a different cause",
     )

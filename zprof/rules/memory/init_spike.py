@@ -1,12 +1,12 @@
-"""ZP208 init_spike: the program's highest peak lies before its first step.
+"""ZP208 init_spike: the program's highest memory peak occurs before its first step.
 
-Building a whole model on every rank before it is sharded, moving it to the GPU on rank 0, or loading a whole
-checkpoint takes more than any step: the run fails there, or needs a larger device than its steps do. Reported
-if the peak before the first step is at least 10 % above the steps' peak of the same rank and device (a tenth
-is where a finding has high severity).
+Building an unsharded model on every rank, moving it to the GPU on rank 0, or loading a full checkpoint can
+take more memory than any step: the run fails there, or needs a larger device than its steps do. Reported if
+the peak before the first step is at least 10 % above the steps' peak of the same rank and device (high
+severity starts at a tenth).
 
-Without that window, the allocator's own maximum of the whole process shows that something outside of the
-recorded steps was higher, but not what: low confidence.
+If that phase was not recorded, the allocator's maximum for the process only shows that the peak outside of
+the recorded steps was higher, without a reason: low confidence.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _FIXES = {
     'fully_shard(model); model.to_empty(device="cuda"); then init or torch.distributed.checkpoint.load',
     "DeepSpeed": "with deepspeed.zero.Init(config_dict_or_path=config):\n"
     "    model = Model()  # transformers: HfDeepSpeedConfig(config) before from_pretrained",
-    "DDP": "map_location='cpu' for checkpoints, and load into the model that is there",
+    "DDP": "map_location='cpu' for checkpoints, and load into the existing model",
 }
 
 
@@ -62,8 +62,8 @@ def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding |
         return None
     return untested_gap(
         Cause.INIT_SPIKE,
-        "the memory before the first step was not watched",
-        "start the program under it, in full mode: zprof record -o RUN -- python train.py",
+        "the memory before the first step was not recorded",
+        "start the program with zprof in full mode: zprof record -o RUN -- python train.py",
     )
 
 
@@ -113,24 +113,24 @@ def _is_above(before_bytes: int, steady_bytes: int) -> bool:
 
 def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
     loaded = len(analysis.memory.per_rank)
-    who = f"rank {spike.rank}" + (f" ({spike.ranks} of {loaded} ranks)" if loaded > 1 else "")
-    when = "before its first step" if spike.watched else "outside of the watched steps"
-    what = f", most of it {spike.tenant.replace('_', ' ')}" if spike.tenant else ""
+    ranks_text = f"rank {spike.rank}" + (f" ({spike.ranks} of {loaded} ranks)" if loaded > 1 else "")
+    phase = "before its first step" if spike.watched else "outside of the recorded steps"
+    tenant_note = f", mostly {spike.tenant.replace('_', ' ')}" if spike.tenant else ""
     # The run needs what its largest rank needs, before the first step or in it.
     freed = max(0, spike.before_bytes - big.memory.peak_bytes)
     return make_memory_finding(
         Cause.INIT_SPIKE,
         big,
-        sentence=f"{who} holds {format_bytes(spike.before_bytes)} {when}, its steps "
-        f"{format_bytes(spike.steady_bytes)}{what}",
+        sentence=f"{ranks_text} holds {format_bytes(spike.before_bytes)} {phase} but at most "
+        f"{format_bytes(spike.steady_bytes)} in its steps{tenant_note}",
         evidence=[
-            bytes_evidence("peak_before_steps", f"highest {when}", spike.before_bytes, spike.rank),
-            bytes_evidence("peak_of_steps", "highest in a watched step", spike.steady_bytes, spike.rank),
+            bytes_evidence("peak_before_steps", f"highest {phase}", spike.before_bytes, spike.rank),
+            bytes_evidence("peak_of_steps", "highest in a recorded step", spike.steady_bytes, spike.rank),
         ],
         saving_bytes=(freed / 2, freed),
         confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
         fix=choose_fix(analysis.training.engine, _FIXES)
         + ("\nonly some ranks: init or load on one, then broadcast shards" if spike.ranks < loaded else ""),
-        disprove="record the start again with the model on the meta device: if it stays, the spike is not "
-        "the model",
+        disprove="record the start again with the model on the meta device: if it remains, the spike is not "
+        "caused by the model",
     )

@@ -1,4 +1,4 @@
-"""Find the rank with the largest peak, and define what all memory findings, which are about it, share."""
+"""Find the rank with the largest peak, and build memory findings, which are all about that rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class LargestRank:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the memory is an accelerator's."""
+        """True if the memory is on an accelerator."""
         return self.memory.device != "cpu"
 
     @property
@@ -45,15 +45,15 @@ class LargestRank:
         return max((device.device_total_bytes or 0 for device in self.devices), default=0) or None
 
     def at_reserved_peak(self) -> DeviceMemory | None:
-        """Return the device when the allocator held most, None if that was not seen."""
+        """Return the device sample at the allocator's maximum, None if it was not sampled."""
         return next((device for device in self.devices if device.moment == RESERVED_PEAK), None)
 
     def of(self, tenant: Tenant) -> int:
-        """Return what a tenant holds at the peak, in bytes."""
+        """Return a tenant's bytes at the peak."""
         return self.memory.tenants.get(tenant, 0)
 
-    def weak_ratio(self, *tenants: Tenant) -> float:
-        """Return the share of these tenants' bytes that no hook or tag saw, 0 if unknown."""
+    def uncertain_ratio(self, *tenants: Tenant) -> float:
+        """Return the share of these tenants' bytes without a hook or tag, 0 if unknown."""
         names = {tenant.value for tenant in tenants}
         parts = [part for part in self.memory.parts if part.tenant in names]
         total = sum(part.bytes for part in parts)
@@ -62,8 +62,8 @@ class LargestRank:
         basis = self.memory.basis_bytes
         return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
 
-    def would_fall(self, removable: Removable) -> float:
-        """Return the most by which the peak falls: another phase may then be the highest.
+    def estimate_peak_reduction(self, removable: Removable) -> float:
+        """Return the maximum reduction of the peak: a different phase may then be the highest.
 
         peak - max over the phases of (their peak - what the change removes there)
         """
@@ -88,9 +88,9 @@ def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
 
 
 #: Minimum bytes that a change frees, as a share of the peak and in total, to be worth a finding.
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _WORTH_BYTES = 1 << 20
-#: Share of the bytes that rests on rules about stacks and sizes, from which the confidence is limited.
+#: Share of bytes attributed by rules about stacks and sizes above which the confidence is limited.
 _GUESSED_RATIO = 0.10
 _MOSTLY_GUESSED_RATIO = 0.50
 
@@ -98,8 +98,8 @@ _CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 def is_worth(saving_bytes: float, big: LargestRank) -> bool:
-    """Return whether so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
-    return saving_bytes >= max(_WORTH_BYTES, _WORTH_RATIO * big.peak_bytes)
+    """Return True if the bytes are worth a finding: at least 1 % of the peak, and 1 MiB."""
+    return saving_bytes >= max(_WORTH_BYTES, _MIN_STEP_RATIO * big.peak_bytes)
 
 
 def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
@@ -107,14 +107,14 @@ def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
     return min(confidence, limit, key=_CONFIDENCE_ORDER.index)
 
 
-def limit_confidence(confidence: Confidence, big: LargestRank, weak_ratio: float) -> Confidence:
+def limit_confidence(confidence: Confidence, big: LargestRank, uncertain_ratio: float) -> Confidence:
     """Return the confidence that the recording supports.
 
-    Tenants that rest on rules, and a peak that is an upper bound, allow no certainty.
+    It is limited if tenants were attributed by rules, or if the peak is an upper bound.
     """
-    if weak_ratio > _MOSTLY_GUESSED_RATIO:
+    if uncertain_ratio > _MOSTLY_GUESSED_RATIO:
         return Confidence.LOW
-    if weak_ratio > _GUESSED_RATIO or big.memory.upper_bound:
+    if uncertain_ratio > _GUESSED_RATIO or big.memory.upper_bound:
         return cap_confidence(confidence, Confidence.MEDIUM)
     return confidence
 
@@ -130,7 +130,7 @@ def make_memory_finding(
     fix: str,
     disprove: str,
 ) -> Finding:
-    """Return a finding about the largest rank's memory.
+    """Build a finding about the largest rank's memory.
 
     Its severity follows from the freed share of the device's memory, or of the peak if that is unknown.
     """
@@ -154,23 +154,23 @@ def make_memory_finding(
 
 
 def bytes_evidence(key: str, what: str, value: float, rank: int | None = None) -> Evidence:
-    """Return evidence in bytes."""
+    """Build evidence in bytes."""
     return Evidence(key=key, what=what, value=value, unit="bytes", rank=rank)
 
 
 def missing_facts_gap(cause: Cause) -> Gap:
-    """Return the gap of a rule without training facts, with one text for all rules, so that gaps merge."""
+    """Build the gap of a rule without training facts, with one text for all rules, so that gaps merge."""
     return untested_gap(
         cause,
         "the sharding stage, its ranks, the number of parameters or their bytes are unknown",
-        "give the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
+        "pass the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
     )
 
 
 def missing_device_gap(cause: Cause) -> Gap:
-    """Return the gap of a rule about a GPU whose allocator and driver were not sampled."""
+    """Build the gap of a rule about a GPU whose allocator and driver were not sampled."""
     return untested_gap(
         cause,
-        "the GPU's allocator and driver were not watched at the peak",
+        "the GPU's allocator and driver were not sampled at the peak",
         "record on the GPU machine with the memory window on: zprof.steps(memory=2)",
     )

@@ -1,13 +1,13 @@
 """ZP204 logits_dominate: the output layer's [tokens, vocabulary] tensors are a large part of the peak.
 
-The logits, their softmax or log-softmax, and the gradient of each are alive at once when the backward starts,
-often in fp32. They are found among the largest allocations at the peak: activations and temporary buffers of
-a module named like an output layer or a loss, and tensors of the same size (or twice it: an fp32 copy of 16
-bits) that the root module made. Without such a name: two or more tensors of the root module at least four
-times as large as any other activation, with low confidence.
+The logits, their softmax or log-softmax, and the gradients of both are alive at once when the backward
+starts, often in fp32. They are found among the largest allocations at the peak: activations and temporary
+buffers of a module named like an output layer or a loss, and tensors of the same size (or twice that, for an
+fp32 copy of 16-bit data) that the root module allocated. Without such a name: two or more tensors of the root
+module at least four times as large as any other activation, with low confidence.
 
-Reported from a fifth of the peak on. Computed in eight pieces, a piece of each copy stays, so hi = 7/8. The
-largest tensor itself may have to stay, so lo = all but that.
+Reported from a fifth of the peak. If computed in eight chunks, one chunk of each copy remains, so hi = 7/8.
+The largest tensor itself may have to remain, so lo excludes it.
 """
 
 from collections.abc import Mapping
@@ -31,15 +31,16 @@ from zprof.rules.memory.largest_rank import (
 from zprof.rules.memory.model_structure import format_module, is_output, is_root
 
 _SHARE_RATIO = 0.20
-_FAR_LARGER_TIMES = 4
-_PIECES = 8
+_MIN_SIZE_FACTOR = 4
+_CHUNKS = 8
 _TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
 
 _FIX = (
-    "the loss in pieces of the sequence, each recomputed in the backward:\n"
+    "compute the loss in chunks of the sequence, each recomputed in the backward:\n"
     "    for h, y in zip(hidden.chunk(8, 1), labels.chunk(8, 1)):\n"
     "        loss += checkpoint(of_head, h, y, use_reentrant=False)\n"
-    "or a fused linear cross entropy (Liger: LigerFusedLinearCrossEntropyLoss), which never makes them whole"
+    "or a fused linear cross entropy (Liger: LigerFusedLinearCrossEntropyLoss), which never materializes "
+    "the logits"
 )
 
 
@@ -52,12 +53,12 @@ class Logits:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all tensors."""
         return sum(row.bytes for row in self.rows)
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of those that are activations."""
+        """Bytes of the activations among the tensors."""
         return sum(row.bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
@@ -91,7 +92,7 @@ def _select_far_larger(rows: list[Allocation]) -> list[Allocation]:
     own = [row for row in rows if is_root(row.module)]
     rest = max((row.bytes for row in rows if not is_root(row.module)), default=0)
     size = max((row.bytes for row in own), default=0)
-    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _FAR_LARGER_TIMES * max(1, rest)]
+    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _MIN_SIZE_FACTOR * max(1, rest)]
     return found if len(found) >= 2 and rest else []
 
 
@@ -111,7 +112,7 @@ def _finding(big: LargestRank, logits: Logits) -> Finding | None:
         saving_bytes=saving,
         confidence=_confidence(big, logits),
         fix=_FIX,
-        disprove="record with half of the vocabulary, or half of the tokens: logits halve with both",
+        disprove="record with half of the vocabulary, or half of the tokens: logits must halve in both cases",
     )
 
 
@@ -120,9 +121,9 @@ def _saving(big: LargestRank, logits: Logits) -> tuple[float, float]:
 
     def removable(_: str, held: Mapping[Tenant, int]) -> float:
         there = held.get(Tenant.ACTIVATIONS, 0) + held.get(Tenant.TEMPORARY_BUFFERS, 0)
-        return min(there, logits.bytes) * (1 - 1 / _PIECES)
+        return min(there, logits.bytes) * (1 - 1 / _CHUNKS)
 
-    high = big.would_fall(removable)
+    high = big.estimate_peak_reduction(removable)
     return (min(high, logits.bytes - largest), high)
 
 

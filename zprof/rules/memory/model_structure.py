@@ -14,7 +14,7 @@ from zprof.rules.memory.largest_rank import LargestRank
 
 _NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
 _MAX_SHOWN = 60
-#: Names of wrappers around a whole model.
+#: Names of wrappers around the entire model.
 _WRAPPERS = frozenset({"module", "model", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"})
 #: Names of output layers and losses in common training libraries.
 _OUTPUTS = frozenset(
@@ -40,17 +40,17 @@ def count_blocks(analysis: RunAnalysis) -> int | None:
 
 
 def is_numbered(module: str) -> bool:
-    """Return whether the module belongs to a series of equal ones."""
+    """Return True if the module belongs to a series of equal ones."""
     return _NUMBERED.search(module) is not None
 
 
 def is_output(module: str) -> bool:
-    """Return whether the module is an output layer or a loss, by its name, and in no block."""
+    """Return True if the module is outside of the blocks and named like an output layer or a loss."""
     return not is_numbered(module) and any(part in _OUTPUTS for part in module.split("."))
 
 
 def is_root(module: str) -> bool:
-    """Return whether the module is the model itself, or a wrapper around it."""
+    """Return True if the module is the model itself, or a wrapper around it."""
     return all(part in _WRAPPERS for part in module.split(".")) if module else True
 
 
@@ -74,10 +74,10 @@ SHARDED_FROM: Mapping[Tenant, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Stage and ranks, and the bytes of the model's parameters as they are kept, and on the wire.
+    """Stage and ranks, and the bytes of the model's parameters as stored and as communicated.
 
     If the wire's bytes per element are not one number (FSDP2 that gathers in 16 bit and reduces in 32), the
-    larger of a parameter's and a gradient's are used, so a unit is rather too large than too small.
+    larger of a parameter's and a gradient's are used, so a unit is over- rather than underestimated.
     ``unit_bytes`` is one block on the wire, or the whole model if no blocks are seen.
     """
 
@@ -90,7 +90,7 @@ class Sharding:
 
     @property
     def freed_ratio(self) -> float:
-        """Share of a whole state that sharding removes: 1 - 1/N."""
+        """Share of an unsharded state that sharding removes: 1 - 1/N."""
         return 1 - 1 / self.ranks
 
 
@@ -113,7 +113,7 @@ def read_sharding(analysis: RunAnalysis) -> Sharding | None:
 
 
 def saved_bytes(big: LargestRank, sharding: Sharding) -> float:
-    """Return what the stage saves of the measured states: (N - 1) times what is left of each."""
+    """Return the bytes that the stage saves: (N - 1) times the measured shard of each sharded state."""
     states = big.memory.state_bytes or {}
     kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
     return float((sharding.ranks - 1) * sum(kept))

@@ -1,11 +1,11 @@
-"""ZP209 outside_allocator: device memory that torch's allocator does not hold.
+"""ZP209 outside_allocator: device memory in use outside of torch's allocator.
 
     context + collectives (the growth at the first collective of each group) + other processes
 
 A context takes about half a GB and NCCL 0.5 to 0.7 GB per group (nccl issue 964), which is normal. Reported
-from 10 % of the device's memory on, where a finding has high severity; if the device's size is unknown, from
-a quarter of what is used and 2 GiB. Other processes can go. Of the collectives' memory up to half goes with
-fewer channels or groups. The context stays.
+from 10 % of the device's memory, where a finding has high severity; if the device's size is unknown, from
+a quarter of the used memory and 2 GiB. Other processes can be ended. Up to half of the collectives' memory
+goes away with fewer channels or groups. The context remains.
 """
 
 from dataclasses import dataclass
@@ -31,15 +31,15 @@ _USED_BYTES = 2 << 30
 _COLLECTIVES_RATIO = 0.5
 
 _OTHER_PROCESSES_FIX = (
-    "another process holds memory of this device: nvidia-smi names it (a debugger, a notebook, a rank)"
+    "another process holds memory on this device: nvidia-smi lists it (a debugger, a notebook, a rank)"
 )
 _GROUPS_FIX = (
-    "fewer process groups: one new_group for each distinct set of ranks, none for each layer\n"
-    "NCCL_MAX_NCHANNELS=8, NCCL_BUFFSIZE=2097152: smaller buffers in each group, slower large messages"
+    "fewer process groups: one new_group per distinct set of ranks, not one per layer\n"
+    "NCCL_MAX_NCHANNELS=8, NCCL_BUFFSIZE=2097152: smaller buffers in each group, but slower large messages"
 )
 _CONTEXT_FIX = (
-    "one process a device; CUDA_MODULE_LOADING=LAZY loads kernels when they are first used\n"
-    "extensions and libraries (cuDNN, cuBLAS workspaces) that the program does not need"
+    "one process per device; CUDA_MODULE_LOADING=LAZY loads kernels on first use\n"
+    "remove extensions and libraries (cuDNN, cuBLAS workspaces) that the program does not need"
 )
 
 
@@ -56,7 +56,7 @@ class _Outside:
 
 
 def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if memory outside of the allocator takes much of the device."""
+    """Return a finding if memory outside of the allocator takes a large part of the device."""
     big = find_largest_rank(analysis)
     if big is None or not big.on_gpu:
         return None
@@ -75,7 +75,7 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
 
 
 def _known_terms(device: DeviceMemory) -> list[int]:
-    """Return the known terms: in a container NVML may report what the device has in use, but not by whom."""
+    """Return the known terms: in a container NVML may report the used memory, but not by which process."""
     terms = (device.context_bytes, device.collectives_bytes, device.other_processes_bytes)
     return [term for term in terms if term is not None]
 
@@ -101,13 +101,15 @@ def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Findi
     ]
     if device.device_used_bytes:
         evidence.append(
-            bytes_evidence("device_used", "used of the device by all", device.device_used_bytes, big.rank)
+            bytes_evidence(
+                "device_used", "device memory used by all processes", device.device_used_bytes, big.rank
+            )
         )
     return make_memory_finding(
         Cause.OUTSIDE_ALLOCATOR,
         big,
-        sentence=f"{format_bytes(outside.bytes)} of rank {big.rank}'s device{share} are outside of torch's "
-        f"allocator, most of it {first} ({format_bytes(terms[first])})",
+        sentence=f"{format_bytes(outside.bytes)} of memory on rank {big.rank}'s device{share} is outside "
+        f"of torch's allocator, mostly {first} ({format_bytes(terms[first])})",
         evidence=evidence,
         saving_bytes=(
             outside.others_bytes,
@@ -117,7 +119,7 @@ def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Findi
             Confidence.MEDIUM if first == "context and libraries" else Confidence.HIGH, big, 0
         ),
         fix="\n".join(_fixes(first, outside)),
-        disprove="nvidia-smi lists the device's processes; NCCL_DEBUG=INFO its communicators",
+        disprove="nvidia-smi lists the device's processes; NCCL_DEBUG=INFO lists the communicators",
     )
 
 

@@ -1,20 +1,20 @@
-"""ZP207 retained_gradients: gradients that are alive while a forward runs, and need not be.
+"""ZP207 retained_gradients: gradients are needlessly alive while a forward runs.
 
-Three causes, distinguished by when and how much:
+Three cases, distinguished by when and how much:
 
-- **in the first forward of a step**: the last step's gradients were not dropped. ``zero_grad`` comes after
+- **in the first forward of a step**: the last step's gradients were not freed. ``zero_grad`` comes after
   the forward, or keeps the memory (``set_to_none=False``). From the timeline; if there is none, from the
-  forward's peak, which cannot be told from accumulation: low confidence. Low also for engines that keep whole
-  gradients in memory that they allocate once.
-- **whole between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
+  forward's peak, which looks the same with accumulation: low confidence. Also low for engines that keep full
+  gradients in memory allocated once.
+- **unsharded between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
   Accumulated shards are one share; ``no_sync`` keeps everything until the last micro-batch.
 - the same, **growing** from one micro-batch's forward to the next (replicas that are never reduced).
 
-DDP's gradient views of its buckets are exempt: their memory stays. A forward must hold at least half of the
-step's gradients, so that a few late ones accuse nobody.
+DDP's gradient views of its buckets are exempt: their memory remains. A forward must hold at least half of the
+step's gradients, so that a few late ones are not reported.
 
-The peak falls no lower than phases allow in which gradients belong (the optimizer's): that bounds the saving
-from above. How far the backward's own gradients then rise is unknown, so the lower bound is 0.
+The upper bound of the saving is limited by phases that need gradients (the optimizer's). How far the
+backward's own gradients then rise is unknown, so the lower bound is 0.
 """
 
 import bisect
@@ -49,17 +49,17 @@ class ForwardGradients:
 
     @property
     def first_bytes(self) -> int:
-        """Gradient bytes that the first forward finds in every step: the minimum over the steps."""
+        """Gradient bytes alive at the first forward of every step: the minimum over the steps."""
         return min(levels[0] for levels in self.levels)
 
     @property
-    def most_bytes(self) -> int:
-        """Most gradient bytes in any forward."""
+    def max_bytes(self) -> int:
+        """Maximum gradient bytes in any forward."""
         return max(max(levels) for levels in self.levels)
 
     @property
     def grows_over_micro_batches(self) -> bool:
-        """Whether in some step each forward, from the third on, holds more than the previous one."""
+        """True if in some step each forward, from the third, holds more than the previous one."""
         return any(
             len(levels) > 2 and all(low < high for low, high in itertools.pairwise(levels[1:]))
             for levels in self.levels
@@ -92,7 +92,7 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
 
 
 def _lowest_level(timeline: MemoryTimeline, begin_ns: int, end_ns: int | None) -> int | None:
-    """Return the minimum of the gradients in [begin, end): what is alive for all of it."""
+    """Return the minimum of the gradients in [begin, end): the bytes alive throughout."""
     gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
     first = bisect.bisect_left(timeline.time_ns, begin_ns)
     last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
@@ -103,23 +103,23 @@ _WHOLE_RATIO = 1.25
 _HALF_RATIO = 0.5
 _GRADIENTS = Tenant.GRADIENTS
 
-#: Engines whose whole gradients live in memory allocated once: the user cannot drop them.
+#: Engines that keep full gradients in memory allocated once, which the user cannot free.
 _ENGINES_THAT_KEEP = {
-    "reference": "ZeroConfig(stage=2): stages 0 and 1 keep whole gradients in memory allocated once",
+    "reference": "ZeroConfig(stage=2): stages 0 and 1 keep full gradients in memory allocated once",
     "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
 }
 _ZERO_GRAD = "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()"
 _REDUCE_FIXES = {
     "FSDP2": "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) with replicas\n"
-    "it moves gradients once for each micro-batch: fewer of them may be the better trade",
-    "DeepSpeed": "no engine.no_sync(); stages 2 and 3 reduce in every micro-batch",
+    "this reduces gradients once per micro-batch: consider fewer micro-batches",
+    "DeepSpeed": "do not use engine.no_sync(): stages 2 and 3 reduce in every micro-batch",
     "reference": "ZeroConfig(reduce_each_micro_batch=None)",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Retained:
-    """Gradients alive in a forward, and the excess among them."""
+    """Gradients alive in a forward, and their excess."""
 
     held_bytes: int
     excess_bytes: int
@@ -129,7 +129,7 @@ class _Retained:
 
 
 def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if gradients are alive in a forward without need."""
+    """Return a finding if gradients are needlessly alive in a forward."""
     big = find_largest_rank(analysis)
     if big is None or not big.phases:
         return None  # a recording has phases; an imported file has none, and nobody can add them
@@ -137,7 +137,8 @@ def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if forwards is None:
         return untested_gap(
             Cause.RETAINED_GRADIENTS,
-            "no forward was told apart: the model was not given to the recorder, or is compiled as a whole",
+            "no forward was identified: the recorder was not given the model, or the entire model is "
+            "compiled",
             "record with model=model, and once without torch.compile",
         )
     retained = _find_kept_whole(analysis, big, forwards) or _find_not_dropped(analysis, big, forwards)
@@ -149,22 +150,22 @@ def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
 
 def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients) -> _Retained | None:
     share = _gradient_share(analysis)
-    if share is None or forwards.most_bytes < _WHOLE_RATIO * share:
+    if share is None or forwards.max_bytes < _WHOLE_RATIO * share:
         return None
     grows = forwards.grows_over_micro_batches
-    how = "grow from micro-batch to micro-batch" if grows else "are kept whole between micro-batches"
+    how = "grow from micro-batch to micro-batch" if grows else "are kept unsharded between micro-batches"
     return _Retained(
-        held_bytes=forwards.most_bytes,
-        excess_bytes=forwards.most_bytes - share,
-        sentence=f"gradients {how}: a forward on rank {big.rank} holds {format_bytes(forwards.most_bytes)}, "
-        f"its share in stage {analysis.training.stage} is {format_bytes(share)}",
+        held_bytes=forwards.max_bytes,
+        excess_bytes=forwards.max_bytes - share,
+        sentence=f"gradients {how}: a forward on rank {big.rank} holds {format_bytes(forwards.max_bytes)}, "
+        f"but its share in stage {analysis.training.stage} is {format_bytes(share)}",
         fix=choose_fix(analysis.training.engine, _REDUCE_FIXES),
         confidence=Confidence.HIGH if forwards.in_steps else Confidence.MEDIUM,
     )
 
 
 def _gradient_share(analysis: RunAnalysis) -> int | None:
-    """Return the rank's share of the gradients in a stage that shards them, None if it keeps them whole."""
+    """Return the rank's share of the gradients in a stage that shards them, None if it does not."""
     facts = analysis.training
     if facts.stage not in (2, 3) or not facts.parameters or not facts.gradient_bytes or not facts.shard_ranks:
         return None
@@ -196,7 +197,7 @@ def _find_not_dropped(
 
 
 def _are_buckets(analysis: RunAnalysis, big: LargestRank, held: int) -> bool:
-    """Return whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
+    """Return True if DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset."""
     return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held
 
 
@@ -208,7 +209,7 @@ def _bound_saving(big: LargestRank, retained: _Retained) -> float:
             return 0.0
         return float(min(retained.excess_bytes, max(0, held.get(_GRADIENTS, 0) - kept)))
 
-    return big.would_fall(removable)
+    return big.estimate_peak_reduction(removable)
 
 
 def _finding(big: LargestRank, retained: _Retained, high: float) -> Finding:
@@ -222,15 +223,15 @@ def _finding(big: LargestRank, retained: _Retained, high: float) -> Finding:
             ),
             bytes_evidence(
                 "gradients_in_forward_excess",
-                "of it more than is needed then",
+                "in excess of the gradients needed then",
                 retained.excess_bytes,
                 big.rank,
             ),
             bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(_GRADIENTS), big.rank),
         ],
         saving_bytes=(0, high),
-        confidence=limit_confidence(retained.confidence, big, big.weak_ratio(_GRADIENTS)),
+        confidence=limit_confidence(retained.confidence, big, big.uncertain_ratio(_GRADIENTS)),
         fix=retained.fix,
-        disprove="gradients that are accumulated over micro-batches are alive in a forward by right: count "
-        "the backward passes to one optimizer step",
+        disprove="gradients accumulated over micro-batches must be alive in a forward: count "
+        "the backward passes per optimizer step",
     )

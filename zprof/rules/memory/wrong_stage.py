@@ -1,14 +1,14 @@
-"""ZP206 wrong_stage: this stage frees less memory than it costs, or another one would free more.
+"""ZP206 wrong_stage: this stage frees less memory than it costs, or a different stage would free more.
 
-With a baseline of a lower stage, of the same model on as many ranks and with activations of a similar size:
-the peak of the higher stage is not below that of the lower one (within 2 %). That is measured, so the
+With a baseline in a lower stage, with the same model, number of ranks and similar activation sizes:
+the peak of the higher stage is not below the peak of the lower one (within 2 %). This is measured, so the
 confidence is high.
 
 Without one, from the ZeRO formula alone:
 - stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps. Gathered units as large as that cancel it, and
-  below 5 % of the peak it is not worth the bytes that stage 3 moves (3 psi, not 2 psi). Low confidence;
-  medium if the device has room for stage 2 within 80 % of its memory.
-- in stages 1 and 2, whole parameters that are half of the peak or more: only stage 3 shards them (frozen
+  below 5 % of the peak it is not worth the traffic of stage 3 (3 psi instead of 2 psi). Low confidence;
+  medium if stage 2 fits within 80 % of the device's memory.
+- in stages 1 and 2, unsharded parameters that are at least half of the peak: only stage 3 shards them (frozen
   models). Medium confidence.
 """
 
@@ -30,14 +30,14 @@ from zprof.rules.memory.model_structure import Sharding, read_sharding
 from zprof.rules.rule import choose_fix
 
 _SAME_RATIO = 0.02
-_SIMILAR = 1.25
-_WORTH_RATIO = 0.05
+_MAX_SIZE_FACTOR = 1.25
+_MIN_STEP_RATIO = 0.05
 _FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
 _GATHERED = "gathered_param"
 
 _LOWER_STAGE_FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)  # keeps parameters, as stage 2 does",
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)  # keeps parameters, like stage 2",
     "DeepSpeed": '"zero_optimization": {"stage": 2}',
     "reference": "ZeroConfig(stage=2)",
 }
@@ -49,7 +49,7 @@ _HIGHER_STAGE_FIXES = {
 
 
 def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if another stage would need less memory, or as much with less traffic."""
+    """Return a finding if a different stage needs less memory, or the same memory with less traffic."""
     big = find_largest_rank(analysis)
     if big is None or analysis.run.world_size == 1:
         return None
@@ -58,9 +58,9 @@ def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return missing_facts_gap(Cause.WRONG_STAGE)
     if sharding.ranks < 2 or sharding.stage == 0:
         return None
-    before = _comparable_baseline(analysis, big, sharding, baseline)
-    if baseline and before:
-        measured = _compare_with_baseline(analysis, big, baseline, before)
+    baseline_rank = _comparable_baseline(analysis, big, sharding, baseline)
+    if baseline and baseline_rank:
+        measured = _compare_with_baseline(analysis, big, baseline, baseline_rank)
         if measured or baseline.training.stage == sharding.stage - 1:
             return measured  # a measurement is not followed by a guess
     return (
@@ -72,28 +72,32 @@ def _comparable_baseline(
     analysis: RunAnalysis, big: LargestRank, sharding: Sharding, baseline: RunAnalysis | None
 ) -> LargestRank | None:
     """Return the baseline's largest rank if it did the same work in a lower stage, else None."""
-    before = find_largest_rank(baseline) if baseline else None
-    if baseline is None or before is None or baseline.training.stage not in range(sharding.stage):
+    baseline_rank = find_largest_rank(baseline) if baseline else None
+    if baseline is None or baseline_rank is None or baseline.training.stage not in range(sharding.stage):
         return None
-    return before if _is_same_work(analysis, big, baseline, before) else None
+    return baseline_rank if _is_same_work(analysis, big, baseline, baseline_rank) else None
 
 
 def _compare_with_baseline(
-    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, before: LargestRank
+    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, baseline_rank: LargestRank
 ) -> Finding | None:
-    higher = big.memory.peak_bytes - before.memory.peak_bytes
-    if higher < -_SAME_RATIO * before.peak_bytes:
+    higher = big.memory.peak_bytes - baseline_rank.memory.peak_bytes
+    if higher < -_SAME_RATIO * baseline_rank.peak_bytes:
         return None
     stage, lower = analysis.training.stage, baseline.training.stage
-    sure = Confidence.MEDIUM if before.memory.upper_bound else Confidence.HIGH
+    sure = Confidence.MEDIUM if baseline_rank.memory.upper_bound else Confidence.HIGH
     return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
         sentence=f"stage {stage} peaks at {format_bytes(big.peak_bytes)}, not below stage {lower}'s "
-        f"{format_bytes(before.peak_bytes)}: what it shards is smaller than the buffers that it needs",
+        f"{format_bytes(baseline_rank.peak_bytes)}: the buffers that it needs exceed the states that it "
+        "shards",
         evidence=[
             bytes_evidence(
-                "peak_of_lower_stage", f"peak of stage {lower}", before.memory.peak_bytes, before.rank
+                "peak_of_lower_stage",
+                f"peak of stage {lower}",
+                baseline_rank.memory.peak_bytes,
+                baseline_rank.rank,
             ),
             bytes_evidence(
                 "communication_buffers",
@@ -103,31 +107,31 @@ def _compare_with_baseline(
             ),
             bytes_evidence(
                 "communication_buffers_of_lower_stage",
-                f"the same in stage {lower}",
-                before.of(Tenant.COMMUNICATION_BUFFERS),
-                before.rank,
+                f"communication buffers in stage {lower}",
+                baseline_rank.of(Tenant.COMMUNICATION_BUFFERS),
+                baseline_rank.rank,
             ),
         ],
         saving_bytes=(max(0, higher), max(0, higher)),
         confidence=limit_confidence(sure, big, 0.0),
         fix=choose_fix(analysis.training.engine, _LOWER_STAGE_FIXES)
-        + "\nor buffers and units of a size that fits the model",
-        disprove="record both stages again with the same batch: the difference above is a measured one",
+        + "\nor choose buffer and unit sizes that fit the model",
+        disprove="record both stages again with the same batch: the difference must be reproducible",
     )
 
 
 def _is_same_work(
-    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, before: LargestRank
+    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, baseline_rank: LargestRank
 ) -> bool:
     mine, theirs = analysis.training, baseline.training
     same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
     same = same and analysis.run.world_size == baseline.run.world_size
-    ours, others = _most_activations(analysis, big), _most_activations(baseline, before)
-    return same and max(ours, others) <= _SIMILAR * max(1, min(ours, others))
+    ours, others = _most_activations(analysis, big), _most_activations(baseline, baseline_rank)
+    return same and max(ours, others) <= _MAX_SIZE_FACTOR * max(1, min(ours, others))
 
 
 def _most_activations(analysis: RunAnalysis, big: LargestRank) -> int:
-    """Return the most activations at any time, because a stage can move the peak."""
+    """Return the maximum activations at any time, because a stage can move the peak."""
     held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in big.phases]
     for timeline in analysis.memory.timelines:
         if timeline.rank == big.rank:
@@ -138,21 +142,21 @@ def _most_activations(analysis: RunAnalysis, big: LargestRank) -> int:
 def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) -> Finding | None:
     frees = sharding.freed_ratio * sharding.parameters_bytes
     gathered = sum(part.bytes for part in big.memory.parts if part.sub == _GATHERED)
-    is_small = frees < _WORTH_RATIO * big.peak_bytes
+    is_small = frees < _MIN_STEP_RATIO * big.peak_bytes
     if not (is_small or gathered >= frees) or big.peak_bytes < 1 << 20:
         return None
-    why = (
+    reason = (
         f"no more than {format_percent(frees / big.peak_bytes)} of the peak"
         if is_small
-        else f"and holds {format_bytes(gathered)} of gathered units instead"
+        else f"but holds {format_bytes(gathered)} of gathered units instead"
     )
     fits = big.total_bytes is not None and big.peak_bytes + frees <= _FITS_RATIO * big.total_bytes
     saved = max(0.0, gathered - frees)
     return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
-        sentence=f"stage 3 frees {format_bytes(frees)} of parameters over stage 2, {why}, and moves half as "
-        "many bytes again",
+        sentence=f"stage 3 frees {format_bytes(frees)} of parameters relative to stage 2, {reason}, and "
+        "moves 1.5 times as many bytes",
         evidence=[
             bytes_evidence(
                 "parameters_to_shard",
@@ -179,11 +183,13 @@ def _whole_parameters(analysis: RunAnalysis, big: LargestRank) -> Finding | None
     return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
-        sentence=f"whole parameters are {format_percent(parameters / big.peak_bytes)} of the peak in stage "
-        f"{analysis.training.stage}, which shards no parameters: stage 3 leaves a share of 1/{ranks}",
+        sentence=f"unsharded parameters are {format_percent(parameters / big.peak_bytes)} of the peak in "
+        f"stage {analysis.training.stage}, which does not shard parameters: stage 3 leaves a share of "
+        f"1/{ranks}",
         evidence=[bytes_evidence("parameters_at_peak", "parameters at the peak", parameters, big.rank)],
         saving_bytes=(max(0.0, frees - 4 * units), frees),
-        confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(Tenant.PARAMETERS)),
-        fix=choose_fix(analysis.training.engine, _HIGHER_STAGE_FIXES) + "\nit moves half as many bytes again",
+        confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(Tenant.PARAMETERS)),
+        fix=choose_fix(analysis.training.engine, _HIGHER_STAGE_FIXES)
+        + "\nstage 3 moves 1.5 times as many bytes",
         disprove="record stage 3 with the same batch and compare the peaks",
     )

@@ -1,9 +1,10 @@
-"""Measure the bandwidth that messages reach, and what to expect, from the baseline or from other groups.
+"""Measure the bandwidth that messages reach, and the expected bandwidth from the baseline or other groups.
 
-Messages compare if their kind is the same, or if kinds share a bus bandwidth (all but gloo's reduce_scatter),
-and if their sizes are within a factor of four. Groups compare if both or neither span hosts: a loss between
-hosts is sharding_spans_nodes. If it is unknown what they span, groups compare in the same kind only. Messages
-of unknown size are compared with the baseline's by time and order, if both runs send equally many.
+Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
+reduce_scatter), and if their sizes are within a factor of four. Groups are comparable if both or neither span
+hosts: a loss between hosts is sharding_spans_nodes. If it is unknown if they span hosts, only the same kind
+is compared. Messages of unknown size are compared with the baseline's by time and order, if both runs send
+equally many.
 """
 
 from collections import Counter
@@ -30,8 +31,8 @@ KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKin
 class ExpectedBandwidth:
     """A bandwidth, its source, and the share of it below which a link is slow.
 
-    The same messages on the same link come within a few percent. Those of another group or of a data sheet
-    need not.
+    The same messages on the same link agree within a few percent. Other groups or data sheet values
+    may differ more.
     """
 
     bytes_per_s: float
@@ -51,7 +52,7 @@ class GroupRate:
 
 
 class ReachedBandwidth:
-    """The bandwidth that the messages of a run reach; tables are made once, for hundreds of groups."""
+    """The bandwidth that the messages of a run reach; tables are built once, for hundreds of groups."""
 
     def __init__(self, analysis: RunAnalysis) -> None:
         self.analysis = analysis
@@ -59,7 +60,7 @@ class ReachedBandwidth:
         self._tables: dict[CollectiveKind, pd.DataFrame] = {}
 
     def spans(self, group: str) -> bool | None:
-        """Return whether a group lies on several hosts, None if unknown."""
+        """Return True if a group lies on several hosts, None if unknown."""
         return self._spans[group] if group in self._spans else spans_hosts(self.analysis, group)
 
     def by(self, kind: CollectiveKind) -> pd.DataFrame:
@@ -69,7 +70,7 @@ class ReachedBandwidth:
         return self._tables[kind]
 
     def as_far(self, kind: CollectiveKind, far: bool | None) -> pd.DataFrame:
-        """Return the same without groups known to span hosts if not ``far``, or known not to if ``far``."""
+        """Return ``bus_bandwidths`` of groups that may (``far``) or may not span hosts; of all if None."""
         each = self.by(kind)
         if far is None:
             return each
@@ -96,14 +97,14 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
 
 
 def expect_from_baseline(
-    mine: GroupRate, run: ReachedBandwidth, baseline: ReachedBandwidth | None
+    own_rate: GroupRate, run: ReachedBandwidth, baseline: ReachedBandwidth | None
 ) -> ExpectedBandwidth | None:
     """Return the bandwidth that the baseline reaches, None if it has no comparable messages."""
     if baseline is None:
         return None
-    far = run.spans(mine.group)
-    for kind in comparable_kinds(run.analysis, mine.kind):
-        found = select_similar(baseline.as_far(kind, far), mine.bytes)
+    far = run.spans(own_rate.group)
+    for kind in comparable_kinds(run.analysis, own_rate.kind):
+        found = select_similar(baseline.as_far(kind, far), own_rate.bytes)
         if len(found):
             return ExpectedBandwidth(
                 bytes_per_s=float(found["bytes_per_s"].median()),
@@ -114,7 +115,7 @@ def expect_from_baseline(
 
 
 class OtherGroups:
-    """The groups of a run as columns, to compare each with all others."""
+    """The groups of a run as columns, to compare each group with all others."""
 
     def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
         self._run = run
@@ -124,13 +125,13 @@ class OtherGroups:
         self._bytes = np.array([rate.bytes for rate in rates])
         self._rate = np.array([rate.bytes_per_s for rate in rates])
 
-    def expected(self, place: int, mine: GroupRate) -> ExpectedBandwidth | None:
-        """Return the median of the groups comparable to the one at ``place``, None if there are none."""
-        same = self._kind == self._kind[place]
-        kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, mine.kind)]
-        like = (self._group != self._group[place]) & (self._far == self._far[place])
-        like &= is_similar(self._bytes, mine.bytes) & np.isin(self._kind, kinds)
-        like = like & same if (like & same).any() or self._far[place] == _SPAN_CODES[None] else like
+    def expected(self, index: int, own_rate: GroupRate) -> ExpectedBandwidth | None:
+        """Return the median of the groups comparable to the one at ``index``, None if there are none."""
+        same = self._kind == self._kind[index]
+        kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, own_rate.kind)]
+        like = (self._group != self._group[index]) & (self._far == self._far[index])
+        like &= is_similar(self._bytes, own_rate.bytes) & np.isin(self._kind, kinds)
+        like = like & same if (like & same).any() or self._far[index] == _SPAN_CODES[None] else like
         if not like.any():
             return None
         return ExpectedBandwidth(bytes_per_s=float(np.median(self._rate[like])), of="other groups")
@@ -158,7 +159,7 @@ def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | N
 
 
 def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
-    """Return whether a group lies on several hosts, None if unknown."""
+    """Return True if a group lies on several hosts, None if unknown."""
     hosts = count_ranks_by_host(analysis, group)
     return None if hosts is None else len(hosts) > 1
 
@@ -192,7 +193,7 @@ def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKi
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:
-    """Return what groups within a host reach with messages of similar size, in the first run with any."""
+    """Return the bandwidth within a host for messages of similar size, from the first run that has any."""
     for analysis in runs:
         if analysis.collectives.empty:
             continue
@@ -221,7 +222,7 @@ _STEP_KEYS = ["rank", "step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsizedMessages:
-    """Messages of one kind; times are per step, ``reached_ratio`` is the baseline's time over this run's."""
+    """Messages of one kind; times are per step, ``reached_ratio`` is baseline time / time in this run."""
 
     kind: CollectiveKind
     count: int
@@ -231,7 +232,7 @@ class UnsizedMessages:
 
 
 def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[UnsizedMessages]:
-    """Return each kind's time against the baseline's, without kinds whose number of messages differs."""
+    """Compare each kind's time with the baseline's, without kinds whose number of messages differs."""
     found = []
     for kind in KINDS:
         rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)
@@ -251,7 +252,7 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
 
 
 def _quickest_ns(rows: pd.DataFrame) -> "pd.Series[int]":
-    """Return the shortest time of each message of a step: that of a rank which waited for nobody."""
+    """Return the shortest time of each message of a step: the time on a rank that did not wait."""
     launched = rows["launch_start_ns"].fillna(rows["start_ns"])
-    place = rows.assign(launched=launched).sort_values("launched").groupby(_STEP_KEYS).cumcount()
-    return (rows["end_ns"] - rows["start_ns"]).groupby(place.reindex(rows.index)).min()
+    index = rows.assign(launched=launched).sort_values("launched").groupby(_STEP_KEYS).cumcount()
+    return (rows["end_ns"] - rows["start_ns"]).groupby(index.reindex(rows.index)).min()

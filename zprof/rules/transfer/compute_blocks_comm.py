@@ -1,14 +1,15 @@
-"""ZP407 compute_blocks_comm: all_gathers that could start are held by kernels of the computing unit.
+"""ZP407 compute_blocks_comm: all_gathers that are ready to start are blocked by kernels of the computing
+unit.
 
-A gather launched ahead needs nothing from the unit that computes meanwhile. If kernels fill the device, or
-one hardware queue holds both, it starts only when one of that unit's kernels ends
-(:mod:`zprof.analysis.time.transfer.launch_delays`). The time blocked counts from 50 us on, as far as the
-gather is exposed in the end:
+A gather launched ahead does not depend on the unit that is computing. If kernels fill the device, or
+both share a hardware queue, it starts only when one of that unit's kernels ends
+(:mod:`zprof.analysis.time.transfer.launch_delays`). Blocked time counts from 50 us, limited by the exposed
+time of the gather:
 
     cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked
 
 Reported above 2 % of the step, both thresholds from docs/thresholds.md. Not applicable to CPU ranks: there a
-collective runs on a thread of its own, and no kernel holds it.
+collective runs on its own thread, and kernels do not block it.
 """
 
 from dataclasses import dataclass
@@ -25,23 +26,24 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _BLOCKED_NS = 50_000
-#: If a smaller share of the gathers is blocked, it is by chance.
-_OFTEN_RATIO = 0.25
-_SURE_COUNT = 10
+#: Minimum share of blocked gathers; fewer are blocked by chance.
+_MIN_BLOCKED_RATIO = 0.25
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SAVING_RATIOS = (0.7, 1.1)
 
 FIX = (
-    "CUDA_DEVICE_MAX_CONNECTIONS unset, or 8 and more: with 1 all streams share one hardware queue\n"
-    "a communication stream of high priority: ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
+    "unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to at least 8: with 1 all streams share one hardware "
+    "queue\nuse a high-priority communication stream: "
+    "ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
 )
 _FIXES = {
     "FSDP2": FIX
@@ -68,19 +70,23 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
         return None
     if has_no_collectives(analysis):
         return untested_gap(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     known = gathers[gathers["blocked_ns"].notna()]
     if gathers.empty:
         return None
     if known.empty:
         return untested_gap(
             Cause.COMPUTE_BLOCKS_COMM,
-            "which unit computed when a gather was launched is unknown: no launches, or no ranges of FSDP",
-            "record the host too (ProfilerActivity.CPU); FSDP marks its passes by itself",
+            "the unit computing when a gather was launched is unknown: no launches, or no FSDP ranges",
+            "record the host too (ProfilerActivity.CPU); FSDP marks its passes automatically",
         )
-    seen = _measure(analysis, known)
-    often = seen.blocked >= _OFTEN_RATIO * seen.count
-    return _finding(analysis, seen) if often and seen.cost_ns > _WORTH_RATIO * wall_ns(analysis) else None
+    blocking = _measure(analysis, known)
+    is_frequent = blocking.blocked >= _MIN_BLOCKED_RATIO * blocking.count
+    return (
+        _build_finding(analysis, blocking)
+        if is_frequent and blocking.cost_ns > _MIN_STEP_RATIO * mean_wall_ns(analysis)
+        else None
+    )
 
 
 def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
@@ -96,45 +102,47 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
     )
 
 
-def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
-    wall = wall_ns(analysis)
-    low, high = (ratio * seen.cost_ns for ratio in _SAVING_RATIOS)
+def _build_finding(analysis: RunAnalysis, blocking: _Blocked) -> Finding:
+    wall = mean_wall_ns(analysis)
+    low, high = (ratio * blocking.cost_ns for ratio in _SAVING_RATIOS)
     return make_finding(
         Cause.COMPUTE_BLOCKS_COMM,
-        sentence=f"{seen.blocked} of {seen.count} all_gathers were ready and started behind kernels of "
-        f"another unit: {format_ns(seen.cost_ns)} a step of their exposed {format_ns(seen.exposed_ns)} "
-        f"({format_percent(seen.cost_ns / wall)} of the step)",
+        sentence=f"{blocking.blocked} of {blocking.count} all_gathers were ready but started only after "
+        f"kernels of another unit, which costs {format_ns(blocking.cost_ns)} per step of their exposed "
+        f"{format_ns(blocking.exposed_ns)} ({format_percent(blocking.cost_ns / wall)} of the step)",
         evidence=[
             Evidence(
                 key="blocked_gathers_ratio",
-                what="all_gathers that stood behind kernels",
-                value=seen.blocked,
+                what="all_gathers blocked by kernels",
+                value=blocking.blocked,
                 unit="count",
             ),
             Evidence(
                 key="gathers_examined",
                 what="all_gathers examined, all ranks and steps",
-                value=seen.count,
+                value=blocking.count,
                 unit="count",
             ),
-            Evidence(key="blocked_per_step", what="blocked per step", value=seen.blocked_ns, unit="ns"),
+            Evidence(key="blocked_per_step", what="blocked per step", value=blocking.blocked_ns, unit="ns"),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="exposed transfer of these per step",
-                value=seen.exposed_ns,
+                what="exposed transfer of blocked all_gathers per step",
+                value=blocking.exposed_ns,
                 unit="ns",
             ),
             Evidence(
                 key="exposed_by_blocking_per_step",
                 what="exposed because blocked per step",
-                value=seen.cost_ns,
+                value=blocking.cost_ns,
                 unit="ns",
             ),
         ],
-        saving_ns=(low, max(min(high, seen.blocked_ns), seen.cost_ns)),
-        severity=rate_severity(seen.cost_ns, wall),
-        confidence=Confidence.HIGH if seen.blocked >= _SURE_COUNT else Confidence.MEDIUM,
+        saving_ns=(low, max(min(high, blocking.blocked_ns), blocking.cost_ns)),
+        severity=rate_severity(blocking.cost_ns, wall),
+        confidence=Confidence.HIGH
+        if blocking.blocked >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
+        else Confidence.MEDIUM,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and record "
-        "again: if the gathers still start when a kernel ends, they wait for it on purpose (an event)",
+        "again: if the gathers still start when a kernel ends, they wait for it intentionally (an event)",
     )

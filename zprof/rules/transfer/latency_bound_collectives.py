@@ -1,13 +1,13 @@
-"""ZP403 latency_bound_collectives: messages spend their time on the link's latency, not on their bytes.
+"""ZP403 latency_bound_collectives: the time of messages is mostly latency of the link, not transfer of bytes.
 
 T = a + bytes / bandwidth, per kind and group. The latency a is that of the fit over message sizes, or, if
 there is only one size, the time of tiny messages (a norm, the loss) in the same group. It is the cause if
-count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is out of the ordinary or
-there are no wrapped units to blame (zprof/rules/transfer/small_messages.py; the first two thresholds are
-those of docs/thresholds.md).
+count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is abnormal or
+there are no wrapped units (zprof/rules/transfer/small_messages.py; the first two thresholds are from
+docs/thresholds.md).
 
-Saving: the step with messages of the sizes that help, from a model of its passes
-(zprof/rules/transfer/traffic.py). The upper bound is what a link of ordinary latency would gain if that is
+Saving: the step with more suitable message sizes, from a model of its passes
+(zprof/rules/transfer/traffic.py). The upper bound is the gain of a link with normal latency if that is
 more: the step replayed with the excess latency removed from each message (zprof/replay/queue_model.py).
 """
 
@@ -31,19 +31,19 @@ _UNIT_FIXES = {
     "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
     '                      "stage3_param_persistence_threshold": 1000000,\n'
     '                      "reduce_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
+    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
 }
 _BUCKET_FIXES = {
     "DDP": "DistributedDataParallel(model, bucket_cap_mb=100)",
     "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
+    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
 }
 #: For programs that gather units, and for those that only reduce gradients.
 FIXES = (_UNIT_FIXES, _BUCKET_FIXES)
 
 
 def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if messages wait for a link of high latency."""
+    """Return a finding if messages wait for a link with high latency."""
     missing = unknown_latency_gap(analysis, Cause.LATENCY_BOUND_COLLECTIVES)
     if missing:
         return missing
@@ -66,12 +66,12 @@ def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, floa
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
-    most = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
+    slowest = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
     fixes = FIXES[0] if traffic.before else FIXES[1]
     return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
-        sentence=f"{most.kind.value}s of {format_bytes(int(most.bytes))} take {format_ns(most.each_ns)}, "
-        f"{format_percent(small.latency_ratio)} of it latency "
+        sentence=f"{slowest.kind.value}s of {format_bytes(int(slowest.bytes))} take "
+        f"{format_ns(slowest.each_ns)}, {format_percent(small.latency_ratio)} of it is latency "
         f"(exposed {format_ns(small.step.exposed_ns)} per step)",
         evidence=small.evidence,
         saving_ns=saving,
@@ -80,5 +80,5 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
         + choose_fix(analysis.training.engine, fixes),
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
-        "far less than the latency stated here, the messages wait for something else",
+        "far less than the reported latency, the messages wait for something else",
     )

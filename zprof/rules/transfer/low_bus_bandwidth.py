@@ -1,15 +1,16 @@
-"""ZP402 low_bus_bandwidth: large messages move at far less than the bandwidth they should have.
+"""ZP402 low_bus_bandwidth: large messages reach far less than the expected bus bandwidth.
 
 Bus bandwidth of one collective = bytes * bus factor / T, with T from the last start to the first end, so
-waiting for a late rank does not count. Only large messages count, and none that are mostly latency. The
-expected bandwidth is what the caller states, else what the baseline reached with messages of a comparable
-kind and a similar size, else what other groups of the run reach. If no sizes were recorded, the messages of a
-kind are compared with the same ones of the baseline by time. A rank that all slow groups have, and no other
-group, has the slow link. Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
+waiting for a late rank does not count. Only large, bandwidth-bound messages are considered. The expected
+bandwidth is the value given by the caller, else the one the baseline reached with messages of a comparable
+kind and a similar size, else the one other groups of the run reach. If no sizes were recorded, the messages
+of a kind are compared by time with the same messages of the baseline. A rank that belongs to every slow group
+and to no fast one has the slow link. A group is slow below half the expected bandwidth, or below 80 % of the
+baseline's (docs/thresholds.md).
 
-With q = seen / expected, a transfer t with an exposed part e shrinks to q t, and so does the queue that it
-makes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t). If the step can be replayed,
-it is the gain of the replay with transfers of q t.
+With q = measured / expected, a transfer t with an exposed part e shrinks to q t, and so does the queueing it
+causes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t). If the step can be
+replayed, it is the gain of the replay with transfers of q t.
 """
 
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ from zprof.rules.rule import (
     Check,
     has_no_collectives,
     make_finding,
-    queued_ns,
+    mean_wall_ns,
+    measure_queueing_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
@@ -44,21 +45,22 @@ from zprof.rules.transfer.bandwidth import (
 from zprof.rules.transfer.small_messages import LATENCY_RATIO
 from zprof.rules.transfer.traffic import read_step_traffic
 
-_WORTH_RATIO = 0.03
-_SURE_COUNT = 10
-#: Messages smaller than the largest by more than this factor (a norm, a flag) say nothing about bandwidth.
-_SMALLEST = 64
-#: Columns that are read of a slow group.
+_MIN_STEP_RATIO = 0.03
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
+#: Messages smaller than the largest by more than this factor (a norm, a flag) carry no information about
+#: bandwidth.
+_MAX_SIZE_RATIO = 64
+#: Columns needed for a slow group.
 _COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
 _FIX = (
-    "NCCL: run once with NCCL_DEBUG=INFO and see which network it took (NET/Socket is TCP)\n"
+    "NCCL: run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)\n"
     "gloo: GLOO_SOCKET_IFNAME=<the fast interface>\n"
-    "nodes apart by a slow link: shard within a node, replicate across (HSDP)"
+    "nodes connected by a slow link: shard within a node, replicate across nodes (HSDP)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slow:
+class _SlowGroup:
     """One kind of collective of a group below its expected bandwidth; times are per step and rank."""
 
     rate: GroupRate
@@ -67,15 +69,15 @@ class _Slow:
     exposed_ns: float
 
     @property
-    def seen(self) -> float:
+    def measured_bytes_per_s(self) -> float:
         """Bus bandwidth in bytes per second."""
         return self.rate.bytes_per_s
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """Saving per step: both bounds of the module's formula."""
-        lost = 1 - self.seen / self.expected.bytes_per_s
-        return (lost * self.exposed_ns, min(self.exposed_ns, lost * self.transfer_ns))
+        """Lower and upper bound of the saving per step (formula in the module docstring)."""
+        shortfall_ratio = 1 - self.measured_bytes_per_s / self.expected.bytes_per_s
+        return (shortfall_ratio * self.exposed_ns, min(self.exposed_ns, shortfall_ratio * self.transfer_ns))
 
 
 def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -84,7 +86,7 @@ def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
 
 
 def check_against(expected_bytes_per_s: float) -> Check:
-    """Return the same check against a bus bandwidth that the caller expects of the link."""
+    """Return a check that compares with a given bus bandwidth."""
 
     def check(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
         return _check(analysis, baseline, ExpectedBandwidth(bytes_per_s=expected_bytes_per_s, of="you"))
@@ -93,7 +95,7 @@ def check_against(expected_bytes_per_s: float) -> Check:
 
 
 def _check(
-    analysis: RunAnalysis, baseline: RunAnalysis | None, said: ExpectedBandwidth | None
+    analysis: RunAnalysis, baseline: RunAnalysis | None, user_expectation: ExpectedBandwidth | None
 ) -> Finding | Gap | None:
     if has_no_collectives(analysis):
         return untested_gap(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
@@ -102,36 +104,44 @@ def _check(
     if not rates:
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
         return _find_by_time(analysis, baseline) if baseline is not None and is_unsized else None
-    before = ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
+    baseline_reached = (
+        ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
+    )
     others = OtherGroups(rates, reached)
-    wanted = [
-        (rate, said or expect_from_baseline(rate, reached, before) or others.expected(place, rate))
+    expectations = [
+        (
+            rate,
+            user_expectation
+            or expect_from_baseline(rate, reached, baseline_reached)
+            or others.expected(place, rate),
+        )
         for place, rate in enumerate(rates)
     ]
-    known = [(rate, expected) for rate, expected in wanted if expected]
+    known = [(rate, expected) for rate, expected in expectations if expected]
     if not known:
         return untested_gap(
             Cause.LOW_BUS_BANDWIDTH,
-            "no bandwidth to expect: no baseline and no other group with messages of a similar kind and size",
-            "give a baseline on the same link, or say --expected-busbw GB_PER_S",
+            "the expected bandwidth is unknown: no baseline, and no other group has messages of similar "
+            "kind and size",
+            "pass a baseline on the same link, or --expected-busbw GB_PER_S",
         )
     low = [(rate, expected) for rate, expected in known if _is_low(rate, expected)]
     slow = list(_measure_slow_groups(analysis, low))
     fast = [rate for rate, expected in known if not _is_low(rate, expected)]
     return (
-        _finding(analysis, slow, fast)
-        if _largest_saving(slow)[1] >= _WORTH_RATIO * wall_ns(analysis)
+        _build_finding(analysis, slow, fast)
+        if _largest_saving(slow)[1] >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
         else None
     )
 
 
 def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
-    """Return a finding if messages of unknown size take clearly longer than the same ones of the baseline."""
-    seen = compare_unsized(analysis, baseline)
-    slow = [each for each in seen if each.reached_ratio < BASELINE_RATIO]
+    """Return a finding if messages of unknown size take clearly longer than in the baseline."""
+    comparisons = compare_unsized(analysis, baseline)
+    slow = [each for each in comparisons if each.reached_ratio < BASELINE_RATIO]
     low = sum((1 - each.reached_ratio) * each.exposed_ns for each in slow)
     high = sum(min(each.exposed_ns, (1 - each.reached_ratio) * each.transfer_ns) for each in slow)
-    if high < _WORTH_RATIO * wall_ns(analysis):
+    if high < _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
     worst = min(slow, key=lambda each: each.reached_ratio)
     evidence = []
@@ -149,15 +159,15 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
         ]
     return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
-        sentence=f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as the same ones of "
-        "the baseline; how much they move was not recorded",
+        sentence=f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as in "
+        "the baseline; their sizes were not recorded",
         evidence=evidence,
         saving_ns=(low, high),
-        severity=rate_severity(high, wall_ns(analysis)),
+        severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=Confidence.MEDIUM,
         fix=_FIX,
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
-        "as before, more is sent, or each message waits for something else",
+        "as before, messages are larger or wait for something else",
     )
 
 
@@ -166,38 +176,38 @@ def _is_low(rate: GroupRate, expected: ExpectedBandwidth) -> bool:
 
 
 def _select_bandwidth_bound(reached: ReachedBandwidth) -> list[GroupRate]:
-    """Return the groups and kinds whose messages' time is that of their bytes, not of the link's latency."""
+    """Return the groups and kinds that are bandwidth-bound rather than latency-bound."""
     traffic = read_step_traffic(reached.analysis)
-    late = {
+    latency_bound_kinds = {
         messages.kind
         for messages in (traffic.both if traffic else ())
         if (messages.latency_ns or 0.0) > LATENCY_RATIO * messages.each_ns
     }
-    rates = [rate for rate in measure_group_rates(reached) if rate.kind not in late]
-    most = max((rate.bytes for rate in rates), default=0.0)
-    return [rate for rate in rates if rate.bytes * _SMALLEST >= most]
+    rates = [rate for rate in measure_group_rates(reached) if rate.kind not in latency_bound_kinds]
+    largest = max((rate.bytes for rate in rates), default=0.0)
+    return [rate for rate in rates if rate.bytes * _MAX_SIZE_RATIO >= largest]
 
 
 def _measure_slow_groups(
     analysis: RunAnalysis, low: list[tuple[GroupRate, ExpectedBandwidth]]
-) -> Iterator[_Slow]:
-    wanted = {(rate.kind.value, rate.group) for rate, _ in low}
-    tables = group_by_texts(analysis.collectives, ("kind", "group"), _COLUMNS) if wanted else ()
-    of_rate = {names: rows for names, rows in tables if names in wanted}
-    steps_of = analysis.steps["rank"].value_counts()
+) -> Iterator[_SlowGroup]:
+    keys = {(rate.kind.value, rate.group) for rate, _ in low}
+    tables = group_by_texts(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
+    rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
+    steps_by_rank = analysis.steps["rank"].value_counts()
     for rate, expected in low:
-        rows = of_rate[rate.kind.value, rate.group]
-        steps = max(1, int(steps_of.reindex(rows["rank"].unique()).sum()))
-        yield _Slow(
+        rows = rows_by_kind_and_group[rate.kind.value, rate.group]
+        steps = max(1, int(steps_by_rank.reindex(rows["rank"].unique()).sum()))
+        yield _SlowGroup(
             rate=rate,
             expected=expected,
-            transfer_ns=float((rows["transfer_ns"] + queued_ns(rows)).sum()) / steps,
-            exposed_ns=float((rows["exposed_transfer_ns"] + queued_ns(rows)).sum()) / steps,
+            transfer_ns=float((rows["transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
+            exposed_ns=float((rows["exposed_transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
         )
 
 
-def _largest_saving(slow: list[_Slow]) -> tuple[float, float]:
-    """Return the saving of the groups that lose most, one per kind: groups of other ranks run in parallel."""
+def _largest_saving(slow: list[_SlowGroup]) -> tuple[float, float]:
+    """Sum the largest saving of each kind: groups on different ranks run in parallel."""
     kinds: dict[CollectiveKind, tuple[float, float]] = {}
     for entry in slow:
         kinds[entry.rate.kind] = max(
@@ -206,30 +216,32 @@ def _largest_saving(slow: list[_Slow]) -> tuple[float, float]:
     return (sum(low for low, _ in kinds.values()), sum(high for _, high in kinds.values()))
 
 
-def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) -> Finding:
+def _build_finding(analysis: RunAnalysis, slow: list[_SlowGroup], fast: list[GroupRate]) -> Finding:
     worst = max(slow, key=lambda entry: entry.saving_ns[1])
     saving = _largest_saving(slow)
     rank = find_slow_rank([entry.rate for entry in slow], fast)
-    whose = "" if rank is None else f": all slow groups have rank {rank}, and no other has"
+    slow_rank_note = "" if rank is None else f": all slow groups contain rank {rank}, and no fast group does"
     return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
-        sentence=f"{worst.rate.kind.value}s move {format_rate(worst.seen)} of bus bandwidth where "
-        f"{format_rate(worst.expected.bytes_per_s)} is expected "
-        f"({format_percent(worst.seen / worst.expected.bytes_per_s)}){whose}",
-        evidence=[fact for entry in slow for fact in _facts(entry, rank)],
+        sentence=f"{worst.rate.kind.value}s reach {format_rate(worst.measured_bytes_per_s)} of bus "
+        f"bandwidth, but {format_rate(worst.expected.bytes_per_s)} is expected "
+        f"({format_percent(worst.measured_bytes_per_s / worst.expected.bytes_per_s)}){slow_rank_note}",
+        evidence=[fact for entry in slow for fact in _list_evidence(entry, rank)],
         saving_ns=saving,
-        severity=rate_severity(saving[1], wall_ns(analysis)),
-        confidence=Confidence.HIGH if worst.rate.count >= _SURE_COUNT else Confidence.MEDIUM,
-        fix=_FIX if rank is None else f"look at the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
+        severity=rate_severity(saving[1], mean_wall_ns(analysis)),
+        confidence=Confidence.HIGH
+        if worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
+        else Confidence.MEDIUM,
+        fix=_FIX if rank is None else f"check the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
-        "there, the expectation was wrong",
+        "there, the expected value was too high",
     )
 
 
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
     """Return the share of the expected bandwidth that each slow kind of collective reaches."""
-    seen = {entry.key: float(entry.value) for entry in finding.evidence}
-    return {kind: seen[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in seen}
+    values = {entry.key: float(entry.value) for entry in finding.evidence}
+    return {kind: values[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in values}
 
 
 def _reached_key(kind: CollectiveKind) -> str:
@@ -239,26 +251,26 @@ def _reached_key(kind: CollectiveKind) -> str:
 def _reached_evidence(kind: CollectiveKind, reached_ratio: float) -> Evidence:
     return Evidence(
         key=_reached_key(kind),
-        what=f"{kind.value}, of the expected bus bandwidth",
+        what=f"{kind.value} bus bandwidth relative to the expected one",
         value=reached_ratio,
         unit="ratio",
     )
 
 
-def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
+def _list_evidence(entry: _SlowGroup, rank: int | None) -> list[Evidence]:
     kind, expected = entry.rate.kind.value, entry.expected
-    reached = entry.seen / expected.bytes_per_s
+    reached = entry.measured_bytes_per_s / expected.bytes_per_s
     return [
         Evidence(
             key=f"{kind}_bus_bandwidth",
-            what=f"{kind} bus bandwidth, median of large",
-            value=entry.seen,
+            what=f"{kind} bus bandwidth, median of large messages",
+            value=entry.measured_bytes_per_s,
             unit="bytes_per_s",
             rank=rank,
         ),
         Evidence(
             key=f"{kind}_expected_bus_bandwidth",
-            what=f"as of {expected.of}",
+            what=f"expected, from {expected.of}",
             value=expected.bytes_per_s,
             unit="bytes_per_s",
         ),

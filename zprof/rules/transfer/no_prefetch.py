@@ -1,27 +1,27 @@
-"""ZP401 no_prefetch: all_gathers start when their result is already needed.
+"""ZP401 no_prefetch: all_gathers start only when their result is already needed.
 
-An all_gather of unit k+1 can run under the compute of unit k. Signal of one all_gather, on a CPU rank and on
-a device alike: next to no compute runs beside it, although since the previous all_gather there was compute
-beside which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.transfer.launch_delays`). That
-compute could have hidden it, so with
+An all_gather of unit k+1 can overlap with the compute of unit k. Signal of a late all_gather, on CPU ranks
+and devices alike: almost no compute overlaps with it, although there was compute since the previous
+all_gather during which the link was idle (``free_compute_ns``,
+:mod:`zprof.analysis.time.transfer.launch_delays`). That compute could have hidden it, so with
 
-    blocked_i = its exposed transfer + that of the collectives that it was queued behind
+    blocked_i = its exposed transfer + the exposed transfer of collectives that it was queued behind
 
     hideable = sum over the late ones of min(blocked_i, free_i)       per rank and step
     at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
 
-because prefetch lets the compute of one unit, also of the last one, hide the gathers of others, too, and with
-it the waiting for ranks that come late now and then. If the model of the run knows the saving too, both must
-allow it (:mod:`zprof.rules.saving_range`). A gather that could run long before it started waits for the
-device, not for its launch, and does not count.
+because with prefetch the compute of one unit, including the last one, can also hide gathers of other units,
+and the waiting for occasionally late ranks. If the model of the run also predicts the saving, both ranges
+apply (:mod:`zprof.rules.saving_range`). A gather that could run long before it started waits for the device,
+not for its launch, and does not count.
 
 FSDP2 waits for an all_gather of a CPU rank in the call that launches it, prefetched or not (its streams are a
 device's; ``torch.distributed.fsdp``, ``FSDPParamGroup.unshard``). There a finding is a note with a saving
-from 0 on, because only a private switch makes these calls asynchronous.
+from 0, because only a private switch makes these calls asynchronous.
 
 Thresholds: 30 % of the all_gathers' transfer exposed (without prefetch all of it is; with it, simulated on a
-network that only just suffices, 7 %). The others are ours, from simulated jobs, where 50 % and 115 % held the
-truth.
+network that is barely fast enough, 7 %). The others are from simulated jobs, where 50 % and 115 % bracketed
+the true saving.
 """
 
 from dataclasses import dataclass
@@ -39,35 +39,36 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 
-#: Compute beside an all_gather below this share of its duration does not hide it.
+#: Overlapping compute below this share of an all_gather's duration does not hide it.
 _HIDES_NOTHING_RATIO = 0.10
 #: Free compute before an all_gather below this share of its duration would not hide it either.
 _WORTH_HIDING_RATIO = 0.10
-#: If it could run this long, and this share of its duration, before it started, something else held it.
+#: If it was ready this long, and this share of its duration, before it started, something else delayed it.
 _STARTS_LATE_NS = 50_000
 _STARTS_LATE_RATIO = 0.10
-#: All_gathers whose transfer is exposed to a smaller share are prefetched well enough.
+#: All_gathers with a smaller exposed share of their transfer are prefetched well enough.
 _EXPOSED_RATIO = 0.30
 #: A saving below this share of the step is not worth a finding.
-_WORTH_RATIO = 0.03
-#: Minimum share of the hideable time that is saved: gathers beside compute take cores and memory from it.
-_SURE_RATIO = 0.5
-#: Maximum saving relative to the hideable time: a rank that is not blocked does not wake up and launch again
+_MIN_STEP_RATIO = 0.03
+#: Minimum share of the hideable time that is saved: gathers take cores and memory bandwidth from overlapping
+#: compute.
+_MIN_SAVING_RATIO = 0.5
+#: Maximum saving relative to the hideable time: a rank that is not blocked need not wake up and launch again
 #: (the reference engine on two gloo ranks gained up to 1.08 times the blocked time).
 _MAX_SAVING_RATIO = 1.15
 #: With fewer all_gathers per step there is no other unit to prefetch.
 _MIN_GATHERS = 3
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 _SURE_LATE_RATIO = 0.5
-#: With a smaller share of late ones there is prefetch, and something else delays some of them.
+#: With a smaller share of late all_gathers prefetch is on, and something else delays some of them.
 _LATE_RATIO = 1 / 3
 
 FIXES = {
@@ -86,7 +87,7 @@ FIXES = {
 class _Gathers:
     """All_gathers of the window: how many are late, and the cost per step.
 
-    ``launched``: their launches are known. ``bound``: most of them were not seen on all ranks.
+    ``launched``: their launches are known. ``bound``: most of them were not recorded on all ranks.
     """
 
     count: int
@@ -96,7 +97,7 @@ class _Gathers:
     queued_ns: float
     free_ns: float
     hideable_ns: float
-    most_ns: float
+    max_ns: float
     launched: bool
     bound: bool
 
@@ -105,18 +106,22 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     """Return a finding if all_gathers are exposed because they start late."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
     if gathers.groupby(["rank", "step"]).size().median() < _MIN_GATHERS or gathers.empty:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):
         return untested_gap(
             Cause.NO_PREFETCH,
-            "no wait for a collective was recorded: whether all_gathers are exposed is unknown",
+            "no waits for collectives were recorded, so it is unknown if all_gathers are exposed",
             "write ::wait ranges (docs/recording.md)",
         )
-    seen = _measure(analysis, gathers)
-    return _finding(analysis, seen) if _is_worth(seen, wall_ns(analysis)) else None
+    gathers_cost = _measure(analysis, gathers)
+    return (
+        _build_finding(analysis, gathers_cost)
+        if _is_significant(gathers_cost, mean_wall_ns(analysis))
+        else None
+    )
 
 
 def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
@@ -137,22 +142,20 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
         hideable_ns=_within_free_compute(
             analysis, blocked.clip(upper=free).astype(float).groupby(place).sum()
         ),
-        most_ns=_within_free_compute(
-            analysis, _max_saving_per_step(gathers.assign(waited=waited, free=free))
-        ),
+        max_ns=_within_free_compute(analysis, _max_saving_per_step(gathers.assign(waited=waited, free=free))),
         launched=bool(gathers["launch_start_ns"].notna().mean() > 0.5),
         bound=not gathers["matched"].mean() > 0.5,
     )
 
 
 def _is_late(gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
-    """Return a mask of the gathers that hide under next to nothing although there was compute."""
+    """Return a mask of the gathers with almost no overlapping compute although there was free compute."""
     alone = gathers["hidden_ns"] <= _HIDES_NOTHING_RATIO * duration
     return alone & (gathers["free_compute_ns"] > _WORTH_HIDING_RATIO * duration)
 
 
 def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
-    """Return a mask of the gathers that a device held although nothing was missing; none on CPU ranks."""
+    """Return a mask of the gathers that a device delayed although they were ready; none on CPU ranks."""
     if analysis.run.device == "cpu":
         return pd.Series(False, index=gathers.index)
     stood = gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]
@@ -161,7 +164,7 @@ def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[
 
 
 def _max_saving_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return per step what the late gathers block, as far as there is compute to hide it.
+    """Measure the time per step that late gathers block and that free compute could hide.
 
     The compute of the last unit, taken as the largest, counts too.
     """
@@ -170,92 +173,110 @@ def _max_saving_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> float:
-    """Cut each step's claim to its compute that hides nothing yet; return the mean per rank and step."""
+    """Limit each step's time by its free compute; return the mean per rank and step."""
     steps = analysis.steps.set_index(["rank", "step"])
     free = (steps["compute_ns"] - steps["overlapped_ns"]).clip(lower=0)
     return mean_per_step(analysis, claimed.clip(upper=free.reindex(claimed.index).fillna(0)).sum())
 
 
-def _is_worth(seen: _Gathers, wall: float) -> bool:
-    return seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns and seen.hideable_ns >= _WORTH_RATIO * wall
-
-
-def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
-    # with ranks missing the exposed time may be waiting for one of them, which no launch shortens
-    low = 0.0 if seen.bound or _waits_at_once(analysis) else _SURE_RATIO * seen.hideable_ns
-    high = max(seen.hideable_ns, seen.most_ns)
-    expected = _bound_saving(analysis, seen, (low, high))
-    return make_finding(
-        Cause.NO_PREFETCH,
-        sentence="all_gathers begin only when the compute that could have hidden them is done "
-        f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} per step)",
-        evidence=_evidence(seen),
-        saving_ns=expected.saving_ns,
-        severity=rate_severity(high, wall_ns(analysis)),
-        confidence=expected.confidence,
-        fix=choose_fix(analysis.training.engine, FIXES),
-        disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
-        "the launch is not what delays them",
+def _is_significant(gathers_cost: _Gathers, wall: float) -> bool:
+    return (
+        gathers_cost.exposed_ns >= _EXPOSED_RATIO * gathers_cost.transfer_ns
+        and gathers_cost.hideable_ns >= _MIN_STEP_RATIO * wall
     )
 
 
-def _bound_saving(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> BoundedSaving:
-    confidence = _confidence(analysis, seen)
-    if seen.bound or _waits_at_once(analysis):
-        return BoundedSaving(saving_ns=own, confidence=confidence)
-    return bound_by_prediction(analysis, Change(prefetch=1), own, confidence)
+def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
+    # if ranks are missing, the exposed time may be waiting for them, which earlier launches do not shorten
+    low = (
+        0.0
+        if gathers_cost.bound or _waits_at_once(analysis)
+        else _MIN_SAVING_RATIO * gathers_cost.hideable_ns
+    )
+    high = max(gathers_cost.hideable_ns, gathers_cost.max_ns)
+    expected = _bound_saving(analysis, gathers_cost, (low, high))
+    return make_finding(
+        Cause.NO_PREFETCH,
+        sentence="all_gathers start only after the compute that could have hidden them "
+        f"(exposed {format_ns(gathers_cost.exposed_ns)} of {format_ns(gathers_cost.transfer_ns)} per step)",
+        evidence=_list_evidence(gathers_cost),
+        saving_ns=expected.saving_ns,
+        severity=rate_severity(high, mean_wall_ns(analysis)),
+        confidence=expected.confidence,
+        fix=choose_fix(analysis.training.engine, FIXES),
+        disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
+        "late launches are not the cause",
+    )
 
 
-def _evidence(seen: _Gathers) -> list[Evidence]:
+def _bound_saving(
+    analysis: RunAnalysis, gathers_cost: _Gathers, own_range: tuple[float, float]
+) -> BoundedSaving:
+    confidence = _rate_confidence(analysis, gathers_cost)
+    if gathers_cost.bound or _waits_at_once(analysis):
+        return BoundedSaving(saving_ns=own_range, confidence=confidence)
+    return bound_by_prediction(analysis, Change(prefetch=1), own_range, confidence)
+
+
+def _list_evidence(gathers_cost: _Gathers) -> list[Evidence]:
     return [
         Evidence(
             key="late_gathers_ratio",
-            what="all_gathers that begin after the compute to hide them",
-            value=seen.late,
+            what="all_gathers that start after the compute that could hide them",
+            value=gathers_cost.late,
             unit="count",
         ),
         Evidence(
             key="gathers_examined",
             what="all_gathers examined, all ranks and steps",
-            value=seen.count,
+            value=gathers_cost.count,
             unit="count",
         ),
         Evidence(
             key="gather_transfer_per_step",
             what="all_gather transfer per step",
-            value=seen.transfer_ns,
+            value=gathers_cost.transfer_ns,
             unit="ns",
         ),
-        Evidence(key="exposed_part", what="of it exposed", value=seen.exposed_ns, unit="ns"),
+        Evidence(
+            key="exposed_part",
+            what="exposed all_gather transfer per step",
+            value=gathers_cost.exposed_ns,
+            unit="ns",
+        ),
         Evidence(
             key="queued_per_step",
             what="blocked while queued behind others per step",
-            value=seen.queued_ns,
+            value=gathers_cost.queued_ns,
             unit="ns",
         ),
         Evidence(
             key="compute_before_idle_link_per_step",
-            what="compute before them with the link idle per step",
-            value=seen.free_ns,
+            what="compute before them while the link is idle, per step",
+            value=gathers_cost.free_ns,
             unit="ns",
         ),
         Evidence(
             key="hideable_per_step",
-            what="hideable under that compute per step",
-            value=seen.hideable_ns,
+            what="transfer that this compute could hide, per step",
+            value=gathers_cost.hideable_ns,
             unit="ns",
         ),
     ]
 
 
-def _confidence(analysis: RunAnalysis, seen: _Gathers) -> Confidence:
-    if _waits_at_once(analysis) or seen.late < _LATE_RATIO * seen.count:
+def _rate_confidence(analysis: RunAnalysis, gathers_cost: _Gathers) -> Confidence:
+    if _waits_at_once(analysis) or gathers_cost.late < _LATE_RATIO * gathers_cost.count:
         return Confidence.LOW
-    enough = analysis.steps["step"].nunique() >= _SURE_STEPS
-    sure = enough and seen.launched and not seen.bound
-    return Confidence.HIGH if sure and seen.late >= _SURE_LATE_RATIO * seen.count else Confidence.MEDIUM
+    has_enough_steps = analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    sure = has_enough_steps and gathers_cost.launched and not gathers_cost.bound
+    return (
+        Confidence.HIGH
+        if sure and gathers_cost.late >= _SURE_LATE_RATIO * gathers_cost.count
+        else Confidence.MEDIUM
+    )
 
 
 def _waits_at_once(analysis: RunAnalysis) -> bool:
-    """Return whether the engine blocks the host for every all_gather, whenever it launches it."""
+    """Return True if the engine blocks the host for every all_gather, regardless of when it is launched."""
     return analysis.run.device == "cpu" and analysis.training.engine.lower() == "fsdp2"

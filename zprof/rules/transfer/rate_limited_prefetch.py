@@ -1,21 +1,21 @@
-"""ZP406 rate_limited_prefetch: gathered memory must be free before the next all_gather, and that costs time.
+"""ZP406 rate_limited_prefetch: an all_gather waits until memory of an earlier one is freed, which costs time.
 
 FSDP1's rate limiter blocks the host until an earlier unit is freed (``limit_all_gathers``). The host then
-loses its lead: the device runs dry until the host has launched again (a resume gap of about 235 us per
+loses its lead: the device is idle until the host has launched again (a resume gap of about 235 us per
 gather: pytorch #108234). A wait for an event outside of such a range is blocking_sync.
 
-    cost = sum over the holds of the compute that is missing after each   (``RunAnalysis.limiter``)
+    cost = sum of the time without compute after each wait   (``RunAnalysis.limiter``)
 
-Reported from 2 % of the step on, the share proposed when the gap was first described. Time for which the host
+Reported from 2 % of the step, the share proposed when the gap was first described. Time during which the host
 is blocked while its device computes costs nothing by itself.
 
 FSDP2 limits on the device instead: the gather waits for the event of a reshard, two units back. If it started
-as soon as it could, with too little compute beside it although the link was idle before, more depth would
-hide the rest. That is a note of low confidence, because it costs memory, and because a trace does not show
+as soon as it could, with too little overlapping compute although the link was idle before, more depth would
+hide the rest. That is a note with low confidence, because it costs memory, and because a trace does not show
 which event it waited for.
 
-A rank without a device computes on the thread that launches: what a limiter waits for is done by then, and
-there is no lead to lose. So the first form does not exist on CPU ranks.
+A rank without a device computes on the launching thread: the limiter's wait is already over by then, and
+there is no lead to lose. So the first case does not exist on CPU ranks.
 """
 
 from dataclasses import dataclass
@@ -32,29 +32,29 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     select_kind,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 
 #: Minimum cost as a share of the step, of a limiter and of a prefetch that is not deep enough.
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _WORTH_DEPTH_RATIO = 0.03
-#: Minimum share of the idle time that is saved: the launches themselves take some time, whenever they come.
-_SURE_RATIO = 0.7
-_SURE_STEPS = 3
-#: Minimum compute beside a gather, as a share of its duration, to call it prefetched.
-_BESIDE_RATIO = 0.10
-#: A longer delay from when it could run to its start has another cause than the event.
-_AT_ONCE_NS = 50_000
+#: Minimum share of the idle time that is saved: the launches themselves take some time.
+_MIN_SAVING_RATIO = 0.7
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
+#: Minimum overlapping compute, as a share of a gather's duration, to count it as prefetched.
+_MIN_OVERLAP_RATIO = 0.10
+#: A gather that starts later than this after it was ready was delayed by something other than the event.
+_MAX_READY_DELAY_NS = 50_000
 
 _FIXES = {
-    "FSDP2": "# the limit is an event on the device there, and the host runs on:\n"
+    "FSDP2": "# FSDP2 limits with an event on the device, so the host can run ahead:\n"
     "fully_shard(block); fully_shard(model)\n"
     "block.set_modules_to_forward_prefetch([following])",
-    "FSDP1": "FullyShardedDataParallel(model, limit_all_gathers=False)  # only with memory to spare",
+    "FSDP1": "FullyShardedDataParallel(model, limit_all_gathers=False)  # only if memory allows",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "stage3_max_live_parameters": 2000000000}',
 }
 _DEEPER = {
@@ -76,7 +76,7 @@ class _Holds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ShallowPrefetch:
-    """Gathers that hide in part, per step: what is exposed, and what more depth could hide of it."""
+    """Partly hidden gathers, per step: their exposed time, and the part that more depth could hide."""
 
     count: float
     exposed_ns: float
@@ -84,24 +84,24 @@ class _ShallowPrefetch:
 
 
 def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if holding gathers back leaves the device idle, or exposes what could hide."""
+    """Return a finding if delayed gathers leave the device idle, or are needlessly exposed."""
     if has_no_collectives(analysis):
         return untested_gap(
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
         )
-    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
     if gathers.empty:
         return None
-    wall = wall_ns(analysis)
-    held = _measure_holds(analysis)
-    if held and held.idle_ns >= _WORTH_RATIO * wall:
-        return _find_rate_limit(analysis, held)
+    wall = mean_wall_ns(analysis)
+    limiter_cost = _measure_holds(analysis)
+    if limiter_cost and limiter_cost.idle_ns >= _MIN_STEP_RATIO * wall:
+        return _find_rate_limit(analysis, limiter_cost)
     if gathers["launch_start_ns"].isna().all():
         return untested_gap(
             Cause.RATE_LIMITED_PREFETCH,
-            "the calls of the host are not in the recording",
-            "record the CPU activity, too (ProfilerActivity.CPU)",
+            "the host's calls were not recorded",
+            "record CPU activity too (ProfilerActivity.CPU)",
         )
     shallow = _measure_shallow_prefetch(analysis, gathers)
     return (
@@ -122,38 +122,38 @@ def _measure_holds(analysis: RunAnalysis) -> _Holds | None:
     )
 
 
-def _find_rate_limit(analysis: RunAnalysis, held: _Holds) -> Finding:
+def _find_rate_limit(analysis: RunAnalysis, limiter_cost: _Holds) -> Finding:
     steps = analysis.steps["step"].nunique()
     return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
-        sentence=f"the host is held back before {held.count:.0f} all_gathers per step, and the device then "
-        f"has nothing to compute for {format_ns(held.idle_ns)}",
+        sentence=f"the rate limiter blocks the host before {limiter_cost.count:.0f} all_gathers per step, "
+        f"leaving the device idle for {format_ns(limiter_cost.idle_ns)}",
         evidence=[
             Evidence(
                 key="gathers_held_back_per_step",
-                what="all_gathers held back per step",
-                value=held.count,
+                what="all_gathers delayed by the limiter per step",
+                value=limiter_cost.count,
                 unit="count",
             ),
             Evidence(
                 key="host_blocked_per_step",
-                what="host blocked before them per step",
-                value=held.blocked_ns,
+                what="time the host is blocked before them per step",
+                value=limiter_cost.blocked_ns,
                 unit="ns",
             ),
             Evidence(
                 key="device_idle_after_per_step",
-                what="device without compute after that per step",
-                value=held.idle_ns,
+                what="time without compute on the device after that, per step",
+                value=limiter_cost.idle_ns,
                 unit="ns",
             ),
         ],
-        saving_ns=(_SURE_RATIO * held.idle_ns, held.idle_ns),
-        severity=rate_severity(held.idle_ns, wall_ns(analysis)),
-        confidence=Confidence.HIGH if steps >= _SURE_STEPS else Confidence.MEDIUM,
+        saving_ns=(_MIN_SAVING_RATIO * limiter_cost.idle_ns, limiter_cost.idle_ns),
+        severity=rate_severity(limiter_cost.idle_ns, mean_wall_ns(analysis)),
+        confidence=Confidence.HIGH if steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE else Confidence.MEDIUM,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
-        "waits must go, or something else keeps the host from launching",
+        "waits must disappear, or something else prevents the host from launching",
     )
 
 
@@ -161,10 +161,10 @@ def _measure_shallow_prefetch(analysis: RunAnalysis, gathers: pd.DataFrame) -> _
     duration = gathers["end_ns"] - gathers["start_ns"]
     stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
     chosen = (
-        (gathers["hidden_ns"] > _BESIDE_RATIO * duration)
+        (gathers["hidden_ns"] > _MIN_OVERLAP_RATIO * duration)
         & (gathers["dependency_ns"].fillna(0) > 0)
-        & (stood.fillna(_AT_ONCE_NS) < _AT_ONCE_NS)
-        & (gathers["blocked_ns"].fillna(0) < _AT_ONCE_NS)
+        & (stood.fillna(_MAX_READY_DELAY_NS) < _MAX_READY_DELAY_NS)
+        & (gathers["blocked_ns"].fillna(0) < _MAX_READY_DELAY_NS)
     ).astype(bool)
     exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
     hideable = exposed.clip(upper=gathers["free_compute_ns"])
@@ -179,17 +179,17 @@ def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> 
     return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
         sentence=f"{shallow.count:.0f} all_gathers per step wait for earlier compute while the link is idle, "
-        f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} per step)",
+        f"and are then only partly hidden (exposed {format_ns(shallow.exposed_ns)} per step)",
         evidence=[
             Evidence(
                 key="late_gathers_per_step",
-                what="all_gathers that begin behind earlier compute per step",
+                what="all_gathers that start after earlier compute, per step",
                 value=shallow.count,
                 unit="count",
             ),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="of them exposed transfer per step",
+                what="their exposed transfer per step",
                 value=shallow.exposed_ns,
                 unit="ns",
             ),
@@ -201,9 +201,9 @@ def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> 
             ),
         ],
         saving_ns=(0, shallow.hideable_ns),
-        severity=rate_severity(shallow.hideable_ns, wall_ns(analysis)),
+        severity=rate_severity(shallow.hideable_ns, mean_wall_ns(analysis)),
         confidence=Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _DEEPER),
-        disprove="prefetch one unit deeper and record again: if these all_gathers still begin as late, the "
-        "device had no room for them (ZP407), and the depth is not what holds them",
+        disprove="prefetch one unit deeper and record again: if these all_gathers still start as late, the "
+        "device was full (ZP407), and the prefetch depth is not the cause",
     )

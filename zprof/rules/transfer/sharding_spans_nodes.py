@@ -2,16 +2,16 @@
 
 The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each. More
 than 5 % of the step is exposed (docs/thresholds.md), and the group's bus bandwidth is below 50 % of what
-groups within a host reach with messages of a similar size, in this run or in the baseline. If no such group
-was recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot gives within a host that has nothing better.
+groups within a host reach for messages of similar size, in this run or in the baseline. If no such group
+was recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot provides within a host without NVLink.
 That is an assumption, so the confidence is medium.
 
 Saving: the step with shards within a host of h ranks and replicas over r hosts (HSDP). A gather or
 reduce_scatter of B bytes then takes latency + B (h-1)/h / bandwidth within a host. An all_reduce of B / h
-over the replicas follows on the present link: latency + 2 (r-1)/r B / h / bandwidth now. Without a measured
-bandwidth within a host the bounds are those of twice the present one, and of an infinite one. On CPU ranks
-the main thread may block on each reduce_scatter before it launches the all_reduce, so the lower bound
-excludes these. Each rank must hold the states of a host's share, which costs memory.
+over the replicas follows on the current link: latency + 2 (r-1)/r B / h / current bandwidth. Without a
+measured bandwidth within a host the bounds assume twice the current bandwidth, and an infinite one. On CPU
+ranks the main thread may block on each reduce_scatter before it launches the all_reduce, so the lower bound
+excludes these. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.rules.transfer.traffic import (
@@ -41,12 +41,12 @@ from zprof.rules.transfer.traffic import (
     read_step_traffic,
 )
 
-_WORTH_RATIO = 0.05
+_MIN_STEP_RATIO = 0.05
 _LOW_RATIO = 0.50
 #: Minimum bandwidth of messages within a host; see above.
 _WITHIN_HOST_BYTES_PER_S = 20e9
 _ASSUMED_TIMES = 2.0
-_SURE_COUNT = 10
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 FIXES = {
@@ -60,36 +60,36 @@ FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spanning:
-    """The group that shards over hosts. ``within``: what its messages would reach, None if not measured."""
+    """The group that shards over hosts. ``within``: bandwidth within a host, None if not measured."""
 
     step: StepModel
     messages: Messages
     hosts: int
     per_host: int
-    seen: float
+    measured_bytes_per_s: float
     within: float | None
 
 
 def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if shards on several hosts send every gather over the slow link."""
+    """Return a finding if sharding across hosts sends every gather over a slow link."""
     if has_no_collectives(analysis):
         return untested_gap(
             Cause.SHARDING_SPANS_NODES, "no collective was recorded", "record the time window"
         )
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
     sharded = [messages for messages in traffic.both if messages.kind in _SHARDS] if traffic else []
-    if traffic is None or not sharded or traffic.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+    if traffic is None or not sharded or traffic.exposed_ns <= _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
     counted = [count_ranks_by_host(analysis, group) for group in _list_groups(sharded[0])]
     if any(hosts is None for hosts in counted):
         return untested_gap(
             Cause.SHARDING_SPANS_NODES,
-            "it is unknown on which hosts the ranks ran, or which ranks a group has",
-            "record with zprof, or with a torch whose traces name their host and groups",
+            "the ranks' hosts or the groups' ranks are unknown",
+            "record with zprof, or with a torch version whose traces contain hosts and groups",
         )
     layout = _find_layout([hosts for hosts in counted if hosts])
-    found = _measure_spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
-    return _finding(analysis, found) if found else None
+    spanning = _measure_spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
+    return _finding(analysis, spanning) if spanning else None
 
 
 def _list_groups(messages: Messages) -> list[str]:
@@ -97,7 +97,7 @@ def _list_groups(messages: Messages) -> list[str]:
 
 
 def _find_layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
-    """Return hosts of a group and ranks on each; None within a host, with one rank on each, or if uneven."""
+    """Return a group's hosts and ranks per host; None within a host, with one rank per host, or if uneven."""
     layouts = {(len(hosts), count) for hosts in counted for count in hosts.values()}
     hosts, per_host = min(layouts)
     return (hosts, per_host) if len(layouts) == 1 and hosts > 1 and per_host > 1 else None
@@ -113,56 +113,65 @@ def _measure_spanning(
     each = bus_bandwidths(analysis, messages.rows, messages.kind)
     if each.empty:
         return None
-    seen = float(each["bytes_per_s"].median())
+    measured_bytes_per_s = float(each["bytes_per_s"].median())
     runs = (analysis, baseline) if baseline else (analysis,)
     within = bandwidth_within_hosts(runs, messages.kind, messages.bytes)
-    if seen >= (_LOW_RATIO * within if within else _WITHIN_HOST_BYTES_PER_S):
+    if measured_bytes_per_s >= (_LOW_RATIO * within if within else _WITHIN_HOST_BYTES_PER_S):
         return None
     return _Spanning(
         step=model_step(analysis, traffic),
         messages=messages,
         hosts=layout[0],
         per_host=layout[1],
-        seen=seen,
+        measured_bytes_per_s=measured_bytes_per_s,
         within=within,
     )
 
 
-def _saving(found: _Spanning, *, cpu: bool) -> tuple[float, float]:
-    rates = (found.within, found.within) if found.within else (_ASSUMED_TIMES * found.seen, float("inf"))
-    step = found.step
-    most, least = _exposed_with_hsdp(found, rates[0])[1], _exposed_with_hsdp(found, rates[1])[0]
-    blocked = _blocked_ns(found, rates[0]) if cpu else 0.0
-    return step.bounded(step.exposed_ns - most - blocked - step.missed_ns / 2, step.exposed_ns - least)
+def _saving(spanning: _Spanning, *, cpu: bool) -> tuple[float, float]:
+    rates = (
+        (spanning.within, spanning.within)
+        if spanning.within
+        else (_ASSUMED_TIMES * spanning.measured_bytes_per_s, float("inf"))
+    )
+    step = spanning.step
+    max_exposed, min_exposed = (
+        _exposed_with_hsdp(spanning, rates[0])[1],
+        _exposed_with_hsdp(spanning, rates[1])[0],
+    )
+    blocked = _blocked_ns(spanning, rates[0]) if cpu else 0.0
+    return step.bounded(
+        step.exposed_ns - max_exposed - blocked - step.missed_ns / 2, step.exposed_ns - min_exposed
+    )
 
 
-def _blocked_ns(found: _Spanning, rate: float) -> float:
-    """Return what a CPU rank's main thread may lose to reduce_scatters, and to one more message for each."""
-    reduces = [one.reduce_ns for one in _hsdp_passes(found, rate) if one.reduce_ns]
-    messages = sum(messages.count for messages in found.step.traffic.both)
-    return sum(reduces) + found.step.idle_ns * len(reduces) / messages
+def _blocked_ns(spanning: _Spanning, rate: float) -> float:
+    """Estimate the time that reduce_scatters, and an additional message for each, may block a CPU rank."""
+    reduces = [one.reduce_ns for one in _hsdp_passes(spanning, rate) if one.reduce_ns]
+    messages = sum(messages.count for messages in spanning.step.traffic.both)
+    return sum(reduces) + spanning.step.idle_ns * len(reduces) / messages
 
 
-def _exposed_with_hsdp(found: _Spanning, rate: float) -> tuple[float, float]:
-    least, most = found.step.shown_ns(_hsdp_passes(found, rate))
-    after = _transfer_scale(found, rate) * found.step.traffic.after_ns(1)
-    return (least + after, most + after)
+def _exposed_with_hsdp(spanning: _Spanning, rate: float) -> tuple[float, float]:
+    min_exposed, max_exposed = spanning.step.shown_ns(_hsdp_passes(spanning, rate))
+    after = _transfer_scale(spanning, rate) * spanning.step.traffic.after_ns(1)
+    return (min_exposed + after, max_exposed + after)
 
 
-def _transfer_scale(found: _Spanning, rate: float) -> float:
-    """Return the time of a message within a host relative to now: bytes (h-1)/h in place of (n-1)/n."""
-    ranks, size = found.per_host, found.per_host * found.hosts
-    return (ranks - 1) / ranks / ((size - 1) / size) * found.seen / rate
+def _transfer_scale(spanning: _Spanning, rate: float) -> float:
+    """Return the time of a message within a host relative to now: bytes (h-1)/h instead of (n-1)/n."""
+    ranks, size = spanning.per_host, spanning.per_host * spanning.hosts
+    return (ranks - 1) / ranks / ((size - 1) / size) * spanning.measured_bytes_per_s / rate
 
 
-def _hsdp_passes(found: _Spanning, rate: float) -> list[Pass]:
+def _hsdp_passes(spanning: _Spanning, rate: float) -> list[Pass]:
     """Return the passes of the step with HSDP."""
-    traffic, times = found.step.traffic, _transfer_scale(found, rate)
+    traffic, times = spanning.step.traffic, _transfer_scale(spanning, rate)
     reduces = traffic.reduces
     replicas = 0.0
     if reduces:
-        moved = 2 * (found.hosts - 1) / found.hosts * reduces.bytes / found.per_host
-        replicas = (reduces.latency_ns or 0.0) + moved / found.seen * 1e9
+        moved = 2 * (spanning.hosts - 1) / spanning.hosts * reduces.bytes / spanning.per_host
+        replicas = (reduces.latency_ns or 0.0) + moved / spanning.measured_bytes_per_s * 1e9
     return [
         replace(
             one,
@@ -174,65 +183,65 @@ def _hsdp_passes(found: _Spanning, rate: float) -> list[Pass]:
     ]
 
 
-def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
-    wall, saving = wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
+def _finding(analysis: RunAnalysis, spanning: _Spanning) -> Finding | None:
+    wall, saving = mean_wall_ns(analysis), _saving(spanning, cpu=analysis.run.device == "cpu")
     if saving[1] < MIN_SURE_RATIO * wall:
         return None
-    kind = found.messages.kind.value
+    kind = spanning.messages.kind.value
     return make_finding(
         Cause.SHARDING_SPANS_NODES,
-        sentence=f"shards lie on {found.hosts} hosts, so every {kind} crosses the link between them: "
-        f"{format_rate(found.seen)} of bus bandwidth, {_describe_expected(found)} "
-        f"(exposed {format_ns(found.step.exposed_ns)} per step)",
-        evidence=_evidence(found),
+        sentence=f"parameters are sharded across {spanning.hosts} hosts, so every {kind} crosses the link "
+        f"between them: {format_rate(spanning.measured_bytes_per_s)} of bus bandwidth, "
+        f"{_describe_expected(spanning)} (exposed {format_ns(spanning.step.exposed_ns)} per step)",
+        evidence=_evidence(spanning),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
-        confidence=_confidence(found, saving, wall),
+        confidence=_confidence(spanning, saving, wall),
         fix=choose_fix(analysis.training.engine, FIXES),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
-        "between hosts is not what they wait for",
+        "between hosts is not the cause",
     )
 
 
-def _describe_expected(found: _Spanning) -> str:
-    if found.within:
-        return f"{format_rate(found.within)} within a host"
-    return f"less than {format_rate(_WITHIN_HOST_BYTES_PER_S)}, which a host has inside"
+def _describe_expected(spanning: _Spanning) -> str:
+    if spanning.within:
+        return f"{format_rate(spanning.within)} within a host"
+    return f"less than the {format_rate(_WITHIN_HOST_BYTES_PER_S)} available within a host"
 
 
-def _confidence(found: _Spanning, saving: tuple[float, float], wall: float) -> Confidence:
+def _confidence(spanning: _Spanning, saving: tuple[float, float], wall: float) -> Confidence:
     if is_guess(saving, wall):
         return Confidence.LOW
-    sure = found.within is not None and len(found.messages.rows) >= _SURE_COUNT
+    sure = spanning.within is not None and len(spanning.messages.rows) >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _evidence(found: _Spanning) -> list[Evidence]:
-    kind = found.messages.kind.value
+def _evidence(spanning: _Spanning) -> list[Evidence]:
+    kind = spanning.messages.kind.value
     facts = [
         Evidence(
-            key="sharding_hosts", what="hosts of the group that shards", value=found.hosts, unit="count"
+            key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"
         ),
-        Evidence(key="ranks_per_host", what="ranks of it on each host", value=found.per_host, unit="count"),
+        Evidence(key="ranks_per_host", what="ranks per host", value=spanning.per_host, unit="count"),
         Evidence(
             key="bus_bandwidth_median",
             what=f"{kind} bus bandwidth, median",
-            value=found.seen,
+            value=spanning.measured_bytes_per_s,
             unit="bytes_per_s",
         ),
         Evidence(
             key="exposed_transfer_per_step",
             what="exposed transfer of sharding per step",
-            value=found.step.exposed_ns,
+            value=spanning.step.exposed_ns,
             unit="ns",
         ),
     ]
-    if found.within:
+    if spanning.within:
         facts.append(
             Evidence(
                 key="bus_bandwidth_within_host",
                 what="bus bandwidth within a host",
-                value=found.within,
+                value=spanning.within,
                 unit="bytes_per_s",
             )
         )

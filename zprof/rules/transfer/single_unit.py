@@ -1,16 +1,17 @@
-"""ZP405 single_unit: the model is gathered, or its gradients are reduced, as a whole: nothing runs beside it.
+"""ZP405 single_unit: the model is gathered, or its gradients are reduced, in one message that nothing
+overlaps.
 
 With one unit the first all_gather of a step has no compute before it, and the last reduction none after it.
 Signal: at most two all_gathers per step (forward and backward), the largest of which carries more than 50 %
-of the bytes of a pass, and more than 80 % of the first one's transfer is exposed. If nothing is gathered
-(stages 0 to 2), the same holds for the last reduction, if it carries more than 90 % of the gradients: of two
-buckets the first hides, and the last may hold what the backward computes last. Thresholds are those of
+of the bytes of a pass, and more than 80 % of the first gather's transfer is exposed. If nothing is gathered
+(stages 0 to 2), the same applies to the last reduction, if it carries more than 90 % of the gradients: of two
+buckets the first is hidden, and the last may contain the last gradients of the backward. Thresholds are from
 docs/thresholds.md (SpecForge #566). It must cost 3 % of the step.
 
-Saving: the step with the same model in 4 to 48 units, like the blocks of a model, from the model of its
-passes: T / n instead of T is exposed of the first gather and of the last reduction, more if the link is slow.
-A single unit stays gathered (FSDP2 never drops the root). Blocks are gathered again for their backward, and
-the saving accounts for that.
+Saving: the step with the same model in 4 to 48 units, as many as a model has blocks, from the model of its
+passes: T / n instead of T of the first gather and the last reduction is exposed, more if the link is slow.
+A single unit stays gathered (FSDP2 never reshards the root). Blocks are gathered again for their backward,
+and the saving accounts for that.
 """
 
 from dataclasses import replace
@@ -25,9 +26,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.transfer.traffic import (
     Messages,
@@ -40,21 +41,21 @@ from zprof.rules.transfer.traffic import (
 
 _MAX_MESSAGES = 2
 _MIN_BYTES_RATIO = 0.50
-#: Minimum share of the gradients: beside one bucket there may be a loss, a norm or buffers.
+#: Minimum share of the gradients: in addition to one bucket there may be a loss, a norm or buffers.
 _ONE_BUCKET_RATIO = 0.90
 _EXPOSED_RATIO = 0.80
-_WORTH_RATIO = 0.03
+_MIN_STEP_RATIO = 0.03
 _BLOCKS = (4, 6, 8, 12, 24, 48)
-_SURE_STEPS = 3
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: On a CPU rank launching a large message takes long (82 ms for 49 MiB) because it copies, in proportion to
-#: the bytes. A small one takes up to this long if processors are short.
+#: the bytes. A small one takes up to this long if cores are oversubscribed.
 _LAUNCH_NS = 1_000_000
 #: DDP's default: no smaller bucket was requested, and whether it helps is a guess.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
 
 UNIT_FIXES = {
     "FSDP2": "for block in model.layers:\n    fully_shard(block)\n"
-    "fully_shard(model)  # what is left: embeddings, the head",
+    "fully_shard(model)  # the rest: embeddings, the head",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
     '                      "stage3_prefetch_bucket_size": 50000000, "stage3_max_live_parameters": 200000000}',
     "reference": "zero(model, config, units=[Block])",
@@ -67,7 +68,7 @@ _BUCKET_FIXES = {
 
 
 def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if one message carries the model and has nothing to hide under."""
+    """Return a finding if one message carries the entire model and no compute can hide it."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.SINGLE_UNIT, "no collective was recorded", "record the time window")
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
@@ -84,7 +85,7 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 
 
 def _is_one_message(messages: Messages, least_ratio: float) -> bool:
-    """Return whether one message carries more than this share of what a pass moves."""
+    """Return True if one message carries more than this share of the bytes of a pass."""
     rows = messages.rows
     steps = rows.groupby(["rank", "step"])
     if float(steps.size().median()) > _MAX_MESSAGES:
@@ -104,24 +105,24 @@ def _shown_ratio(messages: Messages, *, first: bool) -> float:
 
 
 def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Messages) -> Finding | None:
-    step, wall = model_step(analysis, traffic), wall_ns(analysis)
+    step, wall = model_step(analysis, traffic), mean_wall_ns(analysis)
     wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
-    if saving[1] < _WORTH_RATIO * wall:
+    if saving[1] < _MIN_STEP_RATIO * wall:
         return None
     what = "model is one unit" if traffic.before else "gradients are one bucket"
     return make_finding(
         Cause.SINGLE_UNIT,
         sentence=f"the {what}: {_article(messages)} {messages.kind.value} of "
         f"{format_bytes(int(messages.bytes))} takes {format_ns(messages.each_ns)} "
-        f"with nothing to compute beside it (exposed {format_ns(step.exposed_ns)} per step)",
+        f"without overlapping compute (exposed {format_ns(step.exposed_ns)} per step)",
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(analysis, saving, messages, is_bucket=not traffic.before),
         fix=choose_fix(analysis.training.engine, UNIT_FIXES if traffic.before else _BUCKET_FIXES),
-        disprove="wrap each block and record again: if the first gather and the last reduction show as much "
-        "as before, it is the link that is slow",
+        disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
+        "as long as before, the link is slow",
     )
 
 
@@ -166,6 +167,10 @@ def _confidence(
     analysis: RunAnalysis, saving: tuple[float, float], messages: Messages, *, is_bucket: bool
 ) -> Confidence:
     usual = is_bucket and messages.rows["bytes"].max() <= _DEFAULT_BUCKET_BYTES
-    if usual or is_guess(saving, wall_ns(analysis)):
+    if usual or is_guess(saving, mean_wall_ns(analysis)):
         return Confidence.LOW
-    return Confidence.HIGH if analysis.steps["step"].nunique() >= _SURE_STEPS else Confidence.MEDIUM
+    return (
+        Confidence.HIGH
+        if analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+        else Confidence.MEDIUM
+    )

@@ -1,11 +1,11 @@
-"""Find messages that are mostly latency, and tell slow links from units that are too small.
+"""Find messages that are mostly latency, and distinguish slow links from units that are too small.
 
-    share = count * latency / sum of times > 50 %      and exposed time of them > 3 % of the step
+    share = count * latency / sum of times > 50 %      and their exposed time > 3 % of the step
 
-Larger messages fix both, but they are different faults. Units are the fault if their names show more than
-three per block (``layers.3.attn.wq`` lies in ``layers.3``), or if the link's latency is ordinary. Otherwise
-it is the latency. Ordinary is up to 200 us: ten times what an all_reduce of one element takes between eight
-GPUs of a host in a public trace (18.6 us), which leaves room for rings over several hosts.
+Larger messages fix both, but the causes differ. Units are the cause if their names show more than three per
+block (``layers.3.attn.wq`` is in ``layers.3``), or if the link's latency is normal. Otherwise the latency is
+the cause. Up to 200 us is normal: ten times the time of a one-element all_reduce between eight GPUs of a host
+in a public trace (18.6 us), which allows for rings over several hosts.
 """
 
 import re
@@ -16,7 +16,7 @@ from statistics import median
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.gaps import Gap
-from zprof.rules.rule import has_no_collectives, untested_gap, wall_ns
+from zprof.rules.rule import has_no_collectives, mean_wall_ns, untested_gap
 from zprof.rules.transfer.traffic import (
     SIZE_MULTIPLES,
     Messages,
@@ -33,14 +33,14 @@ LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03
 UNITS_PER_BLOCK = 3
 ORDINARY_LATENCY_NS = 200_000
-#: If the model misses more than this share of what is exposed, it is not sure of the rest.
+#: If the model misses more than this share of the exposed time, its confidence is low.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
-#: Every message takes at least the latency: if one in ten takes less than half of it, the estimate was noise.
+#: Every message takes at least the latency: if one in ten takes less than half, the estimate is noise.
 QUICK_SHARE, QUICKER_RATIO = 0.1, 0.5
 #: Fewer units than this are worse than small ones.
 MIN_UNITS = 4
-#: Messages of which no link's latency is half (64 MiB).
+#: Messages so large that latency is not half of their time on any link (64 MiB).
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 
@@ -48,7 +48,7 @@ SURELY_LARGE_BYTES = 64 * 1024 * 1024
 class SmallMessages:
     """Messages that are mostly latency. ``per_block``: units per block, None if names do not show it.
 
-    ``is_met``: whether the quickest messages, too, take about the latency.
+    ``is_met``: True if the fastest messages also take about the latency.
     """
 
     step: StepModel
@@ -60,19 +60,19 @@ class SmallMessages:
 
     @property
     def units_are_at_fault(self) -> bool:
-        """Whether the units are at fault, and not the link."""
+        """True if the units are the cause, not the link."""
         if not self.step.traffic.before:
             return False
         return self.are_parts or self.latency_ns <= ORDINARY_LATENCY_NS
 
     @property
     def are_parts(self) -> bool:
-        """Whether names show that units are parts of blocks."""
+        """True if names show that units are parts of blocks."""
         return self.per_block is not None and self.per_block > UNITS_PER_BLOCK
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """Multiples of the present size that fix it: whole blocks if names show them, else what helps."""
+        """Multiples of the current size that fix it: full blocks if names show them, else the best sizes."""
         if self.per_block is not None and self.are_parts:
             return (self.per_block / 2, self.per_block)
         fewest = min(messages.count for messages in self.step.traffic.both)
@@ -85,23 +85,23 @@ class SmallMessages:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether larger messages save enough of the step."""
+        """True if larger messages save enough of the step."""
         return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Evidence that both rules show."""
+        """Evidence shared by both rules."""
         facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
         facts += [
             Evidence(
                 key="latency_share",
-                what="latency, share of their time",
+                what="share of latency in message time",
                 value=self.latency_ratio,
                 unit="ratio",
             ),
             Evidence(
                 key="exposed_transfer_per_step",
-                what="exposed transfer of them per step",
+                what="exposed transfer of these messages per step",
                 value=self.step.exposed_ns,
                 unit="ns",
             ),
@@ -109,7 +109,12 @@ class SmallMessages:
         if self.step.traffic.launch_ns:
             launch = self.step.traffic.launch_ns
             facts.append(
-                Evidence(key="launch_time_per_step", what="launching them per step", value=launch, unit="ns")
+                Evidence(
+                    key="launch_time_per_step",
+                    what="launch time of these messages per step",
+                    value=launch,
+                    unit="ns",
+                )
             )
         return facts
 
@@ -129,7 +134,7 @@ def _message_evidence(messages: Messages) -> list[Evidence]:
         ),
         Evidence(
             key=f"{kind}_latency",
-            what=f"of it latency of a {kind}",
+            what=f"latency of one {kind}",
             value=messages.latency_ns or 0.0,
             unit="ns",
         ),
@@ -139,7 +144,7 @@ def _message_evidence(messages: Messages) -> list[Evidence]:
 def rate_small_messages(small: SmallMessages) -> Confidence:
     """Return the confidence of a finding about small messages.
 
-    It is low if next to nothing may be saved, or if quick messages refute the latency and no name supports
+    It is low if the saving may be close to 0, or if fast messages contradict the latency and no name supports
     it. It is high if the model of the step matches the measured one.
     """
     if is_guess(small.saving_ns, small.wall_ns) or not (small.is_met or small.are_parts):
@@ -154,14 +159,14 @@ def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
-    if traffic is None or not _is_exposed(traffic, wall_ns(analysis)):
+    if traffic is None or not _is_exposed(traffic, mean_wall_ns(analysis)):
         return None
     if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
         return None
     return untested_gap(
         cause,
         "all messages of a kind have one size, so their latency is unknown",
-        "record a step that reduces a scalar too (the norm of the gradients, the loss)",
+        "record a step that also reduces a scalar (the gradient norm, the loss)",
     )
 
 
@@ -174,7 +179,7 @@ def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
     if has_no_collectives(analysis) or analysis.run.world_size == 1:
         return None
     traffic = read_step_traffic(analysis)
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     if traffic is None or not _is_exposed(traffic, wall):
         return None
     ratio = traffic.latency_ratio

@@ -1,18 +1,18 @@
 """Read the traffic of sharding in a step, and model the step with messages of other sizes.
 
-For each rank, the traffic is that of the group that moves most bytes by all_gather, else by reduce_scatter,
-else by all_reduce. Means are over ranks and steps.
+For each rank, the traffic is taken from the group that moves the most bytes by all_gather, else by
+reduce_scatter, else by all_reduce. Means are over ranks and steps.
 
-The step is modelled as passes that compute, and one link beside them. A pass computes once its gather is
+The step is modelled as passes that compute, and one concurrent link. A pass computes once its gather is
 done, and its reduction follows it. The link carries one message after another in launch order. Gathers are
-launched ``ahead`` passes early, and no earlier, because the memory that they fill must be free again.
+launched ``ahead`` passes early, not earlier, because their memory must first be freed.
 
-    saving = exposed now - exposed(model, n times the size) + what launching 1 - 1/n of the messages costs
+    saving = exposed now - exposed(model, n times the size) + cost of launching 1 - 1/n of the messages
 
-What the model misses of the measured step (wake-ups, copies, jitter) comes with each message, so half of it
-is assumed to stay. On a CPU rank the computing thread also launches. That costs at least the spans of the
-launches, and at most the idle time too, for what follows a message. Simulated steps came out within 5 % of
-the result.
+Exposed time that the model misses (wake-ups, copies, jitter) occurs with each message, so half of it
+is assumed to remain. On a CPU rank the computing thread also launches. That costs at least the spans of the
+launches, and at most also the idle time, for work that follows a message. Simulated steps agreed within 5 %
+with the result.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import encode_texts
 from zprof.model.collectives import CollectiveKind
-from zprof.rules.rule import clock_uncertainty_ns, mean_per_step, select_kind
+from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
 
 #: Prefetch depths of programs: none, the next unit, or some more.
 _PREFETCH_DEPTHS = (0, 1, 2, 3)
@@ -34,8 +34,8 @@ _PREFETCH_DEPTHS = (0, 1, 2, 3)
 class Pass:
     """One pass over one unit.
 
-    ``replicate_ns``: time of what follows its reduction on another link (HSDP). ``turns``: the unit is that
-    of the previous pass and was dropped after it, so nothing can gather it earlier.
+    ``replicate_ns``: time of the all_reduce after its reduction on another link (HSDP). ``turns``: the unit
+    is that of the previous pass and was dropped after it, so nothing can gather it earlier.
     """
 
     compute_ns: float
@@ -77,11 +77,11 @@ def infer_prefetch_depth(passes: Sequence[Pass], seen_ns: float) -> int:
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-#: A message of this share of the others' size is all latency.
+#: Messages below this fraction of the median size are pure latency.
 _TINY_RATIO = 1 / 64
 #: Messages below this share of a kind's largest one (a norm, a flag, the loss) do not count as its traffic.
 _COUNTS_RATIO = 1 / 1024
-#: A fit that misses the median message by more says nothing about the latency.
+#: Maximum residual of the median message for a fit to determine the latency.
 _FIT_RESIDUAL_RATIO = 0.2
 _FIT_MESSAGES = 8
 
@@ -91,7 +91,7 @@ class Messages:
     """Messages of one kind. ``count``, ``exposed_ns`` and ``launch_ns`` are per step, the others medians.
 
     ``exposed_ns``: exposed transfer. ``launch_ns``: time that the main thread of a CPU rank spends on
-    launching them. ``latency_ns``: time of a message without bytes, None if unknown.
+    launching them. ``latency_ns``: time of a zero-byte message, None if unknown.
     """
 
     kind: CollectiveKind
@@ -123,7 +123,7 @@ class StepTraffic:
 
     @property
     def both(self) -> tuple[Messages, ...]:
-        """The existing ones of gathers and reductions."""
+        """Gathers and reductions, as far as they exist."""
         return tuple(messages for messages in (self.gathers, self.reduces) if messages)
 
     @property
@@ -142,8 +142,8 @@ class StepTraffic:
         known = [messages for messages in self.both if messages.latency_ns is not None]
         if len(known) < len(self.both):
             return None
-        whole = sum(messages.count * messages.each_ns for messages in known)
-        return sum(messages.count * (messages.latency_ns or 0.0) for messages in known) / whole
+        total_ns = sum(messages.count * messages.each_ns for messages in known)
+        return sum(messages.count * (messages.latency_ns or 0.0) for messages in known) / total_ns
 
     def resized(self, times: float) -> list[Pass]:
         """Return the passes of a step with units, or buckets, that are ``times`` as large."""
@@ -168,7 +168,7 @@ class StepTraffic:
 
     @property
     def keeps_units(self) -> bool:
-        """Whether units stay gathered from their forward to their backward."""
+        """True if units stay gathered from their forward to their backward."""
         if self.gathers is None or self.reduces is None or not self.before:
             return False
         return not _split_passes(_count_messages(self.gathers, 1), _count_messages(self.reduces, 1))[1]
@@ -216,13 +216,13 @@ def _first_launch(messages: Messages) -> float:
 
 
 def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of each rank's group that moves most bytes."""
+    """Return the rows of each rank's group that moves the most bytes."""
     rows = rows[rows["group_size"] > 1]
     group = _number_groups(rows["group"])
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
-        mine = _select_kinds(rows, kinds)
-        if len(mine) and mine["bytes"].sum() > 0:
-            moved = mine["bytes"].groupby([mine["rank"], group.loc[mine.index]]).sum()
+        own_rows = _select_kinds(rows, kinds)
+        if len(own_rows) and own_rows["bytes"].sum() > 0:
+            moved = own_rows["bytes"].groupby([own_rows["rank"], group.loc[own_rows.index]]).sum()
             most = moved.groupby(level="rank").idxmax()
             keys = pd.MultiIndex.from_tuples(list(most))
             return rows[pd.MultiIndex.from_arrays([rows["rank"], group]).isin(keys)]
@@ -243,27 +243,27 @@ def _select_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.Dat
 def _read_messages(
     analysis: RunAnalysis, rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]
 ) -> Messages | None:
-    """Return the messages of the one kind in ``kinds`` that moves most, None if there are none."""
-    mine = _select_kinds(rows, kinds)
-    mine = mine[mine["bytes"] > _COUNTS_RATIO * mine["bytes"].max()]
-    if mine.empty:
+    """Return the messages of the kind in ``kinds`` that moves the most bytes, None if there are none."""
+    own_rows = _select_kinds(rows, kinds)
+    own_rows = own_rows[own_rows["bytes"] > _COUNTS_RATIO * own_rows["bytes"].max()]
+    if own_rows.empty:
         return None
-    kind = CollectiveKind(str(mine.groupby(mine["kind"].astype(str))["bytes"].sum().idxmax()))
-    mine = select_kind(mine, kind)
-    times = transfer_times(analysis, mine)
+    kind = CollectiveKind(str(own_rows.groupby(own_rows["kind"].astype(str))["bytes"].sum().idxmax()))
+    own_rows = select_kind(own_rows, kind)
+    times = transfer_times(analysis, own_rows)
     if not len(times):
         return None
     each = float(times.median())
-    latency = _estimate_latency_ns(analysis, mine, kind)
+    latency = _estimate_latency_ns(analysis, own_rows, kind)
     return Messages(
         kind=kind,
-        count=mean_per_step(analysis, len(mine)),
-        bytes=float(mine["bytes"].median()),
+        count=mean_per_step(analysis, len(own_rows)),
+        bytes=float(own_rows["bytes"].median()),
         each_ns=each,
-        exposed_ns=mean_per_step(analysis, mine["exposed_transfer_ns"].sum()),
-        launch_ns=_launch_ns(analysis, mine),
+        exposed_ns=mean_per_step(analysis, own_rows["exposed_transfer_ns"].sum()),
+        launch_ns=_launch_ns(analysis, own_rows),
         latency_ns=min(latency, each) if latency is not None else None,
-        rows=mine,
+        rows=own_rows,
     )
 
 
@@ -272,15 +272,15 @@ def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[floa
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
     each = rows.groupby("instance").agg(start=("start_ns", "max"), end=("end_ns", "min"))
     times = (each["end"] - each["start"]).astype("float64")
-    return times[times > max(1, 2 * clock_uncertainty_ns(analysis))]
+    return times[times > max(1, 2 * get_clock_uncertainty_ns(analysis))]
 
 
-def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: CollectiveKind) -> float | None:
-    """Return the time of a message without bytes: from the fit over sizes, else from tiny messages.
+def _estimate_latency_ns(analysis: RunAnalysis, own_rows: pd.DataFrame, kind: CollectiveKind) -> float | None:
+    """Return the time of a zero-byte message: from the fit over sizes, else from tiny messages.
 
-    Groups of the same ranks use the same links: a norm or a loss often has a group of its own.
+    Groups of the same ranks use the same links: a norm or a loss often has its own group.
     """
-    ranks = {_group_ranks(str(group)) for group in mine["group"].unique()}
+    ranks = {_group_ranks(str(group)) for group in own_rows["group"].unique()}
     fits = [
         fit.latency_ns
         for fit in analysis.time.fits
@@ -291,7 +291,7 @@ def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: Collec
     if fits:
         return float(max(fits))
     rows = _select_kinds(analysis.collectives, (*_GATHERS, *_REDUCES))
-    rows = rows[rows["bytes"] <= _TINY_RATIO * mine["bytes"].median()]
+    rows = rows[rows["bytes"] <= _TINY_RATIO * own_rows["bytes"].median()]
     same = {group: _group_ranks(str(group)) in ranks for group in rows["group"].unique()}
     times = transfer_times(analysis, rows[rows["group"].map(same).astype(bool)])
     return float(times.median()) if len(times) else None
@@ -312,15 +312,15 @@ def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
 
 _ERROR_RATIO = 0.05
 _MISSED_RATIO = 0.5
-#: A saving whose middle is below this share of the step is a guess.
+#: Below this share of the step, the midpoint of a saving is a guess.
 MIN_SURE_RATIO = 0.02
-#: Sizes that are tried, as multiples of the present one.
+#: Message sizes to try, as multiples of the current one.
 SIZE_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepModel:
-    """A step as measured: exposed part of its traffic, prefetch depth, and what the model misses."""
+    """A measured step: exposed part of its traffic, prefetch depth, and the time that the model misses."""
 
     traffic: StepTraffic
     ahead: int
@@ -342,7 +342,7 @@ class StepModel:
     def shown_ns(self, passes: Sequence[Pass]) -> tuple[float, float]:
         """Return the exposed time of passes if the gather between forward and backward hides, and if not.
 
-        Engines differ in whether that gather waits until the unit was dropped.
+        Some engines delay that gather until the unit was freed.
         """
         hidden = [replace(one, turns=False) for one in passes]
         return (modelled_exposed_ns(hidden, self.ahead), modelled_exposed_ns(passes, self.ahead))
@@ -362,7 +362,7 @@ class StepModel:
         return (low, self.exposed_ns - least + idle)
 
     def bounded(self, low: float, high: float) -> tuple[float, float]:
-        """Return the range widened by the model's error, not below 0 and not above what is exposed."""
+        """Return the range widened by the model's error, limited to 0 and the exposed time."""
         launched = self.traffic.launch_ns
         most = self.exposed_ns + (self.idle_ns + launched if launched else 0.0)
         high = min((1 + _ERROR_RATIO) * high, most)
@@ -385,7 +385,7 @@ def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
 
 
 def is_guess(saving: tuple[float, float], wall: float) -> bool:
-    """Return whether the saving may be 0, or is below 2 % of the step."""
+    """Return True if the saving may be 0, or is below 2 % of the step."""
     return saving[0] <= 0 or sum(saving) / 2 < MIN_SURE_RATIO * wall
 
 

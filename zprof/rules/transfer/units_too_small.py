@@ -1,13 +1,13 @@
 """ZP404 units_too_small: wrapped units are so small that gathering one takes longer than computing it.
 
-The link is as it should be, the messages are not. Signal: messages that are mostly latency (more than 50 % of
+The link is fine, but the messages are too small. Signal: messages that are mostly latency (more than 50 % of
 their time, and more than 3 % of the step exposed; zprof/rules/transfer/small_messages.py). In addition, the
 names of units show more than three per block (``layers.3.attn.wq``; the threshold is that of
-docs/thresholds.md: FSDP per leaf), or the latency itself is ordinary, at most 200 us. With a higher latency
-and whole blocks as units it is latency_bound_collectives.
+docs/thresholds.md: FSDP per leaf), or the latency itself is normal, at most 200 us. With a higher latency
+and full blocks as units it is latency_bound_collectives.
 
 Saving: the step with units as large as blocks, or half as large. If names do not show blocks, the step with
-the unit sizes that help most, up to four times the best multiple.
+the best unit sizes, up to four times the best multiple.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -35,7 +35,7 @@ FIXES = {
 
 
 def units_too_small(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if larger units would hide what these expose."""
+    """Return a finding if larger units would hide the exposed gathers."""
     missing = unknown_latency_gap(analysis, Cause.UNITS_TOO_SMALL)
     if missing:
         return missing
@@ -50,18 +50,22 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     assert gathers is not None, "units are at fault where units are gathered"
     parts = small.per_block is not None and small.per_block > UNITS_PER_BLOCK
     shown = f"(exposed {format_ns(small.step.exposed_ns)} per step)"
-    what = f"each block is {small.per_block:g} units" if parts else f"{gathers.count:g} all_gathers per step"
+    what = (
+        f"each block is split into {small.per_block:g} units"
+        if parts
+        else f"{gathers.count:g} all_gathers per step"
+    )
     return make_finding(
         Cause.UNITS_TOO_SMALL,
-        sentence=f"{what}, of {format_bytes(int(gathers.bytes))} in {format_ns(gathers.each_ns)}, while one "
-        f"computes for {format_ns(small.step.forward_ns)} {shown}",
+        sentence=f"{what}, each gathering {format_bytes(int(gathers.bytes))} in "
+        f"{format_ns(gathers.each_ns)} while it computes for only {format_ns(small.step.forward_ns)} {shown}",
         evidence=[*small.evidence, *_unit_evidence(small)],
         saving_ns=small.saving_ns,
         severity=rate_severity(small.saving_ns[1], small.wall_ns),
         confidence=rate_small_messages(small),
         fix=choose_fix(analysis.training.engine, FIXES),
-        disprove="wrap whole blocks and record again: if as much of the gathers stays exposed, their number "
-        "was not what cost the time",
+        disprove="wrap entire blocks and record again: if the gathers stay exposed as long, their number "
+        "was not the cause",
     )
 
 
@@ -69,7 +73,7 @@ def _unit_evidence(small: SmallMessages) -> list[Evidence]:
     facts = [
         Evidence(
             key="unit_forward_compute",
-            what="compute of a unit's forward, about",
+            what="compute of a unit's forward, approximately",
             value=small.step.forward_ns,
             unit="ns",
         )
@@ -77,7 +81,7 @@ def _unit_evidence(small: SmallMessages) -> list[Evidence]:
     if small.per_block is not None:
         facts.append(
             Evidence(
-                key="units_per_block", what="wrapped units of a block", value=small.per_block, unit="count"
+                key="units_per_block", what="wrapped units per block", value=small.per_block, unit="count"
             )
         )
     return facts

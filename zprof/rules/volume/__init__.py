@@ -1,1 +1,1 @@
-"""Rules about traffic beyond what the ZeRO stage needs: proven by counts and bytes, not by times."""
+"""Rules about traffic in excess of the ZeRO stage's needs: proven by counts and bytes, not by times."""

@@ -1,20 +1,20 @@
 """ZP412 accumulation_regathers: every micro-batch gathers all parameters again.
 
-Parameters change once per step. With k micro-batches and units that are dropped after each forward and
+Parameters change once per step. With k micro-batches and units that are resharded after each forward and
 backward, a step gathers each unit 2 k times (formula of this schedule: all_gathers = 2 x units x k), although
-one gather would do as long as there is memory to keep it. Signal, from counts of one rank: more than one
+one gather would suffice if there is memory to keep the unit. Signal, from counts of one rank: more than one
 micro-batch, and units that the forward of a later one gathers anew. The fix removes every gather of such a
 unit in the later micro-batches; a second gather within the first one belongs to ZP413.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md). A hidden gather costs
-nothing: k micro-batches with two hidden gathers each are no finding.
+nothing: k micro-batches with two hidden gathers each are not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
 
@@ -23,23 +23,23 @@ _FIXES = {
     "for i, batch in enumerate(micro_batches):\n"
     "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
     "DeepSpeed": '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
-    'size of the model, or "stage": 2; or fewer and larger micro-batches',
-    "reference": "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once a micro-batch;\n"
-    "or fewer and larger micro-batches",
+    'model size, or "stage": 2; or fewer and larger micro-batches',
+    "reference": "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once\n"
+    "per micro-batch; or fewer and larger micro-batches",
 }
 
 
 def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if later micro-batches gather, and wait for, what an earlier one had."""
-    again = find_regathers(analysis, Cause.ACCUMULATION_REGATHERS)
-    if not isinstance(again, Regathers):
-        return again
-    micro_batches = int(again.rows["micro_batches"].max())
-    first = again.gathers[again.gathers["number"] == 1]
+    """Return a finding if later micro-batches wait to gather units that an earlier one had gathered."""
+    regathers = find_regathers(analysis, Cause.ACCUMULATION_REGATHERS)
+    if not isinstance(regathers, Regathers):
+        return regathers
+    micro_batches = int(regathers.rows["micro_batches"].max())
+    first = regathers.gathers[regathers.gathers["number"] == 1]
     units = mean_per_step(analysis, len(first.drop_duplicates(["rank", "step", "unit"])))
-    gathers = mean_per_step(analysis, len(again.gathers))
-    headroom = measure_headroom(analysis, again.gathers)
-    return _finding(analysis, again.price, micro_batches, (units, gathers), headroom)
+    gathers = mean_per_step(analysis, len(regathers.gathers))
+    headroom = measure_headroom(analysis, regathers.gathers)
+    return _finding(analysis, regathers.cost, micro_batches, (units, gathers), headroom)
 
 
 def _finding(
@@ -53,9 +53,9 @@ def _finding(
     return make_finding(
         Cause.ACCUMULATION_REGATHERS,
         sentence=f"{total:.0f} all_gathers per step for {units:.0f} units and {micro_batches} micro-batches: "
-        f"{price.size} are gathered again though nothing has changed them "
+        f"{price.size} are gathered again although unchanged "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
-        f"{headroom.says}",
+        f"{headroom.description}",
         evidence=[
             Evidence(
                 key="micro_batches_per_step", what="micro-batches per step", value=micro_batches, unit="count"
@@ -64,7 +64,7 @@ def _finding(
             Evidence(key="all_gathers_per_step", what="all_gathers per step", value=total, unit="count"),
             Evidence(
                 key="regathers_per_step",
-                what="of them gathered again per step",
+                what="all_gathers of unchanged units per step",
                 value=price.count,
                 unit="count",
             ),
@@ -78,9 +78,9 @@ def _finding(
             *headroom.evidence,
         ],
         saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=headroom.at_most(rate_confidence(analysis, price)),
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="keep the units between micro-batches and record again: if the step stays as long, the "
-        "gathers were hidden after all",
+        disprove="keep the units between micro-batches and record again: if the step takes as long, the "
+        "gathers were not the cause",
     )

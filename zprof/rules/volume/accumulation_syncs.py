@@ -1,14 +1,14 @@
-"""ZP411 accumulation_syncs: gradients are reduced in every micro-batch, not once per step.
+"""ZP411 accumulation_syncs: gradients are reduced in every micro-batch instead of once per step.
 
 With k micro-batches per step, gradients can be summed on each rank and reduced once, with the last one.
 Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch, each of at
-least half of the bytes of the last one's. The fix removes those of all but the last micro-batch.
+least half of the last one's bytes. The fix removes the reductions of all but the last micro-batch.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw 22 s
-become 89 s). If less is exposed, and the step moves more than the ZeRO formula says or no formula is known,
-it is a note: a slower link, or less compute, will expose them. Sharded gradients (stages 2 and 3) can wait
-for the last micro-batch only if they stay whole until then. That costs the memory of all gradients, and the
-finding says so.
+become 89 s). If less is exposed, and the step moves more than the ZeRO formula predicts or no formula is
+known, it is a note: a slower link, or less compute, would expose them. Sharded gradients (stages 2 and 3) can
+wait for the last micro-batch only if they stay unsharded until then. That costs the memory of all gradients,
+which the finding mentions.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import can_replay, choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import can_replay, choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -31,8 +31,8 @@ from zprof.rules.volume.needless_collectives import (
 from zprof.rules.volume.regathers import PROPOSED_RATIO
 
 #: Minimum exposed share of the step.
-_WORTH_RATIO = 0.03
-#: Minimum share of what the last micro-batch reduces: less is something else (a norm of each micro-batch).
+_MIN_STEP_RATIO = 0.03
+#: Minimum size relative to the last micro-batch's reduction: less is something else (a norm per micro-batch).
 _SAME_RATIO = 0.5
 _STEP = ["rank", "step"]
 
@@ -41,14 +41,14 @@ _FIXES = {
     "    model.set_requires_gradient_sync(i == len(micro_batches) - 1)\n"
     "    loss(model(batch)).backward()\n"
     "(DDP and FSDP1: with model.no_sync() around all but the last; HSDP: set_requires_all_reduce)",
-    "DeepSpeed": 'stages 0 and 1 reduce once, at "gradient_accumulation_steps"; stages 2 and 3 reduce each\n'
-    "micro-batch: use larger micro-batches, or stage 1",
+    "DeepSpeed": 'stages 0 and 1 reduce once, at "gradient_accumulation_steps"; stages 2 and 3 reduce in\n'
+    "each micro-batch: use larger micro-batches, or stage 1",
     "reference": "ZeroConfig(micro_batches=k, reduce_each_micro_batch=False)",
 }
 
 
 def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if gradients travel once per micro-batch, and it costs time."""
+    """Return a finding if gradients are reduced once per micro-batch, and it costs time."""
     missing = unknown_micro_batches_gap(analysis, Cause.ACCUMULATION_SYNCS)
     if missing:
         return missing
@@ -56,8 +56,8 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if early.empty:
         return None
     price = price_collectives(analysis, early)
-    worth = PROPOSED_RATIO if can_replay(analysis) else _WORTH_RATIO
-    if price.exposed_ns > worth * wall_ns(analysis):
+    worth = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
+    if price.exposed_ns > worth * mean_wall_ns(analysis):
         return _finding(analysis, price, micro_batches)
     if analysis.volume is not None and not analysis.volume.exceeds_formula:
         return None
@@ -67,12 +67,12 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
         saving_ns=(0, int(price.exposed_ns)),
         severity=Severity.LOW,
         confidence=Confidence.LOW,
-        sentence=f"{hidden.sentence}; most of it is hidden under compute",
+        sentence=f"{hidden.sentence}; most of it is hidden by compute",
     )
 
 
 def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the reductions before the last micro-batch of their step, and the number that reduce."""
+    """Return the reductions before their step's last micro-batch, and how many micro-batches reduce."""
     rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
     sums = rows.groupby([*_STEP, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
     last = sums.groupby(_STEP)["reduced_bytes"].transform("last")
@@ -85,11 +85,11 @@ def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -> Finding:
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     return make_finding(
         Cause.ACCUMULATION_SYNCS,
-        sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once per step: "
-        f"{price.count:.0f} reductions of {price.size} too many "
+        sentence=f"gradients are reduced in each of {micro_batches} micro-batches instead of once per step: "
+        f"{price.count:.0f} needless reductions of {price.size} "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
             Evidence(
@@ -120,9 +120,9 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
         severity=rate_severity(price.high_ns, wall),
         confidence=rate_confidence(analysis, price),
         fix=choose_fix(analysis.training.engine, _FIXES)
-        + "\n(where gradients are sharded, this keeps them whole between micro-batches)",
-        disprove="reduce in the last micro-batch only and record again: if the step stays as long, the "
-        "reductions were hidden after all",
+        + "\n(if gradients are sharded, this keeps them unsharded between micro-batches)",
+        disprove="reduce in the last micro-batch only and record again: if the step takes as long, the "
+        "reductions were not the cause",
     )
 
 
@@ -134,7 +134,7 @@ def _volume_evidence(analysis: RunAnalysis) -> list[Evidence]:
         Evidence(key="moved_bytes_per_step", what="moved per step", value=volume.seen_bytes, unit="bytes"),
         Evidence(
             key="formula_bytes_per_step",
-            what="by the ZeRO formula",
+            what="predicted by the ZeRO formula",
             value=volume.expected_bytes,
             unit="bytes",
         ),

@@ -1,46 +1,46 @@
 """ZP415 checkpoint_regathers: the recomputation of a checkpointed unit gathers it a third time.
 
-A unit that is dropped after its forward is gathered for its backward. If the checkpoint lies outside of the
-unit, or the unit is wrapped twice, the recomputed forward has a gather of its own, and the backward another
-one: three gathers of a unit in a micro-batch, where two would do. Signal, from counts of one rank: a third
+A unit that is resharded after its forward is gathered for its backward. If the checkpoint wrapper is outside
+the unit, or the unit is wrapped twice, the recomputed forward gathers the unit, and the backward gathers it
+again: three gathers of a unit in a micro-batch, where two would suffice. Detected on one rank by a third
 gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406). The fix removes that
 third gather.
 
-Threshold: their exposed time is more than 2 % of the step (our choice, as for the other gathers). With more
-than one micro-batch, ZP412 names the gathers of later ones.
+Threshold: the exposed time of the third gathers exceeds 2 % of the step (chosen, as for the other regather
+rules). With more than one micro-batch, ZP412 covers the gathers of later micro-batches.
 """
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
 _FIXES = {
     "FSDP2": "block = checkpoint_wrapper(block)   # first the checkpoint, then the sharding:\n"
-    "fully_shard(block)                  # recomputation then runs inside the unit, on what is gathered",
+    "fully_shard(block)                  # recomputation then runs inside the unit, on gathered parameters",
     "DeepSpeed": "checkpoint with deepspeed.checkpointing.checkpoint inside the module whose parameters are\n"
-    "gathered together; no nested ZeRO units within a checkpoint",
-    "reference": "ActivationConfig(checkpoint=True) on the units: recomputation uses what is gathered",
+    "gathered together; do not nest ZeRO units inside a checkpoint",
+    "reference": "ActivationConfig(checkpoint=True) on the units: recomputation reuses gathered parameters",
 }
 
 
 def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if units are gathered a third time in a micro-batch, and it costs time."""
-    again = find_regathers(analysis, Cause.CHECKPOINT_REGATHERS)
-    if not isinstance(again, Regathers):
-        return again
-    gathers = mean_per_step(analysis, len(again.gathers))
-    return _finding(analysis, again.price, gathers, int(again.rows["unit"].nunique()))
+    """Return a finding if units are gathered a third time in a micro-batch, and that costs exposed time."""
+    regathers = find_regathers(analysis, Cause.CHECKPOINT_REGATHERS)
+    if not isinstance(regathers, Regathers):
+        return regathers
+    gathers = mean_per_step(analysis, len(regathers.gathers))
+    return _finding(analysis, regathers.cost, gathers, int(regathers.rows["unit"].nunique()))
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units: int) -> Finding:
     return make_finding(
         Cause.CHECKPOINT_REGATHERS,
-        sentence=f"{units} units are gathered three times per step, the third time for recomputation: "
-        f"{price.size} that the backward has gathered anyway "
+        sentence=f"{units} units are gathered three times per micro-batch, the third time for recomputation: "
+        f"{price.size} that the backward gathers anyway "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
             Evidence(key="all_gathers_per_step", what="all_gathers per step", value=gathers, unit="count"),
@@ -59,9 +59,9 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units
             ),
         ],
         saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=rate_confidence(analysis, price),
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="turn checkpointing off for a step that fits in memory, and count: two all_gathers a unit "
-        "remain if recomputation is what makes the third",
+        disprove="turn checkpointing off for a step that fits in memory, and count: if two all_gathers per "
+        "unit remain, recomputation causes the third",
     )

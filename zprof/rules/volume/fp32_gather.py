@@ -1,16 +1,16 @@
-"""ZP410 fp32_gather: parameters travel in float32, although they are used in half precision.
+"""ZP410 fp32_gather: parameters are gathered in float32, although they are used in half precision.
 
-A trace does not show in what type parameters are used. What it shows, from one rank and without clocks: at
+A trace does not contain the type in which parameters are used. Signal, from one rank and without clocks: at
 least half of the bytes of all_gathers are float32, and one of
 
     at least half of the time in matrix products is in kernels of half precision (their names)   high
-    at least half of the bytes of reductions are in half precision: nobody computes gradients
-    more precisely than they are kept                                                            high
-    the program states that it keeps parameters in two bytes                                     medium
+    at least half of the bytes of reductions are in half precision: gradients are never computed
+    more precisely than they are stored                                                          high
+    the program reports that it keeps parameters in two bytes                                    medium
 
-(docs/thresholds.md). If products are in float32, there is nothing to save. If neither is shown (a program on
-the CPU whose operators name no type), the result is a gap. Saving: half of the bytes, replayed
-(:mod:`zprof.rules.volume.half_precision`), from 1 % of the step on (our choice, as in ZP409).
+(docs/thresholds.md). If products are in float32, there is nothing to save. If neither is known (a program on
+the CPU, whose operators have no type), the result is a gap. Saving: half of the bytes, replayed
+(:mod:`zprof.rules.volume.half_precision`), from 1 % of the step (chosen, as in ZP409).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -22,9 +22,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.volume.half_precision import (
     ComputeType,
@@ -35,7 +35,7 @@ from zprof.rules.volume.half_precision import (
 )
 from zprof.rules.volume.model_traffic import ModelTraffic, read_model_traffic
 
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _HALF_BYTES = 2
 
 _FIXES = {
@@ -47,14 +47,14 @@ _FIXES = {
 
 
 def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if parameters are gathered in more bytes than they are used in."""
+    """Return a finding if parameters are gathered in a larger type than they are used in."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.FP32_GATHER, "no collective was recorded", "record the time window")
     traffic = read_model_traffic(analysis)
     if not traffic.gathers.is_full:
         return None
     priced = price_half_bytes(analysis, traffic.gathers.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     computed = read_compute_type(analysis)
     proof = _proof(analysis, traffic, computed)
@@ -64,30 +64,30 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return None
     return untested_gap(
         Cause.FP32_GATHER,
-        "parameters are gathered in float32, and nothing says in what type the model computes",
-        "record on a device, whose kernels name their types; without autocast there is nothing to save",
+        "parameters are gathered in float32, and the type in which the model computes is unknown",
+        "record on a device, whose kernel names contain types; without autocast there is nothing to save",
     )
 
 
 def _proof(
     analysis: RunAnalysis, traffic: ModelTraffic, computed: ComputeType
 ) -> tuple[str, Confidence] | None:
-    """Return what shows that two bytes would do, with the confidence, None if nothing does."""
+    """Return the evidence that two bytes suffice, with the confidence, None if there is none."""
     if computed.is_half:
-        return f"it computes in half precision ({computed.example})", Confidence.HIGH
+        return f"the model computes in half precision ({computed.example})", Confidence.HIGH
     if computed.is_known:
         return None
     if traffic.reductions.is_half:
-        return f"gradients travel in {traffic.reductions.types}", Confidence.HIGH
+        return f"gradients are reduced in {traffic.reductions.types}", Confidence.HIGH
     if analysis.training.parameter_bytes == _HALF_BYTES:
-        return "parameters are kept in 2 bytes an element", Confidence.MEDIUM
+        return "parameters are stored in 2 bytes per element", Confidence.MEDIUM
     return None
 
 
 def _finding(
     analysis: RunAnalysis, traffic: ModelTraffic, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
-    unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
     moved = Evidence(
         key="float32_gathered_bytes_per_step",
         what="parameters gathered in float32 per step",
@@ -96,26 +96,28 @@ def _finding(
     )
     return make_finding(
         Cause.FP32_GATHER,
-        sentence=f"parameters travel in float32{priced.size} although {proof}: "
-        f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
+        sentence=f"parameters are gathered in float32{priced.size} although {proof}: "
+        f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
         f"{format_ns(priced.transfer_ns)} per step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
             Evidence(
                 key="gathers_per_step",
-                what="collectives that gather them",
+                what="collectives that gather parameters in float32",
                 value=len(traffic.gathers.full_rows),
                 unit="count",
             ),
             Evidence(
                 key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
             ),
-            Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
+            Evidence(
+                key="exposed_part", what="exposed transfer per step", value=priced.exposed_ns, unit="ns"
+            ),
         ],
         saving_ns=priced.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="gather in bfloat16 for some steps and record again: if the step stays as long, the bytes "
-        "of parameters are not what it waits for",
+        disprove="gather in bfloat16 for some steps and record again: if the step takes as long, the bytes "
+        "of parameters are not the cause",
     )

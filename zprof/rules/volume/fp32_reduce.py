@@ -1,16 +1,16 @@
-"""ZP409 fp32_reduce: gradients travel in float32, although parameters travel, or kernels compute, in half.
+"""ZP409 fp32_reduce: gradients are reduced in float32, although parameters or kernels use half precision.
 
 Signal, from one rank and without clocks: at least half of the bytes of reduce_scatters and all_reduces are
 float32, and one of
 
     at least half of the bytes of all_gathers are bfloat16, float16 or float8                   high
-    the program states that it gathers two bytes per element and reduces four                    high
+    the program reports that it gathers two bytes per element and reduces four                   high
     at least half of the time in matrix products is in kernels of half precision                 medium
 
-(docs/thresholds.md). If nothing shows the type in which the model computes (all_reduces of a CPU program),
-the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision`), as far as
-the model of the run allows it too (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the
-step (our choice: bytes are a fact and not noise, but too small to matter there).
+(docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
+the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision`), limited
+by the model of the run (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the step (chosen:
+bytes are exact, but too few to matter there).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -23,9 +23,9 @@ from zprof.rules.rule import (
     choose_fix,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.half_precision import (
@@ -36,7 +36,7 @@ from zprof.rules.volume.half_precision import (
 )
 from zprof.rules.volume.model_traffic import Direction, read_model_traffic
 
-_WORTH_RATIO = 0.01
+_MIN_STEP_RATIO = 0.01
 _HALF_BYTES, _FULL_BYTES = 2, 4
 
 _FIXES = {
@@ -50,14 +50,14 @@ _NUMERICS = "\nsums of many ranks lose bits in half precision: compare the loss 
 
 
 def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if gradients are reduced in more bytes than parameters are used in."""
+    """Return a finding if gradients are reduced in a larger type than parameters are used in."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.FP32_REDUCE, "no collective was recorded", "record the time window")
     traffic = read_model_traffic(analysis)
     if not traffic.reductions.is_full:
         return None
     priced = price_half_bytes(analysis, traffic.reductions.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:
@@ -70,28 +70,28 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return None
     return untested_gap(
         Cause.FP32_REDUCE,
-        "gradients are reduced in float32, and nothing says in what type the model computes",
-        "record on a device, whose kernels name their types, or tell the types: TrainingFacts(…)",
+        "gradients are reduced in float32, and the type in which the model computes is unknown",
+        "record on a device, whose kernel names contain types, or pass the types: TrainingFacts(…)",
     )
 
 
 def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] | None:
-    """Return what shows that two bytes would do, with the confidence, None if nothing does."""
+    """Return the evidence that two bytes suffice, with the confidence, None if there is none."""
     facts = analysis.training
     if gathers.is_half:
-        return f"parameters travel in {gathers.types}", Confidence.HIGH
+        return f"parameters are gathered in {gathers.types}", Confidence.HIGH
     if facts.communication_bytes == _HALF_BYTES and facts.reduction_bytes == _FULL_BYTES:
-        return "the program gathers 2 bytes an element", Confidence.HIGH
+        return "the program gathers 2 bytes per element", Confidence.HIGH
     computed = read_compute_type(analysis)
     if computed.is_half:
-        return f"it computes in half precision ({computed.example})", Confidence.MEDIUM
+        return f"the model computes in half precision ({computed.example})", Confidence.MEDIUM
     return None
 
 
 def _finding(
     analysis: RunAnalysis, reductions: Direction, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
-    unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
     change = Change(element_bytes_reduced=_HALF_BYTES)
     expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
     moved = Evidence(
@@ -102,26 +102,28 @@ def _finding(
     )
     return make_finding(
         Cause.FP32_REDUCE,
-        sentence=f"gradients travel in float32{priced.size} although {proof}: "
-        f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
+        sentence=f"gradients are reduced in float32{priced.size} although {proof}: "
+        f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
         f"{format_ns(priced.transfer_ns)} per step{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
             Evidence(
                 key="reductions_per_step",
-                what="collectives that reduce them",
+                what="collectives that reduce gradients in float32",
                 value=len(reductions.full_rows),
                 unit="count",
             ),
             Evidence(
                 key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
             ),
-            Evidence(key="exposed_part", what="of it exposed", value=priced.exposed_ns, unit="ns"),
+            Evidence(
+                key="exposed_part", what="exposed transfer per step", value=priced.exposed_ns, unit="ns"
+            ),
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis.training.engine, _FIXES) + _NUMERICS,
-        disprove="reduce in bfloat16 for some steps and record again: if the step stays as long, the bytes "
-        "of gradients are not what it waits for",
+        disprove="reduce in bfloat16 for some steps and record again: if the step takes as long, the bytes "
+        "of gradients are not the cause",
     )

@@ -1,14 +1,14 @@
-"""Infer from kernel names whether a model computes in half precision, and price halving the bytes.
+"""Infer from kernel names if a model computes in half precision, and estimate the gain of halving the bytes.
 
-Matrix products name their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``, cuBLAS's
-``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash attention
-exists in half precision only, the memory-efficient one in float32 too (``fmha_cutlassF_f32``). Operators of
-the CPU show no type.
+The names of matrix products contain their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``,
+cuBLAS's ``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash
+attention exists in half precision only, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
+Operators of the CPU have no type.
 
 The transfer of each collective is halved (latency stays, so a little less is saved) and the step is replayed
-with that. The saving is three quarters to 1.15 of the replayed gain, never more than half of these
+accordingly. The saving is 0.75 to 1.15 times the replayed gain, never more than half of these
 collectives' transfer, nor than all exposed transfer. On simulated jobs the replay is at most 5 % too high. If
-not all ranks were seen, transfer may be waiting, and the lower bound counts the fastest collective of the
+not all ranks were recorded, transfer may be waiting, and the lower bound counts the fastest collective of the
 same kind and size.
 """
 
@@ -44,7 +44,7 @@ _FULL_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeType:
-    """Time in matrix products of all ranks, by the type in their names; ``example``: the largest half one."""
+    """Time in matrix products of all ranks, by type; ``example``: the largest one in half precision."""
 
     half_ns: int
     full_ns: int
@@ -52,18 +52,18 @@ class ComputeType:
 
     @property
     def is_half(self) -> bool:
-        """Whether the model computes in half precision."""
+        """True if the model computes in half precision."""
         known = self.half_ns + self.full_ns
         return known > 0 and self.half_ns >= _MOSTLY_RATIO * known
 
     @property
     def is_known(self) -> bool:
-        """Whether any kernel name shows the type."""
+        """True if any kernel name contains the type."""
         return self.half_ns + self.full_ns > 0
 
 
 def read_compute_type(analysis: RunAnalysis) -> ComputeType:
-    """Return the types in which the matrix products of the run are computed."""
+    """Read the types in which the matrix products of the run are computed."""
     table = analysis.kernels
     if table.empty or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
@@ -81,7 +81,7 @@ def read_compute_type(analysis: RunAnalysis) -> ComputeType:
 
 
 def states_full_precision(analysis: RunAnalysis) -> bool:
-    """Return whether the run states fp32: the reference engine computes in the type of its parameters."""
+    """Return True if the run reports fp32: the reference engine computes in the type of its parameters."""
     facts = analysis.training
     return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
 
@@ -94,7 +94,7 @@ _SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
 class HalvedBytes:
     """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
-    ``bound``: not all ranks were seen, so ``exposed_ns`` may be waiting.
+    ``bound``: not all ranks were recorded, so ``exposed_ns`` may be waiting.
     """
 
     bytes: float
@@ -110,7 +110,7 @@ class HalvedBytes:
 
 
 def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
-    """Price halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
+    """Estimate the gain of halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
     transfer = analysis.collectives["transfer_ns"].astype(float)
     chosen = pd.Series(0.0, index=transfer.index)
     chosen.loc[rows.index] = 1 - _HALF_RATIO

@@ -1,13 +1,13 @@
-"""ZP414 last_unit_regathered: the last unit is dropped after its forward and gathered again at once.
+"""ZP414 last_unit_regathered: the last unit is resharded after its forward and immediately gathered again.
 
-The backward starts with the unit with which the forward ended. If it is dropped in between, it is gathered
-again with nothing to hide that gather under: its memory was free only while the loss was computed. Signal,
-from one rank: the last unit of the forward is gathered a second time, with less than one unit's compute since
-its forward (counted from the end of its first gather: less than three units' forward compute, because its own
-forward and what the gather ran ahead of lie in between).
+The backward starts with the last unit of the forward. If it is resharded in between, it is gathered again
+with no compute to hide the gather: its memory was free only while the loss was computed. Signal, from one
+rank: the last unit of the forward is gathered a second time, with less than one unit's compute since its
+forward (counted from the end of its first gather: less than three units' forward compute, because its own
+forward and the forward that the gather ran ahead of are in between).
 
-Threshold: exposed for more than 2 % of the step (our choice). On a device whose host runs far ahead, that
-gather is launched under the unit's own forward and costs nothing: no finding.
+Threshold: exposed for more than 2 % of the step (chosen). On a device whose host runs far ahead, that gather
+is launched during the unit's own forward and costs nothing: it is not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -15,25 +15,25 @@ from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
 _FIXES = {
-    "FSDP2": "fully_shard(blocks[-1], reshard_after_forward=False)   # and so the head, if it is a unit",
+    "FSDP2": "fully_shard(blocks[-1], reshard_after_forward=False)   # also the head, if it is a unit",
     "DeepSpeed": '"stage3_param_persistence_threshold" above the size of the last layers\' parameters',
     "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.LAST)",
 }
 
 
 def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if the backward first gathers what the forward has just dropped."""
-    again = find_regathers(analysis, Cause.LAST_UNIT_REGATHERED)
-    if not isinstance(again, Regathers):
-        return again
-    between = float(again.rows["compute_between_ns"].astype("float64").mean())
-    return _finding(analysis, again.price, str(again.rows["unit"].iloc[0]), between)
+    """Return a finding if the backward first gathers the unit that the forward has just resharded."""
+    regathers = find_regathers(analysis, Cause.LAST_UNIT_REGATHERED)
+    if not isinstance(regathers, Regathers):
+        return regathers
+    between = float(regathers.rows["compute_between_ns"].astype("float64").mean())
+    return _finding(analysis, regathers.cost, str(regathers.rows["unit"].iloc[0]), between)
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns: float) -> Finding:
@@ -42,13 +42,13 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
     )
     return make_finding(
         Cause.LAST_UNIT_REGATHERED,
-        sentence=f"{unit}, the last unit of the forward, is dropped and gathered again at once: "
-        f"{price.size} with nothing to hide them under "
+        sentence=f"{unit}, the last unit of the forward, is resharded and immediately gathered again: "
+        f"{price.size} with no compute to hide them "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
         evidence=[
             Evidence(
                 key="needless_gathers_per_step",
-                what="gathers of it too many per step",
+                what="needless gathers of the unit per step",
                 value=price.count,
                 unit="count",
             ),
@@ -67,9 +67,9 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
             ),
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="keep that one unit and record again: its second gather goes, and the step is shorter by "
-        "what was exposed of it",
+        disprove="keep that unit and record again: its second gather disappears, and the step gets shorter "
+        "by its exposed time",
     )

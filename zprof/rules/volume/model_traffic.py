@@ -1,4 +1,4 @@
-"""Find the collectives that carry parameters and gradients, their types and the least of their transfer."""
+"""Find the collectives that carry parameters and gradients, their types and minimum transfer."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 _HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FULL = "float32"
-#: Minimum share of a rank's bytes per step: losses, norms and flags lie below it.
+#: Minimum share of a rank's bytes per step: losses, norms and flags are below it.
 _SMALL_RATIO = 0.001
-#: Minimum share of a direction's bytes to assign it a type: norms stay in float32 beside bfloat16.
+#: Minimum share of a direction's bytes to assign it a type: norms stay in float32 next to bfloat16.
 _MOSTLY_RATIO = 0.5
 
 
@@ -26,12 +26,12 @@ class Direction:
 
     @property
     def is_full(self) -> bool:
-        """Whether most of the bytes travel in float32."""
+        """True if most of the bytes are sent in float32."""
         return self._ratio(self._types == _FULL) >= _MOSTLY_RATIO
 
     @property
     def is_half(self) -> bool:
-        """Whether most of the bytes travel in types of two bytes or one."""
+        """True if most of the bytes are sent in types of one or two bytes."""
         return self._ratio(self._types.isin(_HALF)) >= _MOSTLY_RATIO
 
     @property
@@ -41,7 +41,7 @@ class Direction:
 
     @property
     def types(self) -> str:
-        """Types of these rows, the one with most bytes first."""
+        """Types of these rows, sorted by decreasing bytes."""
         if self.rows.empty:
             return ""
         sums = weigh_rows(self.rows).groupby(self._types).sum().sort_values(ascending=False, kind="stable")
@@ -75,7 +75,7 @@ def read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
 
 
 def select_large(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of several ranks that carry at least 0.1 % of what their rank moves per step."""
+    """Return the rows of several ranks that carry at least 0.1 % of their rank's bytes per step."""
     rows = rows[rows["group_size"] != 1]
     sizes = weigh_rows(rows)
     rows, sizes = rows[sizes > 0], sizes[sizes > 0]
@@ -86,7 +86,7 @@ def select_large(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def weigh_rows(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return the weight of rows: their bytes, or their transfer if no row has its bytes recorded."""
+    """Return the weight of rows: their bytes, or their transfer if no bytes were recorded."""
     known = bool((rows["bytes"] > 0).any())
     return rows["bytes" if known else "transfer_ns"].astype(float)
 
@@ -94,7 +94,7 @@ def weigh_rows(rows: pd.DataFrame) -> "pd.Series[float]":
 def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
     """Return a lower bound of each collective's transfer, in ns.
 
-    If ranks are missing, what looks like transfer can be a wait. The fastest collective of the same kind and
+    If ranks are missing, apparent transfer can be a wait. The fastest collective of the same kind and
     size bounds it.
     """
     rows = analysis.collectives
@@ -105,14 +105,14 @@ def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
 
 
 def are_bounds(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return a mask of rows not seen on all ranks: their waits are lower, their transfers upper bounds."""
+    """Return a mask of rows not recorded on all ranks: waits are lower bounds, transfers upper bounds."""
     if "bound" in rows.columns:
         return rows["bound"].astype(bool)
     return ~rows["matched"].astype(bool)
 
 
 def has_known_sizes(rows: pd.DataFrame) -> bool:
-    """Return whether the recording has the bytes of more than 90 % of the collectives."""
+    """Return True if the recording has the bytes of more than 90 % of the collectives."""
     several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]
     return bool(len(several)) and float((several["bytes"] > 0).mean()) > 0.9
 

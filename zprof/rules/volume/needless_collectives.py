@@ -1,12 +1,12 @@
-"""Price collectives that a step could do without, and report what a recording lacks to identify them.
+"""Estimate the cost of needless collectives, and report the inputs missing to identify them.
 
-Without them the rank is not blocked in them: at least most of their exposed transfer is saved. Their part
-hidden under compute saves nothing by itself, but frees the link for those behind them. Each also costs its
-launch, its wake-up and the copies of its data; on a CPU rank those are work of the thread that computes. So
-more than the exposed time can be saved. Copies out of gathered buffers that the trace names vanish, too: half
-of them at least. Waiting in them does not count, because a late rank is waited for in the next collective
-instead. The same jobs, simulated with and without them (``benchmarks.diagnosis``), gained about the exposed
-time.
+Without these collectives the rank is not blocked in them: at least most of their exposed transfer is saved.
+The part hidden by compute saves nothing by itself, but frees the link for later collectives. Each also costs
+its launch, its wake-up and the copies of its data; on a CPU rank these run on the computing thread. So more
+than the exposed time can be saved. Copies out of gathered buffers that the trace identifies disappear too: at
+least half of them. Waiting in these collectives does not count, because a late rank is waited for in the next
+collective instead. The same jobs, simulated with and without them (``benchmarks.diagnosis``), gained about
+the exposed time.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,19 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
-from zprof.rules.rule import gather_copies_ns, has_no_collectives, mean_per_step, noise_floor_ns, untested_gap
+from zprof.rules.rule import (
+    estimate_gather_copies_ns,
+    has_no_collectives,
+    max_noise_floor_ns,
+    mean_per_step,
+    untested_gap,
+)
 
-#: Minimum share of the exposed transfer: compute that moves up can meet another exposed collective.
+#: Minimum share of the exposed transfer: compute that starts earlier can run into another exposed collective.
 _MIN_SAVING_RATIO = 0.7
 #: Maximum share of the same: a free link lets other collectives start sooner.
 _MAX_SAVING_RATIO = 1.3
-#: Minimum share of the named copies.
+#: Minimum share of the identified copies.
 _MIN_COPIED_RATIO = 0.5
 #: Extra time of each: wake-up of a CPU's main thread and the copies; on a device the queue's gap and the
 #: copies.
@@ -47,7 +53,7 @@ class CollectiveCost:
 
     @property
     def size(self) -> str:
-        """The bytes as text; some recordings do not show them."""
+        """The bytes as text; some recordings do not contain them."""
         return format_bytes(int(self.bytes)) if self.bytes else "an unknown number of bytes"
 
     @property
@@ -66,7 +72,7 @@ def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCo
     """Return the cost of these rows of the passes."""
     priced = analysis.collectives.loc[rows["row"]]
     exposed = mean_per_step(analysis, priced["exposed_transfer_ns"].sum())
-    copied = gather_copies_ns(analysis, priced)
+    copied = estimate_gather_copies_ns(analysis, priced)
     count = mean_per_step(analysis, len(priced))
     moved = mean_per_step(analysis, priced["bytes"].sum())
     return CollectiveCost(
@@ -80,9 +86,9 @@ def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCo
 
 
 def _launch_and_copy_ns(analysis: RunAnalysis, rows: pd.DataFrame, copied: float) -> float:
-    """Return their cost beside the transfer: on a CPU the thread that computes also launches them.
+    """Return their cost in addition to the transfer: on a CPU the computing thread also launches them.
 
-    If no copies are named, their time is guessed: as long as launching, or at the speed of a device.
+    If no copies are identified, their time is estimated: as long as launching, or at a device's copy speed.
     """
     count = mean_per_step(analysis, len(rows))
     if analysis.run.device == "cpu":
@@ -101,32 +107,32 @@ def read_passes(analysis: RunAnalysis) -> pd.DataFrame:
 
 
 def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Return why gathers cannot be told apart by unit and micro-batch, None if they can."""
+    """Return a gap if gathers cannot be assigned to units and micro-batches, else None."""
     missing = unknown_micro_batches_gap(analysis, cause)
     if missing:
         return missing
     gathers = read_passes(analysis)
     gathers = gathers[gathers["kind"] == CollectiveKind.ALL_GATHER.value]
     if len(gathers) and gathers["unit"].isna().all():
-        reason = "the recording does not say which unit an all_gather is of"
-        return untested_gap(cause, reason, "profile with the ranges of FSDP2, or of zprof's own grammar")
+        reason = "the recording does not show which unit an all_gather belongs to"
+        return untested_gap(cause, reason, "profile with the ranges of FSDP2 or of zprof")
     return None
 
 
 def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Return why collectives cannot be assigned to micro-batches, None if they can."""
+    """Return a gap if collectives cannot be assigned to micro-batches, else None."""
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     passes = read_passes(analysis)
     if len(passes) and passes["micro_batch"].isna().all():
-        reason = "the recording does not show where a forward or a backward begins"
-        return untested_gap(cause, reason, "profile CPU activities, too: ProfilerActivity.CPU")
+        reason = "the recording does not show where forwards and backwards start"
+        return untested_gap(cause, reason, "profile CPU activities too: ProfilerActivity.CPU")
     return None
 
 
 def rate_confidence(analysis: RunAnalysis, price: CollectiveCost) -> Confidence:
-    """Return the confidence: counts prove it, but the price may be noise, and two steps may be exceptions."""
-    if price.exposed_ns < noise_floor_ns(analysis):
+    """Return the confidence: counts prove it, but the cost may be noise, and two steps may be exceptions."""
+    if price.exposed_ns < max_noise_floor_ns(analysis):
         return Confidence.LOW
     enough = analysis.steps["step"].nunique() >= _MIN_STEPS
     by_order = (read_passes(analysis)["method"] == "order").any()

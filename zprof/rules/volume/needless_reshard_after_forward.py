@@ -1,14 +1,14 @@
-"""ZP413 needless_reshard_after_forward: units are dropped after forward, and gathered again for backward.
+"""ZP413 needless_reshard_after_forward: units are resharded after forward, and gathered again for backward.
 
-Dropping a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
-second gather. Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing and
-is no finding. Signal, from one rank: units that are gathered again in the backward, and
+Resharding a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
+second gather. Every healthy stage 3 run gathers twice: a hidden second gather costs nothing and
+is not reported. Signal, from one rank: units that are gathered again in the backward, and
 
     exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
     free memory of the device at the peak >= bytes of the unsharded units   if memory was recorded
 
-If memory was not recorded, it is unknown whether the fix is possible: a note of low confidence, which claims
-time after all findings that are sure.
+If memory was not recorded, it is unknown if the fix is possible: a note with low confidence, which claims
+time after all other findings.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -16,7 +16,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
@@ -31,14 +31,14 @@ _FIXES = {
 def needless_reshard_after_forward(
     analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> Finding | Gap | None:
-    """Return a finding if the backward waits for units that the forward had, and memory may hold them."""
-    again = find_regathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
-    if not isinstance(again, Regathers):
-        return again
-    headroom = measure_headroom(analysis, again.gathers)
+    """Return a finding if the backward waits to gather units that memory could keep from the forward."""
+    regathers = find_regathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
+    if not isinstance(regathers, Regathers):
+        return regathers
+    headroom = measure_headroom(analysis, regathers.gathers)
     if headroom.suffices is False:
         return None
-    return _finding(analysis, again.price, int(again.rows["unit"].nunique()), headroom)
+    return _finding(analysis, regathers.cost, int(regathers.rows["unit"].nunique()), headroom)
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom: Headroom) -> Finding:
@@ -47,10 +47,10 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
     )
     return make_finding(
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
-        sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
+        sentence=f"{units} units are resharded after their forward and gathered again for their backward: "
         f"{price.size} "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
-        f"{headroom.says}",
+        f"{headroom.description}",
         evidence=[
             Evidence(
                 key="units_regathered",
@@ -71,9 +71,9 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
             *headroom.evidence,
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence if headroom.suffices else Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _FIXES),
-        disprove="keep the units after their forward and record again: if the step stays as long, or memory "
-        "runs out, dropping them was right",
+        disprove="keep the units after their forward and record again: if the step takes as long, or memory "
+        "runs out, resharding them was right",
     )

@@ -1,9 +1,9 @@
-"""Find gathers of units that the step gathered before, the rule of each, and the memory to keep the units.
+"""Find repeated gathers of units in a step, the rule for each, and the memory needed to keep the units.
 
-Each has one rule, in this order: a gather in a later micro-batch of a unit that an earlier one had (ZP412);
-the third gather of a unit in a micro-batch, which recomputation makes (ZP415); the one of the last unit,
-whose forward has just ended (ZP414); and the rest, which a backward makes because its forward dropped the
-unit (ZP413).
+Each has one rule, in this order: a gather in a later micro-batch of a unit that an earlier one gathered
+(ZP412); the third gather of a unit in a micro-batch, caused by recomputation (ZP415); the gather of the last
+unit, whose forward has just ended (ZP414); and the rest, for a backward after its forward resharded the unit
+(ZP413).
 
     headroom = device total - device used at the allocated peak        needed = bytes of the kept units
 
@@ -22,7 +22,7 @@ from zprof.model.findings import Cause, Confidence, Evidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
-from zprof.rules.rule import can_replay, wall_ns
+from zprof.rules.rule import can_replay, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -43,18 +43,18 @@ PROPOSED_RATIO = 0.001
 
 #: Gathers of a unit in a micro-batch: one for its forward, one for its backward; a third is recomputation's.
 _WITHOUT_RECOMPUTATION = 2
-#: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much that the
-#: gather ran ahead of, and less than one between.
+#: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much again
+#: that the gather ran ahead of, and less than one between.
 _MAX_UNITS_BETWEEN = 3
 _STEP = ["rank", "step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regathers:
-    """Repeated gathers that one of the rules names: their rows, their price, and all gathers."""
+    """Repeated gathers of one rule: their rows, their cost, and all gathers."""
 
     rows: pd.DataFrame
-    price: CollectiveCost
+    cost: CollectiveCost
     gathers: pd.DataFrame
 
 
@@ -69,10 +69,10 @@ def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | Non
 
 
 def select_gone_with_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
-    """Return the gathers that vanish with a cause: a fix works in every micro-batch of a step.
+    """Return the gathers that disappear with a cause: a fix applies to every micro-batch of a step.
 
-    Each gather counts for one rule, and those of later micro-batches count for ZP412. But a fix that keeps a
-    unit after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
+    Each gather counts for one rule, and gathers of later micro-batches count for ZP412. But a fix that keeps
+    a unit after its forward, or gathers it once for its recomputation, also does so in later micro-batches.
     """
     if cause is Cause.ACCUMULATION_REGATHERS:
         return gathers[gathers["cause"] == cause.value]
@@ -100,19 +100,18 @@ def _price_if_worth(
     rows = gathers[gathers["cause"] == cause.value]
     if rows.empty:
         return None
-    price = price_collectives(analysis, rows)
-    if least_ratio and price.exposed_ns <= least_ratio * wall_ns(analysis):
+    cost = price_collectives(analysis, rows)
+    if least_ratio and cost.exposed_ns <= least_ratio * mean_wall_ns(analysis):
         return None
-    return Regathers(rows=rows, price=price, gathers=gathers)
+    return Regathers(rows=rows, cost=cost, gathers=gathers)
 
 
 def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
-    """Return the gathers of known units in the passes, with their ``cause`` and ``micro_batches`` of the
-    step.
+    """Return the gathers of known units in the passes, with their ``cause`` and the step's ``micro_batches``.
 
     ``cause`` is None for the first gather of a unit in a step. ``in_pass`` is the cause within the
     micro-batch alone, None for the first gather of a unit in it. Gathers without a known unit or micro-batch
-    are left out, and those of a unit that is called again.
+    are excluded, and so are gathers of a unit that is called again.
     """
     passes = read_passes(analysis)
     passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
@@ -148,7 +147,7 @@ def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
 def _is_of_kept_unit(
     rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
 ) -> "pd.Series[bool]":
-    """Return a mask of recomputation's gathers for kept units, which nothing else gathers.
+    """Return a mask of gathers by recomputation for kept units, which nothing else gathers.
 
     If recomputation makes a third gather of the units, it also makes the second one of the last unit, and the
     only one of a unit that was kept since the previous micro-batch.
@@ -202,9 +201,9 @@ _MAX_BYTES_PER_PARAMETER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Memory to keep units: ``free_bytes`` of the rank with least, None if no memory was recorded.
+    """Memory to keep units: minimum ``free_bytes`` of any rank, None if no memory was recorded.
 
-    ``needed_bytes`` is 0 if the recording does not show how large the units are.
+    ``needed_bytes`` is 0 if the sizes of the units were not recorded.
     """
 
     needed_bytes: int
@@ -212,21 +211,21 @@ class Headroom:
 
     @property
     def suffices(self) -> bool | None:
-        """Whether the units fit, None if unknown."""
+        """True if the units fit, None if unknown."""
         if self.free_bytes is None or not self.needed_bytes:
             return None
         return self.free_bytes >= self.needed_bytes
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         """The headroom as text."""
         if not self.needed_bytes:
-            return "how much memory it takes to keep them is unknown"
+            return "the memory needed to keep them is unknown"
         needed = format_bytes(self.needed_bytes)
         if self.free_bytes is None:
-            return f"to keep them takes {needed}, headroom unknown"
+            return f"keeping them takes {needed}, headroom unknown"
         fits = "which fits" if self.suffices else "which does not fit"
-        return f"to keep them takes {needed}, {fits}: {format_bytes(self.free_bytes)} are free at the peak"
+        return f"keeping them takes {needed}, {fits}: {format_bytes(self.free_bytes)} are free at the peak"
 
     @property
     def evidence(self) -> Sequence[Evidence]:

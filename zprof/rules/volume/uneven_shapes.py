@@ -1,13 +1,13 @@
-"""ZP417 uneven_shapes: shapes do not divide evenly, so padding travels or one rank has more to compute.
+"""ZP417 uneven_shapes: shapes do not divide evenly, so padding is sent or one rank has more to compute.
 
-Two forms. The one that costs more is reported, and nothing below 2 % of the step.
+Two cases. The more expensive one is reported, if it costs at least 2 % of the step.
 
-*Padding*, from one rank: gradients are reduced once or k times per step, whole, so with R elements reduced
+*Padding*, from one rank: all gradients are reduced once or k times per step, so with R elements reduced
 per step
 
-    padding = R / (k psi) - 1        psi: stated by the program, or R / k of the baseline, that of one model
+    padding = R / (k psi) - 1        psi: reported by the program, or R / k of a baseline with the same model
 
-At least 1 % of what travels must be padding (high; medium, and only beside kernels that pad, if a baseline
+At least 1 % of the sent elements must be padding (high; medium, and only with kernels that pad, if a baseline
 gives psi). Without psi, on a device: kernels that pad take at least 2 % of the step (docs/thresholds.md) and,
 per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same tensors (medium; our choice,
 because a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain ``chunk_cat`` took 5 to 16
@@ -37,7 +37,14 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.replay.queue_model import estimate_transfer_saving_ns
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, untested_gap, wall_ns
+from zprof.rules.rule import (
+    choose_fix,
+    make_finding,
+    mean_per_step,
+    mean_wall_ns,
+    rate_severity,
+    untested_gap,
+)
 from zprof.rules.volume.model_traffic import Direction, count_elements, read_model_traffic
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
@@ -62,11 +69,11 @@ class Filling:
 class Padding:
     """Padding elements relative to those of the model, and the source of that number.
 
-    ``stated``: the source is the program, not a baseline that is assumed to be of the same model.
+    ``stated``: the source is the program, not a baseline that is assumed to have the same model.
     """
 
     ratio: float
-    said_by: str
+    source: str
     stated: bool
 
 
@@ -106,7 +113,7 @@ def measure_filling(analysis: RunAnalysis) -> Filling | None:
 
 
 def _kernel_time_per_step(analysis: RunAnalysis, table: pd.DataFrame, chosen: "pd.Series[bool]") -> float:
-    """Return the time per step and rank; copies beside other kernels cost nothing."""
+    """Return the time per step and rank; copies that overlap other kernels cost nothing."""
     rows = table[chosen]
     alone = rows["uncovered_ns"].where(rows["role"] != "compute", rows["total_ns"])
     return mean_per_step(analysis, float(alone.sum()))
@@ -123,9 +130,9 @@ def _reduced_elements(analysis: RunAnalysis) -> float:
     return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
 
 
-def _plausible_padding(ratio: float, said_by: str, *, stated: bool) -> Padding | None:
+def _plausible_padding(ratio: float, source: str, *, stated: bool) -> Padding | None:
     most = _MAX_RATIO if stated else _MAX_OVER_BASELINE_RATIO
-    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < most else None
+    return Padding(ratio=ratio, source=source, stated=stated) if -0.01 < ratio < most else None
 
 
 _LONGER_RATIO = 1.10
@@ -143,8 +150,9 @@ _BOUND_BY_MEMORY = re.compile(
 class LongerInputs:
     """The rank with longer inputs, and the ratio by which it exceeds the median of the others.
 
-    ``mean_excess_ns``: its compute above the mean of all ranks, per step: what even shares would remove.
-    ``excess_ns``: above the median of the others. ``activations`` is None if kernels were the evidence.
+    ``mean_excess_ns``: its compute above the mean of all ranks, per step: the part that even shares would
+    remove. ``excess_ns``: above the median of the others. ``activations`` is None if kernels were the
+    evidence.
     """
 
     rank: int
@@ -183,7 +191,7 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
 
 
 def _most_activations(analysis: RunAnalysis) -> "pd.Series[float]":
-    """Return the most activations of each rank at the peaks of its phases and of its steps."""
+    """Return the maximum activations of each rank at the peaks of its phases and of its steps."""
     memory, name = analysis.memory, Tenant.ACTIVATIONS
     held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
     held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
@@ -218,7 +226,7 @@ def _ratio_to_others(values: "pd.Series[float]", rank: int) -> float:
     return float(values[rank]) / others if others > 0 else 0.0
 
 
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _PROVEN_RATIO = 0.01
 _SLOWER = 3.0
 #: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
@@ -228,16 +236,16 @@ _TRANSFER_RATIO = (0.75, 1.15)
 _EVEN_RATIO = 0.5
 
 _PAD_FIXES = {
-    "FSDP2": "make the first dimension of weights a multiple of the ranks that share them:\n"
+    "FSDP2": "make the first dimension of weights a multiple of the number of ranks that shard them:\n"
     "vocabulary = -(-vocabulary // 64) * 64   # and hidden sizes, heads\n"
-    "fully_shard(module, shard_placement_fn=...) only with a dimension that divides",
+    "fully_shard(module, shard_placement_fn=...) only with a dimension that divides evenly",
     "DeepSpeed": "vocabulary = -(-vocabulary // 64) * 64\n"
     '"zero_optimization": {"reduce_bucket_size": <a multiple of ranks x 64>}',
     "reference": "GptConfig(vocabulary=<a multiple of 64>, hidden=<a multiple of 64>)",
 }
 _EVEN_FIX = (
     "give ranks equal tokens, not equal numbers of samples: bucket samples by length, or pack sequences\n"
-    "sampler: sort each batch by length and deal it out in turn (longest, shortest, ...)"
+    "sampler: sort each batch by length and distribute it alternately (longest, shortest, ...)"
 )
 
 
@@ -255,7 +263,7 @@ def uneven_shapes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     known, filled = measure_padding(analysis, baseline), measure_filling(analysis)
     ratio = _proven_padding(known, filled)
-    worth = _WORTH_RATIO * wall_ns(analysis)
+    worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
     saving = _saving(analysis, filled, ratio)
@@ -263,17 +271,17 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         return None
     if ratio and known:
         confidence = Confidence.HIGH if known.stated else Confidence.MEDIUM
-        return _make_padding_finding(analysis, saving, filled, f"by {known.said_by}", ratio, confidence)
+        return _make_padding_finding(analysis, saving, filled, f"by {known.source}", ratio, confidence)
     slow = filled is not None and filled.slower is not None and filled.slower >= _SLOWER
     if slow and known is None and analysis.run.device != "cpu":
-        says = "its kernels that fill up are no plain copies"
-        return _make_padding_finding(analysis, saving, filled, says, None, Confidence.MEDIUM)
+        proof = "its padding kernels are not plain copies"
+        return _make_padding_finding(analysis, saving, filled, proof, None, Confidence.MEDIUM)
     if known is not None:
         return None
     return untested_gap(
         Cause.UNEVEN_SHAPES,
-        "kernels that can pad take time, and how many parameters the model has is unknown",
-        "say it (report --parameters N), or give a baseline of the same model",
+        "kernels that can pad take time, and the number of parameters is unknown",
+        "pass it (report --parameters N), or pass a baseline of the same model",
     )
 
 
@@ -310,33 +318,38 @@ def _make_padding_finding(
 ) -> Finding:
     spent = filled.total_ns if filled else 0.0
     padding = "padding" if ratio is None else f"{format_percent(ratio)} of padding"
-    evidence = [Evidence(key="padding_time_per_step", what="filling up per step", value=spent, unit="ns")]
+    evidence = [
+        Evidence(key="padding_time_per_step", what="time of padding kernels per step", value=spent, unit="ns")
+    ]
     if ratio is not None:
         evidence.append(
-            Evidence(key="padding_ratio", what="padding, of the model's elements", value=ratio, unit="ratio")
+            Evidence(
+                key="padding_ratio",
+                what="padding relative to the model's elements",
+                value=ratio,
+                unit="ratio",
+            )
         )
         wasted = _padding_bytes(analysis, ratio)
         evidence.append(
-            Evidence(
-                key="padding_bytes_per_step", what="padding that travels per step", value=wasted, unit="bytes"
-            )
+            Evidence(key="padding_bytes_per_step", what="padding sent per step", value=wasted, unit="bytes")
         )
     if filled is not None and filled.slower is not None:
         evidence.append(
             Evidence(
                 key="time_per_byte_ratio",
-                what="time for a byte over that of a plain copy",
+                what="time per byte relative to a plain copy",
                 value=filled.slower,
                 unit="times",
             )
         )
     return make_finding(
         Cause.UNEVEN_SHAPES,
-        sentence=f"shapes do not divide evenly: {padding} travels ({proof}), and filling it up takes "
+        sentence=f"shapes do not divide evenly: {padding} is sent ({proof}), and writing it takes "
         f"{format_ns(spent)} per step",
         evidence=evidence,
         saving_ns=saving,
-        severity=rate_severity(saving[1], wall_ns(analysis)),
+        severity=rate_severity(saving[1], mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis.training.engine, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
@@ -351,13 +364,13 @@ def _padding_bytes(analysis: RunAnalysis, ratio: float) -> float:
 
 def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
     seen = find_longer_inputs(analysis)
-    wall = wall_ns(analysis)
-    if seen is None or seen.mean_excess_ns < _WORTH_RATIO * wall:
+    wall = mean_wall_ns(analysis)
+    if seen is None or seen.mean_excess_ns < _MIN_STEP_RATIO * wall:
         return None
     saving = (_EVEN_RATIO * seen.mean_excess_ns, seen.excess_ns)
     return make_finding(
         Cause.UNEVEN_SHAPES,
-        sentence=f"rank {seen.rank} has {_describe_excess(seen)} than the others at the same number of "
+        sentence=f"rank {seen.rank} has {_describe_excess(seen)} than the others with the same number of "
         "operators, "
         f"and computes {format_ns(seen.excess_ns)} longer: its inputs are longer, its device is not slower",
         evidence=_evidence(seen),
@@ -365,8 +378,8 @@ def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
         severity=rate_severity(saving[1], wall),
         confidence=seen.confidence,
         fix=_EVEN_FIX,
-        disprove=f"give rank {seen.rank} the batches of another rank and record again: if it stays the late "
-        "one, it is the device",
+        disprove=f"give rank {seen.rank} the batches of another rank and record again: if it is still the "
+        "late one, its device is slow",
     )
 
 
@@ -381,21 +394,21 @@ def _evidence(seen: LongerInputs) -> list[Evidence]:
     rows = [
         Evidence(
             key="compute_over_median",
-            what="compute over the median of the others",
+            what="compute relative to the median of the others",
             value=seen.longer,
             unit="times",
             rank=rank,
         ),
         Evidence(
             key="compute_excess_per_step",
-            what="computes longer than they per step",
+            what="compute in excess of the others, per step",
             value=seen.excess_ns,
             unit="ns",
             rank=rank,
         ),
         Evidence(
             key="compute_excess_over_mean",
-            what="longer than the mean of all",
+            what="compute in excess of the mean of all ranks",
             value=seen.mean_excess_ns,
             unit="ns",
             rank=rank,
@@ -405,7 +418,7 @@ def _evidence(seen: LongerInputs) -> list[Evidence]:
         rows.append(
             Evidence(
                 key="activations_ratio",
-                what="activations over theirs",
+                what="activations relative to the others",
                 value=seen.activations,
                 unit="times",
                 rank=rank,

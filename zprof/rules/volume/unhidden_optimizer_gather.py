@@ -1,20 +1,20 @@
 """ZP416 unhidden_optimizer_gather: a ZeRO stage 1 or 2 step ends with an unhidden gather of all parameters.
 
-After the optimizer has stepped, each rank has new parameters of its part only. Gathered at once, behind the
-step, all of it is exposed; unit by unit, in the order of the next forward, only the first one is.
+After the optimizer step, each rank has only its shard of the new parameters. Gathered at once, at the end of
+the step, all of it is exposed; unit by unit, in the order of the next forward, only the first unit is.
 
 Signal, on one rank and without clocks: all large gathers (or broadcasts, as of PyTorch's
 ZeroRedundancyOptimizer) of a step start after its last reduction of gradients. At least half of their
 transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md), in the median step. Half,
-because a hidden one still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
-engine). No more can hide than the next forward computes: a third of the compute of a micro-batch if the
+because a hidden gather still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
+engine). At most the compute of the next forward can hide it: a third of the compute of a micro-batch if the
 backward takes twice as long as the forward, a quarter if it also recomputes. With e exposed and C the
 compute,
 
     saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
 
-within what the what-if model of the run allows (:mod:`zprof.rules.saving_range`); 0.6 because the first
-unit's gather has nothing to hide under, and unequal units hide unequal parts.
+limited by the what-if model of the run (:mod:`zprof.rules.saving_range`); 0.6 because the first
+unit's gather has no compute to hide it, and unequal units hide unequal parts.
 
 Stages 1 and 2 need no more than data parallelism: a reduce-scatter of gradients (psi) and this gather (psi).
 If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves. The
@@ -38,9 +38,9 @@ from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
     mean_per_step,
+    mean_wall_ns,
     rate_severity,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.volume.half_precision import price_half_bytes
@@ -58,11 +58,11 @@ _SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER.value
 _REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE.value)
 #: Minimum share of the bytes gathered in all steps; programs that also gather before (stage 3) have less.
 _MIN_CLOSING_RATIO = 0.95
-#: Minimum share of what is reduced: less (predictions, metrics) is not parameters, however often reduced.
+#: Minimum size relative to the reductions: less (predictions, metrics) is not parameters.
 _MIN_GATHERED_RATIO = 0.10
 #: All-reduced gradients have as many elements as gathered parameters, except for padding and frozen ones.
 _SAME_RATIO = 0.10
-#: Method of collectives whose launches were not seen: gloo runs a reduce-scatter as an all-reduce.
+#: Method of collectives whose launches were not recorded: gloo runs a reduce-scatter as an all-reduce.
 _WITHOUT_LAUNCH = "gloo_execution"
 
 
@@ -109,7 +109,7 @@ def _begin_after_reductions(
 
 
 def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool:
-    """Return whether the gathered elements were all-reduced before, and nothing was scattered."""
+    """Return True if the gathered elements were all-reduced before, and nothing was scattered."""
     scattered = reductions["kind"].astype(str) == _SCATTERING_KIND
     if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
         return False
@@ -120,25 +120,26 @@ def _hides_scatters(analysis: RunAnalysis) -> bool:
     return any(_WITHOUT_LAUNCH in entry.method for entry in analysis.time.collectives)
 
 
-_WORTH_RATIO = 0.03
-#: Minimum exposed share of the gathers' transfer: with less they already run under the next forward.
+_MIN_STEP_RATIO = 0.03
+#: Minimum exposed share of the gathers' transfer: with less they already overlap with the next forward.
 _EXPOSED_RATIO = 0.5
 #: The forward's share of a micro-batch's compute, lower and upper bound.
 _FORWARD_RATIO = (0.3, 0.4)
 _SURE_RATIO = 0.6
 
 _FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # stage 2, gathered under the forward",
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # stage 2, gathered during the forward",
     "DeepSpeed": '"zero_optimization": {"stage": 2, "overlap_comm": true, "allgather_partitions": true,\n'
     '                      "allgather_bucket_size": 500000000, "reduce_scatter": true}\n'
-    "(larger buckets; the gather stays behind the step: stage 3 or FSDP2 hides it under the next forward)",
+    "(larger buckets; the gather stays at the end of the step: stage 3 or FSDP2 overlaps it with the next "
+    "forward)",
     "reference": "ZeroConfig(stage=1, overlap_gather=True)   # or stage=2",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
-    """What a rank gathers per step, and what of it can be hidden."""
+    """A rank's gathers per step, and the part that can be hidden."""
 
     gathered_bytes: float
     reduced_bytes: float
@@ -157,14 +158,14 @@ class _Cost:
 
 
 def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if the gather of new parameters holds up the step."""
+    """Return a finding if the gather of new parameters delays the step."""
     cause = Cause.UNHIDDEN_OPTIMIZER_GATHER
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     seen = read_closing_gathers(analysis)
     if seen is None:
         return None
-    worth = _WORTH_RATIO * wall_ns(analysis)
+    worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     cost = _measure_cost(analysis, seen, worth)
     if not cost.hiding_ns[1] and not seen.three_psi:
         return None
@@ -214,27 +215,27 @@ def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: fl
         sentence=_make_sentence(seen, cost),
         evidence=_evidence(seen, cost),
         saving_ns=cost.saving_ns,
-        severity=rate_severity(cost.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
         confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
-        "exposed part, something else than the gather ends the step",
+        "exposed part, the gather is not the cause",
     )
 
 
 def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:
-    bound = "at most, ranks are missing; " if cost.bound else ""
-    said = (
+    bound = "at most, because ranks are missing; " if cost.bound else ""
+    description = (
         f"{format_bytes(cost.gathered_bytes)} of new parameters" if cost.gathered_bytes else "new parameters"
     )
     text = (
-        f"each step ends with a gather of {said} "
+        f"each step ends with a gather of {description} "
         f"(exposed {bound}{format_ns(cost.exposed_ns)} of {format_ns(cost.transfer_ns)})"
     )
     if seen.three_psi:
         text += (
             f", after {format_bytes(cost.reduced_bytes)} of gradients were all-reduced in full: "
-            "three times the parameters travel where two would do"
+            "three times the parameters are sent where two would suffice"
         )
     return text
 
@@ -254,10 +255,10 @@ def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
             value=cost.transfer_ns,
             unit="ns",
         ),
-        Evidence(key="exposed_part", what="of it exposed", value=cost.exposed_ns, unit="ns"),
+        Evidence(key="exposed_part", what="exposed transfer per step", value=cost.exposed_ns, unit="ns"),
         Evidence(
             key="hideable_max",
-            what="hideable under the next forward, at most",
+            what="maximum that the next forward can hide",
             value=cost.hiding_ns[1],
             unit="ns",
         ),
@@ -273,13 +274,13 @@ def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
             ),
             Evidence(
                 key="moved_bytes_per_step",
-                what="moved per step, an all-reduce twice",
+                what="moved per step, counting an all-reduce twice",
                 value=moved,
                 unit="bytes",
             ),
             Evidence(
                 key="reduce_scatter_saving_max",
-                what="won by reduce-scatters, at most",
+                what="maximum gain of reduce-scatters",
                 value=cost.scattering_ns[1],
                 unit="ns",
             ),

@@ -1,10 +1,10 @@
 """Find the rank, or the few ranks, that are busy longer than the others, and the reason.
 
-The sum of compute, copies and idle time gives the cost of a delay. But if one of them varies from step to
-step it hides the others: a host that sleeps 40 ms in each step does not show in a sum whose compute varies by
-100 ms. So each part is also judged by itself, and its chance is multiplied by the number of parts. The reason
-comes from the ledger: what the late rank has more of than the others. For idle time, the reasons of the
-collectives to which it arrived last (:mod:`zprof.analysis.time.blame`) say which calls of its host took it.
+The sum of compute, copies and idle time gives the cost of a delay. But if one part varies from step to step
+it hides the others: a host that sleeps 40 ms in each step is invisible in a sum whose compute varies by 100
+ms. So each part is also tested by itself, and its chance is multiplied by the number of parts. The reason
+comes from the ledger: the term in which the late rank exceeds the others. For idle time, the reasons of the
+collectives at which it arrived last (:mod:`zprof.analysis.time.blame`) identify the host calls that took it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LateReason
-from zprof.rules.rule import clock_uncertainty_ns, noise_floor_ns
+from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 
 _PARTS = ("compute", "copies", "idle")
@@ -25,9 +25,9 @@ _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10
 #: Ranks with at least this share of the latest rank's delay are late with it (same host or switch).
 _WITH_IT_RATIO = 0.5
-#: Ranks that share a host's cores are late by turns of its scheduler: 1.3 ms in the median of healthy gloo
-#: runs, 4.4 ms at worst. Three times the median accuses nobody on a CPU. The floor is lower if compute takes
-#: so equally long in all steps that there are no such turns; real gloo runs deviate by 2 to 57 ms (MAD).
+#: Ranks that share a host's cores are late by time slices of its scheduler: 1.3 ms in the median of healthy
+#: gloo runs, 4.4 ms at worst. Three times the median gives no false positives on a CPU. The floor is lower if
+#: compute times vary too little for such time slices; real gloo runs deviate by 2 to 57 ms (MAD).
 _SCHEDULER_NS = 4_000_000
 _SCHEDULER_DEVIATIONS = 4
 #: Three standard errors of a median over n steps are 3 * 1.25 * 1.48 / sqrt(n) deviations (MAD).
@@ -38,11 +38,11 @@ _STANDARD_ERRORS = 3 * 1.25 * 1.48
 class Suspect:
     """The latest rank ``rank``; ``chosen`` marks it and those that are late with it among all ranks.
 
-    ``delay_ns``: median over steps of how much longer ``rank`` is busy than the others; ``mean_ns``: the
-    mean; ``error_ns``: what chance can make of the median. ``beyond_ns``: how much longer than the longest
-    rank not chosen, on average. ``last_ratio``: share of steps in which a chosen rank is the longest.
-    ``chance``: probability that equal ranks look like this. ``part``: the part of the own time that is
-    judged; empty for all of it.
+    ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``mean_ns``: the
+    mean; ``error_ns``: the random error of the median. ``beyond_ns``: the mean excess over the longest
+    rank that was not chosen. ``last_ratio``: share of steps in which a chosen rank is the longest.
+    ``chance``: probability that equal ranks look like this. ``part``: the part of the own time that was
+    tested; empty for the total.
     """
 
     rank: int
@@ -65,10 +65,10 @@ class Suspect:
 
 
 def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
-    """Return the delay that noise, clocks and the turns of a scheduler can cause."""
+    """Return the delay that noise, clocks and scheduler time slices can cause."""
     return max(
-        _ABOVE_NOISE * noise_floor_ns(analysis),
-        _ABOVE_CLOCK * clock_uncertainty_ns(analysis),
+        _ABOVE_NOISE * max_noise_floor_ns(analysis),
+        _ABOVE_CLOCK * get_clock_uncertainty_ns(analysis),
         _scheduler_ns(analysis) if analysis.run.device == "cpu" else 0,
     )
 
@@ -81,7 +81,7 @@ def _scheduler_ns(analysis: RunAnalysis) -> float:
 
 
 def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:
-    """Return the latest rank by all of its own time; needs two ranks and one step."""
+    """Return the latest rank by its total own time; needs two ranks and one step."""
     found = _find_latest(own, own.longer, noise_floor_of_delay_ns(analysis))
     return replace(
         found,
@@ -91,9 +91,9 @@ def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:
 
 
 def find_suspects_by_part(analysis: RunAnalysis, own: OwnTime) -> tuple[Suspect, ...]:
-    """Return the latest rank by compute, by copies and by idle time, sorted by falling delay.
+    """Return the latest rank by compute, by copies and by idle time, sorted by decreasing delay.
 
-    The cost of a part is how much longer the step's longest rank is because of it.
+    The cost of a part is the time by which it lengthens the step's longest rank.
     """
     tables = {name: getattr(own, name) for name in _PARTS}
     tables = {name: table for name, table in tables.items() if table.any()}
@@ -133,7 +133,7 @@ def _median_deviation(values: npt.NDArray[np.float64]) -> float:
 
 
 def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that any so many of equal ranks are the latest in as many steps (binomial).
+    """Return the chance that as many equal ranks are the latest in as many steps (binomial).
 
     Computed in logarithms: a thousand steps have more combinations than a float can hold.
     """
@@ -151,10 +151,11 @@ def _log_comb(whole: int, part: int) -> float:
 
 
 def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that equal ranks put all steps of so many of them above all others; 1 if not above.
+    """Return the chance that all steps of some of equal ranks exceed all others; 1 if they do not exceed
+    them.
 
-    With few steps this says more than counting them: of all orders of the times of all steps, 1 in (ranks *
-    steps over chosen * steps) has exactly these on top.
+    With few steps this is more informative than counting: of all orders of the times of all steps, 1 in
+    (ranks * steps over chosen * steps) has exactly these on top.
     """
     if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
         return 1.0
@@ -162,15 +163,15 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
     return min(1.0, comb(len(chosen), late) / comb(len(chosen) * steps, late * steps))
 
 
-#: What can keep the host busy, as far as its calls show it.
+#: Reasons that can be identified from the host's calls.
 _HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MAJORITY_RATIO = 0.5
 
 REASON_TEXT: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "its compute takes longer",
     LateReason.MEMCPY: "its copies take longer",
-    LateReason.DATA: "its data comes late",
-    LateReason.ALLOCATOR: "its allocator holds it up",
+    LateReason.DATA: "its data arrives late",
+    LateReason.ALLOCATOR: "its allocator blocks it",
     LateReason.SYNC: "its host waits for the device",
     LateReason.HOST: "its host stalls",
 }
@@ -178,33 +179,33 @@ REASON_TEXT: Mapping[LateReason, str] = {
 REASON_FIXES: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "compare its device with a healthy rank's: clocks, temperature, power cap, ECC\n"
     "  nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE,ECC\n"
-    "more or larger operators there, not slower ones: give ranks equal tokens, not equal samples",
-    LateReason.MEMCPY: "look at its PCIe link (width, generation), and pin the host memory\n"
+    "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
+    LateReason.MEMCPY: "check its PCIe link (width, generation), and pin the host memory\n"
     "  DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)",
     LateReason.DATA: "DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, "
-    "pin_memory=True)\nlook at that rank's storage, and at what only it does per batch",
+    "pin_memory=True)\ncheck that rank's storage, and any work that only it does per batch",
     LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-    "no torch.cuda.empty_cache() in the loop; that rank has less memory to spare than the others",
-    LateReason.SYNC: "no .item(), .cpu(), print(tensor) in the step of that rank alone (logging of rank 0)\n"
+    "no torch.cuda.empty_cache() in the loop; that rank has less free memory than the others",
+    LateReason.SYNC: "no .item(), .cpu(), print(tensor) on only one rank (logging on rank 0)\n"
     "  if step % 100 == 0: log(loss.detach())",
-    LateReason.HOST: "look at what only its host does: other processes on its cores, CPU clocks, logging, "
+    LateReason.HOST: "check what differs on its host: other processes on its cores, CPU clocks, logging, "
     "checkpoints\n  numactl --cpunodebind=N --membind=N python train.py",
 }
 
 DISPROOFS: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "swap the devices of this rank and another and record again: what stays with the "
-    "device is the device, what moves with the rank is its work",
-    LateReason.DATA: "train on one batch kept in memory and record again: if the rank is late all the same, "
-    "it is not its data",
+    LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows the "
+    "device, the device is slow; if it moves with the rank, its work is",
+    LateReason.DATA: "train on one batch kept in memory and record again: if the rank is still late, "
+    "data is not the cause",
 }
 _DISPROOF = (
-    "move this rank to another host and record again: what stays with the host is the host, what moves with "
-    "the rank is its program"
+    "move this rank to another host and record again: if the delay stays with the host, the host is slow; "
+    "if it moves with the rank, its program is"
 )
 
 
 def choose_disproof(reason: LateReason) -> str:
-    """Return an experiment that can disprove the reason."""
+    """Choose an experiment that can disprove the reason."""
     return DISPROOFS.get(reason, _DISPROOF)
 
 
@@ -214,11 +215,11 @@ def find_reason(
     """Return the reason that explains most of a delay.
 
     Args:
-        analysis: The run, whose collectives say what the host did.
+        analysis: The run, whose collectives have reasons from the host's calls.
         late: The late ranks.
-        compute_ns: How much more compute they have than the others.
-        copies_ns: How much more copying.
-        idle_ns: How much more idle time.
+        compute_ns: Their compute in excess of the others'.
+        copies_ns: Their excess copy time.
+        idle_ns: Their excess idle time.
     """
     shares = _reason_shares(analysis.collectives, late)
     called = max(_HOST_REASONS, key=lambda call: shares.get(call, 0.0))
@@ -231,7 +232,7 @@ def find_reason(
 
 
 def _reason_shares(rows: pd.DataFrame, late: tuple[int, ...]) -> dict[str, float]:
-    """Return the shares of the waiting for these ranks, by reason, where the delay started on them."""
+    """Return the shares of the waiting for these ranks, by reason, for delays that started on them."""
     mine = rows[rows["blamed_rank"].isin(late) & rows["origin_rank"].isin(late)]
     sums = mine.groupby("late_reason", observed=True)["wait_ns"].sum()
     total = float(sums.sum())

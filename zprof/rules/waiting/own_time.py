@@ -1,16 +1,16 @@
-"""Measure how long each rank is busy with itself in a step, and how much longer than the others.
+"""Measure each rank's own busy time in a step, and its excess over the others.
 
     own = compute + copies + stalls of its host          longer = own - median own of the other ranks
 
-Ranks that share collectives end a step together. If one of them is busy for longer, the others are held up by
-that, as wait, or as transfer if the wait hides under their compute. The sum covers both and needs no common
+Ranks that share collectives end a step together. If one of them is busy for longer, the others are delayed by
+it, as wait, or as transfer if their compute hides the wait. The sum covers both and needs no common
 clock.
 
 On a CPU rank the main thread is the host, and all of its idle time is a stall. A device is idle whenever its
-host is behind, which need not be the rank's own doing: if all hosts are equally slow, the rank that comes
+host is behind, which need not be caused by the rank: if all hosts are equally slow, the rank that arrives
 last is idle, and the others spend the same time waiting for it. So idle time of a device counts only as far
-as its host took longer than the other hosts for the same pieces of the program (``host_ns`` of
-:mod:`zprof.analysis.time.host_calls`). A rank that only started late, or that others made late, has none.
+as its host took longer than the other hosts for the same parts of the program (``host_ns`` of
+:mod:`zprof.analysis.time.host_calls`). A rank that only started late, or was delayed by others, has none.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]
 _HELD_UP = ["exposed_wait_ns", "exposed_transfer_ns"]
-#: Key of a launch that all ranks make, before it is numbered among its kind in the step.
+#: Key of a launch that all ranks make, before launches of each kind are numbered in the step.
 _LAUNCH = ["step", "kind", "group_size"]
 #: Deviations (MAD) above which a piece of the program exceeds the jitter of a host: three standard
 #: deviations.
@@ -34,10 +34,10 @@ _JITTER_DEVIATIONS = 3 * 1.48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTime:
-    """Tables of steps by ``ranks``: own time, and how much longer that is than the median of the others.
+    """Tables of steps by ``ranks``: own time, and its excess over the median of the others.
 
-    ``numbers`` are those of the steps. ``compute``, ``copies``, ``idle``: the parts of ``longer``, which sum
-    to about that. ``is_host_known`` is False if devices were idle and it is unknown whether their hosts
+    ``numbers``: the step numbers. ``compute``, ``copies``, ``idle``: the parts of ``longer``, which sum
+    approximately to it. ``is_host_known`` is False if devices were idle and it is unknown whether their hosts
     differ; idle time is then in none of the tables.
     """
 
@@ -56,7 +56,7 @@ class OwnTime:
         return len(self.own)
 
     def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
-        """Return for each step how much shorter its longest rank is without ``part`` of the chosen ranks."""
+        """Return, per step, the reduction of its longest rank without ``part`` of the chosen ranks."""
         less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
         gained: Table = np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
         return gained
@@ -83,7 +83,7 @@ def measure_own_time(analysis: RunAnalysis) -> OwnTime:
 
 
 def measure_own_time_with_idle(analysis: RunAnalysis) -> OwnTime:
-    """Return the own time including all idle time, whatever caused it: the total to explain."""
+    """Return the own time including all idle time, whatever its cause: the total to explain."""
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
@@ -114,9 +114,9 @@ def _make_own_time(rows: pd.DataFrame) -> OwnTime:
 
 
 def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float]":
-    """Return how much longer each host took than the others, per row of ``steps``; NaN if unknown.
+    """Measure the excess of each host's time over the others, per row of ``steps``; NaN if unknown.
 
-    Other hosts also pause where the program does not show it (a full queue of launches), so a shorter piece
+    Other hosts also pause invisibly (a full launch queue), so a shorter piece
     does not make up for a longer one. The result is the larger of two sums: the run of pieces in which the
     host falls behind most, and all pieces that are longer by more than jitter.
     """
@@ -156,7 +156,7 @@ def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
     table = rows.assign(at=at, which=which).pivot_table(
         index=[*_LAUNCH, "which"], columns="rank", values="at", aggfunc="first"
     )
-    # a rank that lacks a launch has all later ones of that kind numbered too low
+    # if a rank lacks a launch, all later launches of that kind have too low a number
     table = table[table.notna().all(axis=1).groupby(level=_LAUNCH).transform("all")]
     if table.empty or table.shape[1] != len(ranks):
         return None

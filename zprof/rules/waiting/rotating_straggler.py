@@ -1,20 +1,20 @@
-"""ZP302 rotating_straggler: in each step the host of another rank stalls, and all others wait for it.
+"""ZP302 rotating_straggler: in each step the host of a different rank stalls, and all others wait for it.
 
 Garbage collection, a data loader, Python on shared cores: rare on each rank, but with many ranks one stalls
-in every step. No rank stands out over the steps (that would be ZP301), but each step has one that is busy
-with itself longer than the others (:mod:`zprof.rules.waiting.own_time`):
+in every step. No rank stands out over the steps (that would be ZP301), but in each step one rank is busy by
+itself longer than the others (:mod:`zprof.rules.waiting.own_time`):
 
     cost of a step = own time of the latest rank - the median of the others
 
-Some rank is always the latest. To differ from noise, the cost must exceed the floor (noise, clocks, turns of
-the scheduler) and four times the median deviation among the *others*, in most steps. The latest rank must be
-idle or in calls of its host meanwhile, because noise of kernels is compute. And no rank has more than half of
-the cost (70 % with two ranks: of eight steps one has five by chance), as docs/thresholds.md has it with 30 %
-for many ranks.
+Some rank is always the latest. To be distinct from noise, the cost must exceed the floor (noise, clocks, time
+slices of the scheduler) and four times the median deviation among the *others*, in most steps. The latest
+rank must be idle or in host calls meanwhile, because noise of kernels is compute. And no rank may have more
+than half of the cost (70 % with two ranks: of eight steps one has five by chance), as docs/thresholds.md has
+it with 30 % for many ranks.
 
 Saving: 0.5 to 1.05 of the cost. In the simulator the true saving is 0.97 to 1.0 of it, and 0.5 if launches
-limit the device, which is then idle without a stall, too. A rank that is held up also hides less of its own
-transfers and has to wake up: two real gloo ranks gained 1.16 to 1.36 of the cost, so that much is added if
+limit the device, which is then also idle without a stall. A delayed rank also hides less of its own
+transfers and has to wake up: two real gloo ranks gained 1.16 to 1.36 times the cost, so this is added if
 enough transfer is exposed.
 """
 
@@ -31,10 +31,10 @@ from zprof.model.time import LateReason
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.waiting.late_ranks import find_reason, noise_floor_of_delay_ns
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
@@ -43,23 +43,23 @@ from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 #: Maximum share of the cost on one rank; with two ranks one has at least half of it.
 _ONE_RANK_RATIO = 0.50
 _ONE_OF_TWO_RATIO = 0.70
-#: Minimum share of steps with a late rank, and of the cost that is the host's.
+#: Minimum share of steps with a late rank, and of the cost that is caused by the host.
 STEPS_RATIO = 0.60
 _HOST_RATIO = 0.60
 #: Median deviations of the others: among equal ranks, the latest of eight deviates by two to three.
 _ABOVE_OTHERS = 4
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence (docs/thresholds.md).
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _COST_RATIO = 0.05
-#: For high confidence: minimum steps, and share of steps with a late rank and of the cost that is the host's.
-_SURE_STEPS = 4
+#: For high confidence: minimum steps, and share of steps with a late rank and of the cost caused by the host.
+_MIN_STEPS_FOR_HIGH_CONFIDENCE = 4
 _SURE_RATIO = 0.75
 _SAVING_RATIOS = (0.5, 1.05)
 _UNHIDDEN_RATIO = 0.35
 
 _REASON_TEXT = {
-    LateReason.DATA: "its data comes late",
-    LateReason.ALLOCATOR: "its allocator holds it up",
+    LateReason.DATA: "its data arrives late",
+    LateReason.ALLOCATOR: "its allocator blocks it",
     LateReason.SYNC: "its host waits for the device",
 }
 _FIXES = {
@@ -71,7 +71,7 @@ _FIXES = {
 _FIX = (
     "gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
     "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step\n"
-    "give each rank cores of its own: numactl --physcpubind=..., OMP_NUM_THREADS below cores per rank"
+    "give each rank its own cores: numactl --physcpubind=..., OMP_NUM_THREADS below cores per rank"
 )
 
 
@@ -98,7 +98,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     """Return a finding if each step has another late rank because its host stalls."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
-    rows = steady_rows(analysis)
+    rows = select_steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_ranks_gap(analysis, Cause.ROTATING_STRAGGLER)
@@ -106,7 +106,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
         return missing
     own = measure_own_time(analysis)
     turns = _measure(own, noise_floor_of_delay_ns(analysis))
-    return _finding(analysis, own, turns) if _is_worth(turns, wall_ns(analysis)) else None
+    return _finding(analysis, own, turns) if _is_worth(turns, mean_wall_ns(analysis)) else None
 
 
 def _measure(own: OwnTime, floor_ns: float) -> _Turns:
@@ -138,7 +138,7 @@ def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
 
 def _is_worth(turns: _Turns, wall: float) -> bool:
     return (
-        turns.cost_ns >= _WORTH_RATIO * wall
+        turns.cost_ns >= _MIN_STEP_RATIO * wall
         and turns.late_ratio >= STEPS_RATIO
         and turns.idle_ratio >= _HOST_RATIO
         and turns.largest_share_ratio <= turns.most_of_one_ratio
@@ -146,7 +146,7 @@ def _is_worth(turns: _Turns, wall: float) -> bool:
 
 
 def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
-    wall = wall_ns(analysis)
+    wall = mean_wall_ns(analysis)
     ranks = tuple(own.ranks[place] for place in turns.latest)
     reason = find_reason(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
     exposed = max(rank.exposed_transfer_ns for rank in analysis.time.per_rank)
@@ -202,5 +202,8 @@ def _evidence(turns: _Turns) -> list[Evidence]:
 def _confidence(turns: _Turns, wall: float) -> Confidence:
     if turns.cost_ns < _COST_RATIO * wall:
         return Confidence.LOW
-    sure = min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO and turns.steps >= _SURE_STEPS
+    sure = (
+        min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO
+        and turns.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    )
     return Confidence.HIGH if sure else Confidence.MEDIUM

@@ -5,9 +5,9 @@ step (:mod:`zprof.rules.waiting.own_time`). Some rank always arrives last, so ar
 Exposed wait alone is not the cost either: if communication only just fits under compute, the others' waits
 hide there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay covers both.
 
-If compute varies from step to step, its sum with idle time says nothing, and each part is judged by itself
-(:mod:`zprof.rules.waiting.late_ranks`). A delay that may be chance, or variation in which a costly delay
-would not show, is stated as a gap: nobody was cleared.
+If compute varies from step to step, its sum with idle time is not informative, and each part is tested by
+itself (:mod:`zprof.rules.waiting.late_ranks`). A delay that may be chance, or variation in which a costly
+delay would not show, is stated as a gap: nobody was cleared.
 
 The delay must exceed the noise floor, the clocks' uncertainty and on a CPU the turns of the scheduler, be the
 largest in more steps than chance makes likely, and cost something. Above low confidence it also exceeds 1.5
@@ -15,9 +15,10 @@ times (high) or 2 times (medium) three standard errors of its median.
 
     saving <= min(delay, all waiting of the others for it, hidden or exposed)
 
-because without the delay the others continue at most that much earlier, and if the link is the limit no rank
-waits for another. A late host also hides less of its own transfers, which adds to the saving. At least half
-of the bound is saved: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
+because without the delay the others continue at most that much earlier, and if the link is the bottleneck no
+rank waits for another. A late host also hides less of its own transfers, which adds to the saving. At least
+half of the bound is saved: the range contained the true saving in all simulated jobs of
+``benchmarks.diagnosis``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +37,10 @@ from zprof.rules.rule import (
     INSTANCE,
     has_no_collectives,
     make_finding,
+    mean_wall_ns,
     rate_severity,
-    steady_rows,
+    select_steady_rows,
     untested_gap,
-    wall_ns,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
@@ -58,10 +59,11 @@ from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_
 class CausedWaits:
     """The waits that late ranks cause, in ns per step.
 
-    ``bound_ns``: the most that the median waiting rank can gain per step without the late ones. It includes
+    ``bound_ns``: the maximum gain of the median waiting rank per step without the late ones. It includes
     hidden waiting: the median over steps, or their mean without the first collective of the window if that is
-    more. ``caused_ns``: wait caused, as in the whole report (``Blame`` of :mod:`zprof.model.time`): exposed,
-    per step, the mean of the ``ranks`` that waited. ``caused_hidden_too_ns`` includes what compute hid.
+    more. ``caused_ns``: wait caused, as elsewhere in the report (``Blame`` of :mod:`zprof.model.time`):
+    exposed, per step, the mean of the ``ranks`` that waited. ``caused_hidden_too_ns`` includes the part
+    hidden by compute.
     """
 
     bound_ns: float
@@ -71,9 +73,9 @@ class CausedWaits:
 
 
 def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
-    """Return the waiting in collectives to which one of the ``late`` ranks came last.
+    """Return the waiting in collectives at which one of the ``late`` ranks arrived last.
 
-    If there are many groups, few have a late rank. The others wait for ranks that it has made late.
+    If there are many groups, few have a late rank. The others wait for ranks that it delayed.
     """
     rows = analysis.collectives
     rows = rows[rows["matched"].astype(bool) & (rows["group_size"] != 1)]
@@ -104,21 +106,22 @@ def _median_wait_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
 
 _MIN_STEPS = 3
 _LAST_RATIO = 0.60
-#: Chance of noise above which nobody is named.
+#: Maximum chance of noise for a finding.
 _MAX_CHANCE = 0.10
 #: Maximum chance of noise and minimum delay over its error, for high and for medium confidence.
 _HIGH_LIMITS = (0.025, 1.5)
 _MEDIUM_LIMITS = (_MAX_CHANCE, 2.0)
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence.
-_WORTH_RATIO = 0.02
+_MIN_STEP_RATIO = 0.02
 _COST_RATIO = 0.05
-#: If a delay of this share of the step would not show in the noise, a run is not called free of late ranks.
+#: If a delay of this share of the step would be lost in the noise, a run is not reported as free of late
+#: ranks.
 _UNSEEN_RATIO = 0.10
-#: Minimum share of the upper bound that is saved if the link is nearly the limit.
+#: Minimum share of the upper bound that is saved if the link is almost the bottleneck.
 _SURE_RATIO = 0.5
-#: Added to the upper bound for means over steps and edges of intervals.
+#: Factor on the upper bound, for means over steps and edges of intervals.
 _SLACK_RATIO = 1.03
-#: Reasons for which the rank's device stands idle, so that less of its own transfers is hidden.
+#: Reasons that leave the rank's device idle, so that less of its own transfers is hidden.
 _IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
 _MAX_NAMED_RANKS = 4
 #: Minimum hidden wait to be mentioned, as a share of the exposed wait caused.
@@ -137,10 +140,10 @@ class _LateRank:
 
 
 def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if one rank is late at collectives and the others pay for it."""
+    """Return a finding if one rank is late at collectives and costs the others time."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
-    rows = steady_rows(analysis)
+    rows = select_steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_ranks_gap(analysis, Cause.STRAGGLER_RANK)
@@ -153,25 +156,28 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
         return _undecided_gap(analysis, own, seen)
     late = decided[0]
     if _is_delay_passed_on(analysis, late.suspect.named):
-        reason = f"rank {late.suspect.rank} is late because of another rank, which few were compared with"
-        return untested_gap(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
+        reason = f"rank {late.suspect.rank} is late because of another rank, which could hardly be "
+        "compared with others"
+        return untested_gap(
+            Cause.STRAGGLER_RANK, reason, "record again, and check which collectives were not matched"
+        )
     return _finding(late)
 
 
 def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_LateRank]:
-    """Yield the latest rank by all of its own time, then by each part of it."""
+    """Yield the latest rank by its total own time, then by each part."""
     for suspect in (find_suspect(analysis, own), *find_suspects_by_part(analysis, own)):
         yield _measure(analysis, own, suspect)
 
 
 def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank]) -> Gap | None:
-    """Return why nobody can be cleared, None if a late rank above low confidence would have shown."""
+    """Return a gap if late ranks cannot be ruled out, None if one above low confidence would have shown."""
     doubtful = [late.suspect for late in seen if _cost_ns(late) >= _COST_RATIO * late.wall_ns]
     if doubtful:
         suspect = doubtful[0]
-        what = f"{suspect.part} alone " if suspect.part else ""
+        what = f"by {suspect.part} alone " if suspect.part else ""
         reason = (
-            f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, which in "
+            f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, which over "
         )
         return untested_gap(
             Cause.STRAGGLER_RANK, f"{reason}{suspect.steps} steps may be chance", "record more steps"
@@ -179,24 +185,24 @@ def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank
     idle = measure_own_time_with_idle(analysis)
     if not own.is_host_known and _is_seen(_measure(analysis, idle, find_suspect(analysis, idle))):
         reason = (
-            "a rank is idle while others wait for it, and whether its host is slower than theirs is unknown"
+            "a rank is idle while others wait for it, and it is unknown if its host is slower than theirs"
         )
         remedy = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks"
         return untested_gap(Cause.STRAGGLER_RANK, reason, remedy)
     unseen = find_suspect(analysis, own).error_ns
-    if unseen <= _UNSEEN_RATIO * wall_ns(analysis):
+    if unseen <= _UNSEEN_RATIO * mean_wall_ns(analysis):
         return None
-    reason = f"steps differ so much that a rank late by less than {format_ns(unseen)} would not show"
+    reason = f"steps differ so much that a rank late by less than {format_ns(unseen)} would not be visible"
     return untested_gap(Cause.STRAGGLER_RANK, reason, "record more steps, or on a quieter machine")
 
 
 def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """Return the gap of a rule about late ranks that lacks ranks or matched steps, None if it has enough."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
-        # Complete groups do not help: a rank that is late there may only pass a delay on.
-        reason = "ranks are missing: who came last is unknown where not all were seen"
-        return untested_gap(cause, reason, "record, or import, all ranks")
-    rows = steady_rows(analysis)
+        # Complete groups do not help: a rank that is late there may only pass on a delay.
+        reason = "ranks are missing, so the rank that arrived last is unknown"
+        return untested_gap(cause, reason, "record or import all ranks")
+    rows = select_steady_rows(analysis)
     matched = rows[rows["matched"].astype(bool)]
     met = matched.groupby(["step", "instance"])["rank"].nunique()
     steps = met[met >= 2].index.get_level_values("step").nunique()
@@ -204,13 +210,13 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     steps = min(steps, int(alike.sum()))
     if steps >= _MIN_STEPS:
         return None
-    reason = f"collectives of all ranks were matched in {steps} steps, {_MIN_STEPS} are needed"
+    reason = f"collectives of all ranks were matched in only {steps} steps, but {_MIN_STEPS} are needed"
     return untested_gap(cause, reason, "record more steps")
 
 
 def _is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
-    """Return whether most of the waiting that the ranks are blamed for started on another rank."""
-    rows = steady_rows(analysis)
+    """Return True if most of the waiting that the ranks are blamed for started on another rank."""
+    rows = select_steady_rows(analysis)
     blamed = rows[rows["blamed_rank"].isin(late)]
     elsewhere = blamed.loc[~blamed["origin_rank"].isin(late), "wait_ns"].sum()
     return bool(elsewhere > blamed["wait_ns"].sum() / 2)
@@ -231,14 +237,14 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank
         waits=waits,
         reason=reason,
         saving_ns=_bound_saving(analysis, suspect, _saving(analysis, suspect, waits, reason)),
-        wall_ns=wall_ns(analysis),
+        wall_ns=mean_wall_ns(analysis),
     )
 
 
 def _bound_saving(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
     """Bound the saving by a prediction with even ranks, at the median rank's pace.
 
-    With two ranks the median is half the way, so the rule's own range stays.
+    With two ranks the median is halfway between them, so the rule's own range is kept.
     """
     several = analysis.run.world_size > 2 * len(suspect.named)
     return bound_range_by_prediction(analysis, Change(even=True), own) if several else own
@@ -257,12 +263,12 @@ def _saving(
 
 
 def _is_seen(late: _LateRank) -> bool:
-    """Return whether a rank is late and the others pay; that may still be chance."""
+    """Return True if a rank is late and costs the others time; it may still be chance."""
     suspect = late.suspect
     return (
         suspect.delay_ns > suspect.floor_ns
         and suspect.last_ratio >= _LAST_RATIO
-        and _cost_ns(late) >= _WORTH_RATIO * late.wall_ns
+        and _cost_ns(late) >= _MIN_STEP_RATIO * late.wall_ns
     )
 
 
@@ -290,11 +296,11 @@ def _finding(late: _LateRank) -> Finding:
 
 
 def _describe_waits(waits: CausedWaits) -> str:
-    """Describe the wait caused per waiting rank, and the hidden wait if it is more than a tenth of that."""
+    """Describe the wait caused per waiting rank, and the hidden wait if it exceeds a tenth."""
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
     hidden = waits.caused_hidden_too_ns - waits.caused_ns
     more = (
-        f", and {format_ns(hidden)} more under compute"
+        f", and {format_ns(hidden)} more hidden by compute"
         if hidden > _MIN_HIDDEN_RATIO * waits.caused_ns
         else ""
     )
@@ -314,17 +320,17 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
     return [
         Evidence(
             key="own_time_excess",
-            what="busy with itself longer than the others, median",
+            what="own busy time in excess of the others, median",
             value=suspect.delay_ns,
             unit="ns",
             rank=rank,
         ),
         Evidence(
-            key="noise_floor", what="delay that noise and clocks can make", value=suspect.floor_ns, unit="ns"
+            key="noise_floor", what="delay that noise and clocks can cause", value=suspect.floor_ns, unit="ns"
         ),
         Evidence(
             key="own_time_excess_over_all",
-            what="longer than all others together with it",
+            what="excess over all ranks that are not late",
             value=suspect.beyond_ns,
             unit="ns",
             rank=rank,
@@ -337,7 +343,7 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
             rank=rank,
         ),
         Evidence(
-            key="noise_probability", what="chance that noise does this", value=suspect.chance, unit="ratio"
+            key="noise_probability", what="probability that this is noise", value=suspect.chance, unit="ratio"
         ),
         Evidence(
             key="wait_caused_per_step",
@@ -347,7 +353,7 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
         ),
         Evidence(
             key="wait_caused_with_hidden",
-            what="with what compute hides",
+            what="including the part hidden by compute",
             value=waits.caused_hidden_too_ns,
             unit="ns",
         ),
