@@ -28,7 +28,7 @@ from zprof.collectors.identity import (
     describe_device,
     describe_environment,
     identify_rank,
-    stand_down_others,
+    stop_outside_recordings,
 )
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
@@ -124,7 +124,7 @@ def record(
     recorded from outside (``zprof record``), that recording stops.
     """
     mode = MemoryMode(memory_mode)
-    stand_down_others()
+    stop_outside_recordings()
     collectors: Collectors = {
         Window.MEMORY: lambda: MemoryCollector(model, optimizer, mode),
         Window.TIME: KinetoCollector,

@@ -14,9 +14,9 @@ import pyarrow as pa
 from zprof.collectors.kineto.annotations import (
     Identity,
     RangeSpan,
-    collective_identity,
     find_engine_ranges,
-    index_by_identity,
+    get_collective_key,
+    index_by_collective,
 )
 from zprof.collectors.kineto.collectives import CollectiveRow, build_collective_columns
 from zprof.collectors.kineto.device.rows import find_device_collectives, make_device_rows
@@ -84,8 +84,8 @@ def _add_range_times(
     rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupNames
 ) -> list[CollectiveRow]:
     """Return the rows with launch and wait times of the ranges that name the same collective."""
-    launches = _key_by_group_name(index_by_identity(spans, RangeVerb.LAUNCH), groups)
-    waits = _key_by_group_name(index_by_identity(spans, RangeVerb.WAIT), groups)
+    launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
+    waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
     return [_add_times_to_row(row, launches, waits) for row in rows]
 
 
@@ -167,12 +167,12 @@ BY_COMM_RANGE = "range"
 
 def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row for each ``::comm`` range. Size and type may come from the launch range instead."""
-    launches = index_by_identity(spans, RangeVerb.LAUNCH)
+    launches = index_by_collective(spans, RangeVerb.LAUNCH)
     rows, unclear = [], 0
     for span in spans:
         if span.range.verb is not RangeVerb.COMM:
             continue
-        key = collective_identity(span.range)
+        key = get_collective_key(span.range)
         launch = launches.get(key) if key is not None else None
         size = span.range.bytes if span.range.bytes is not None or launch is None else launch.range.bytes
         if key is None or size is None:

@@ -183,10 +183,10 @@ def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from find_nested_tensors(item, depth + 1)
 
 
-def find_live_tensors(refused: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
+def find_live_tensors(on_error: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
     """Yield every plain tensor that a Python object of this process holds.
 
-    ``refused`` gets the error of each subclass that raises on access.
+    ``on_error`` gets the error of each subclass that raises on access.
     """
     for value in gc.get_objects():
         # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
@@ -194,6 +194,6 @@ def find_live_tensors(refused: Callable[[Exception], None]) -> Iterable[torch.Te
             try:
                 found = find_plain_tensors(value)
             except Exception as error:  # a third-party subclass may raise on access
-                refused(error)
+                on_error(error)
             else:
                 yield from found

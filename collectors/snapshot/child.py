@@ -54,7 +54,7 @@ def main(folder: Path, limits: Limits) -> None:
 def _write_tables(folder: Path, limits: Limits) -> dict[str, Any]:
     with open(0, "rb", closefd=False) as file:
         snapshot = load_plain_data(file)
-    tables = convert_snapshot(snapshot, most_rows=limits.rows)
+    tables = convert_snapshot(snapshot, max_rows=limits.rows)
     return {
         "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
         "gaps": [asdict(gap) for gap in tables.gaps[:_MAX_GAPS]],

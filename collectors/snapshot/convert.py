@@ -58,14 +58,14 @@ class SnapshotTables:
 
 
 def convert_snapshot(
-    snapshot: Mapping[str, Any], *, kind: str = "cuda", most_rows: int = _MAX_ROWS
+    snapshot: Mapping[str, Any], *, kind: str = "cuda", max_rows: int = _MAX_ROWS
 ) -> SnapshotTables:
     """Convert a snapshot; ``kind`` is the prefix of device names.
 
     Raises:
-        BadInput: it is not as torch writes it, or reading it visits more than ``most_rows`` rows.
+        BadInput: it is not as torch writes it, or reading it visits more than ``max_rows`` rows.
     """
-    budget = Budget(most_rows)
+    budget = Budget(max_rows)
     traces = _read_traces(snapshot, budget)
     segments = _read_segments(snapshot, budget)
     notes = read_annotations(snapshot.get("external_annotations", []), budget)

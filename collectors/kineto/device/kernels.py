@@ -73,7 +73,7 @@ class HostLaunches:
         known = call >= 0
         found = np.full(len(call), NO_ROW)
         calls = call[known]
-        found[known] = intervals.at(self._trace.thread[calls], self._trace.start_ns[calls])
+        found[known] = intervals.find_innermost(self._trace.thread[calls], self._trace.start_ns[calls])
         return found
 
     def _by_external_id(self, rows: Int64s, call: Int64s) -> Int64s:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, collective_identity, find_units
+from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_units, get_collective_key
 from zprof.collectors.kineto.collective_gaps import list_device_gaps, list_missing_device_work
 from zprof.collectors.kineto.collectives import CollectiveRow
 from zprof.collectors.kineto.device.kernels import (
@@ -68,9 +68,9 @@ def _find_launch_ranges(
     launches = {
         span.row: span
         for span in spans
-        if span.range.verb is RangeVerb.LAUNCH and collective_identity(span.range) is not None
+        if span.range.verb is RangeVerb.LAUNCH and get_collective_key(span.range) is not None
     }
-    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).at(threads, times_ns)
+    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).find_innermost(threads, times_ns)
     return [launches.get(row) for row in rows.tolist()]
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from zprof.collectors.kineto.annotations import (
     IntervalIndex,
     RangeSpan,
-    collective_identity,
     find_rows,
     find_units,
+    get_collective_key,
 )
 from zprof.collectors.kineto.collectives import parse_element_type
 from zprof.collectors.kineto.process_groups import GroupNames, parse_place_in_group
@@ -176,7 +176,7 @@ def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
     """
     rows = find_rows(trace, ("cpu_op",), named)
     elsewhere = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__)
-    taken = IntervalIndex(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
+    taken = IntervalIndex(trace, rows).find_innermost(trace.thread[elsewhere], trace.start_ns[elsewhere])
     gone = set(taken.tolist())
     return [row for row in rows.tolist() if row not in gone]
 
@@ -197,7 +197,7 @@ class EnclosingRanges:
         for span in spans:
             if (
                 span.range.verb in (RangeVerb.LAUNCH, RangeVerb.COMM)
-                and collective_identity(span.range) is not None
+                and get_collective_key(span.range) is not None
             ):
                 self._spans[span.thread].append(span)
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zprof.collectors.kineto.annotations import Identity, RangeSpan, collective_identity, index_by_identity
+from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collective_key, index_by_collective
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
@@ -51,7 +51,7 @@ def _make_collective_rows(
     if not launches:
         return make_execution_rows(executions, groups)
     launches = add_groups_by_thread(launches, executions)
-    pairs, gaps = _match_executions(launches, executions, index_by_identity(spans, RangeVerb.WAIT))
+    pairs, gaps = _match_executions(launches, executions, index_by_collective(spans, RangeVerb.WAIT))
     numbers = _number_launches(launches)
     peers = Peers(trace.header)
     rows = [
@@ -103,7 +103,7 @@ def _drop_unfinished(
     """Drop the last launches whose range has no wait: they may complete after the window closed."""
     kept = list(launches)
     while len(kept) > executed and kept[-1].stated is not None:
-        key = collective_identity(kept[-1].stated)
+        key = get_collective_key(kept[-1].stated)
         if key is None or key in waits:
             break
         kept.pop()

@@ -56,7 +56,7 @@ def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
     """Return the row of the operator in which each execution started, or -1."""
     if not len(posts):
         return np.full(len(executions), -1, dtype=np.int64)
-    return IntervalIndex(trace, posts).at(trace.thread[executions], trace.start_ns[executions])
+    return IntervalIndex(trace, posts).find_innermost(trace.thread[executions], trace.start_ns[executions])
 
 
 class _MessageReader:

@@ -103,8 +103,8 @@ def _build_trace(rows: EventRows, document: Document, dropped: int, *, cut_short
     nameless = _mask_empty_texts(rows.names, codes["name"]) | _mask_empty_texts(
         rows.categories.texts, codes["category"]
     )
-    lost = len(placed) - int(placed.sum())
-    if lost:
+    untimed = len(placed) - int(placed.sum())
+    if untimed:
         columns = {name: column[placed] for name, column in columns.items()}
         codes = {name: column[placed] for name, column in codes.items()}
         new = np.cumsum(placed) - 1
@@ -127,7 +127,7 @@ def _build_trace(rows: EventRows, document: Document, dropped: int, *, cut_short
             events=rows.events,
             repaired=rows.repaired,
             dropped=dropped,
-            timeless=rows.timeless + lost,
+            timeless=rows.timeless + untimed,
             nameless=rows.events - rows.phased + int(nameless.sum()),
             unkept_names=rows.names.unkept + rows.categories.texts.unkept,
             unkept_arguments=rows.wanted.unkept,

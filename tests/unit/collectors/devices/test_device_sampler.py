@@ -31,7 +31,7 @@ def row(time_ns: int, device: str = "cuda:0") -> DeviceRow:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
     chance = random.Random(seed)
-    pace = SamplingPace(period_ns=200 * MS, most_share=0.01)
+    pace = SamplingPace(period_ns=200 * MS, max_share=0.01)
     costs = [chance.choice([0, MS, 3 * MS, 50 * MS]) for _ in range(200)]
     rests = [pace.after(cost) for cost in costs]
     for begin in range(0, 200, 7):
@@ -43,20 +43,20 @@ def test_cheap_samples_come_at_the_period_and_many_slow_ones_are_noted() -> None
     pace = SamplingPace(period_ns=200 * MS)
     assert [pace.after(MS) for _ in range(50)] == [200 * MS] * 50
     assert pace.after(10 * MS) == 990 * MS
-    assert not pace.had_to_slow
+    assert not pace.is_sparse
     for _ in range(50):
         pace.after(10 * MS)
-    assert pace.had_to_slow
+    assert pace.is_sparse
 
 
 def test_a_full_log_keeps_every_second_moment_and_all_rows_of_groups() -> None:
     log = DeviceLog(most=8)
-    log.add_at_group(row(3))
-    thinned = [log.add_tick([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
+    log.add_group_row(row(3))
+    thinned = [log.add_sample([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
     assert thinned == [False] * 4 + [True]
     assert log.columns()["time_ns"] == [0, 0, 2, 2, 3, 4, 4]
     for time_ns in range(5, 500):
-        log.add_tick([row(time_ns), row(time_ns, "cuda:1")])
+        log.add_sample([row(time_ns), row(time_ns, "cuda:1")])
         times = log.columns()["time_ns"]
         assert len(times) <= 8 + 1
         assert times == sorted(times)

@@ -39,7 +39,7 @@ apply_limits(limits_for(1 << 16))
 
 def is_refused(content):
     try:
-        convert_snapshot(load_plain_data(io.BytesIO(content)), most_rows=len(content))
+        convert_snapshot(load_plain_data(io.BytesIO(content)), max_rows=len(content))
     except BadInput as error:
         assert "\\n" not in error.message, error
     except MemoryError:
