@@ -13,7 +13,12 @@ from torch.profiler import profile
 
 from zprof.collectors.memory.collective_works import CollectiveWork
 from zprof.collectors.memory.log import Birth
-from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.collectors.profiler_session import (
+    TAKEN_OVER_MESSAGE,
+    TAKEN_OVER_REMEDY,
+    ProfilerSession,
+    list_activities,
+)
 from zprof.collectors.torch_private import ALLOCATION_EVENT
 from zprof.model.collectives import OPERATOR_PREFIXES
 
@@ -35,7 +40,7 @@ class AllocatorEvents:
     """Runs the profiler over the window, then reads its event tree in memory (no trace file)."""
 
     def __init__(self) -> None:
-        self._profiler: Any = profile(activities=activities(), profile_memory=True, record_shapes=False)
+        self._profiler: Any = profile(activities=list_activities(), profile_memory=True, record_shapes=False)
         self._session = ProfilerSession(self._profiler)
         self._recorded = False
 
@@ -66,8 +71,8 @@ class AllocatorEvents:
         profiler, self._profiler = self._profiler, None
         if profiler is None or not self._recorded:
             return []
-        if self._session.taken:
-            raise RuntimeError(f"{TAKEN}; {TAKEN_REMEDY}")
+        if self._session.was_taken_over:
+            raise RuntimeError(f"{TAKEN_OVER_MESSAGE}; {TAKEN_OVER_REMEDY}")
         tree = profiler.profiler.kineto_results.experimental_event_tree()
         events = sorted(_iter_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
         return _pair_frees(events)
