@@ -122,7 +122,7 @@ _PERMANENT_ERRORS = (
 _DEVICE_LOST_ERRORS = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
 _REMEDIES = {
     "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not support it",
-    "NVML_ERROR_NO_PERMISSION": "ask the administrator of the machine for permission: this user may not read it",
+    "NVML_ERROR_NO_PERMISSION": "ask the administrator for permission: this user may not read it",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "install a newer NVIDIA driver",
     "NVML_ERROR_GPU_IS_LOST": "check nvidia-smi and the kernel log (Xid): the GPU fell off the bus",
     "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when it is not in use",

@@ -37,7 +37,7 @@ def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> lis
     calls = _count_launched_collectives(trace)
     if not calls:
         return []
-    has_device_work = bool(trace.category.missing_text(lambda name: name in ("kernel", "gpu_memcpy")).any())
+    has_device_work = bool(trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any())
     missing_text = "no kernel or copy that belongs to one" if has_device_work else "no GPU work"
     return [
         Gap(

@@ -54,17 +54,17 @@ def list_read_gaps(report: ReadReport) -> list[Gap]:
         (report.repaired, f"{report.repaired} {total_text} were not valid JSON and were repaired"),
         (report.dropped, f"{report.dropped} {total_text} could not be read and were dropped"),
         (
-            report.timeless,
-            f"{report.timeless} {total_text} have an invalid time (ts or dur is missing, negative, not a "
+            report.without_time,
+            f"{report.without_time} {total_text} have an invalid time (ts or dur is missing, negative, not a "
             "number or out of range, or both are 0) and were dropped; their time is not counted",
         ),
         (
-            report.nameless,
-            f"{report.nameless} {total_text} lack a valid name, cat or ph",
+            report.without_name,
+            f"{report.without_name} {total_text} lack a valid name, cat or ph",
         ),
         (
-            report.unkept_names + report.unkept_arguments,
-            f"{report.unkept_names + report.unkept_arguments} {total_text} have names or arguments that "
+            report.dropped_names + report.dropped_arguments,
+            f"{report.dropped_names + report.dropped_arguments} {total_text} have names or arguments that "
             "exceed the size limits; these were dropped",
         ),
     )
