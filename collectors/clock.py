@@ -47,7 +47,7 @@ class ClockPings:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._create_group(schedule)
 
-    def fire(self) -> bool:
+    def send(self) -> bool:
         """Fire the pings of one end of a window.
 
         Returns:

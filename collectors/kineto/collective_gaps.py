@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from zprof.collectors.kineto.annotations import find_rows
 from zprof.collectors.kineto.collectives import CollectiveRow
-from zprof.collectors.kineto.gloo.launches import GlooKey
 from zprof.collectors.kineto.device.metadata import describe_arguments, is_nccl_annotation
+from zprof.collectors.kineto.gloo.launches import GlooKey
 from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import CollectiveKind

@@ -66,7 +66,11 @@ def mark_steps(trace: Trace) -> StepMarks:
                 dropped_count = len(found) - len(steps) + other_thread_steps
                 steps, unused_gaps = _drop_unused_last_step(trace, steps)
                 steps, incomplete_gaps = _drop_incomplete_steps(trace, steps)
-                return _make_marks(name, steps, (*unused_gaps, *incomplete_gaps, *_list_step_gaps(dropped_count, is_on_device)))
+                return _make_marks(
+                    name,
+                    steps,
+                    (*unused_gaps, *incomplete_gaps, *_list_step_gaps(dropped_count, is_on_device)),
+                )
     return _mark_by_optimizer(trace) or _mark_whole_trace(trace)
 
 
@@ -133,9 +137,9 @@ def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
 def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
     """Drop the steps that a truncated file contains only in part.
 
-    A file has the host's operators first, then device and driver events, thread by thread: the missing part may
-    belong to any step. A step is complete if it has as many events as the fullest step, and if another step
-    has as many. In any other step, apparent idle time may be missing events.
+    A file has the host's operators first, then device and driver events, thread by thread: the missing part
+    may belong to any step. A step is complete if it has as many events as the fullest step, and if another
+    step has as many. In any other step, apparent idle time may be missing events.
     """
     if not trace.report.cut_short or not steps:
         return steps, ()
@@ -145,12 +149,14 @@ def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
     is_complete = (is_full & (is_full.sum(axis=1, keepdims=True) > 1)).all(axis=0)
     if is_complete.all():
         return steps, ()
-    dropped_count = ", ".join(str(step.number) for step, is_kept in zip(steps, is_complete, strict=True) if not is_kept)
+    dropped_numbers = ", ".join(
+        str(step.number) for step, is_kept in zip(steps, is_complete, strict=True) if not is_kept
+    )
     gap = Gap(
         kind=GapKind.STEPS,
         what="steps",
-        reason=f"the file is truncated and contains step {shorten(dropped_count, _MAX_TEXT)} only in part: its "
-        "device work is unknown, and the step was dropped",
+        reason=f"the file is truncated and contains step {shorten(dropped_numbers, _MAX_TEXT)} only in part: "
+        "its device work is unknown, and the step was dropped",
         remedy="copy the file again, or export the trace again",
     )
     return [step for step, is_kept in zip(steps, is_complete, strict=True) if is_kept], (gap,)
@@ -179,7 +185,10 @@ def _has_work(trace: Trace, step: _Step) -> bool:
 def _list_step_gaps(dropped_count: int, is_on_device: bool) -> tuple[Gap, ...]:
     gaps = []
     if dropped_count:
-        reason = f"{dropped_count} marked steps overlap others, are duplicates, or are on another thread, and were dropped"
+        reason = (
+            f"{dropped_count} marked steps overlap others, are duplicates, or are on another thread, "
+            "and were dropped"
+        )
         gaps.append(Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy=_REMEDY))
     if is_on_device:
         reason = "the trace has only the device's step annotations, which start and end with device work"
@@ -206,8 +215,8 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
     ]
     steps, incomplete_gaps = _drop_incomplete_steps(trace, steps)
     reason = (
-        f"the trace has no step marks: the time between the ends of its {len(ends)} optimizer steps counts as "
-        f"{len(ends) - 1} steps, and the rest was dropped"
+        f"the trace has no step marks: the time between the ends of its {len(ends)} optimizer steps counts "
+        f"as {len(ends) - 1} steps, and the rest was dropped"
     )
     return _make_marks(
         BY_OPTIMIZER,
@@ -231,7 +240,9 @@ def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
         return []
     ends: list[int] = []
     names: set[str] = set()
-    for row, backward_index in zip(rows.tolist(), np.searchsorted(backward, trace.start_ns[rows]), strict=True):
+    for row, backward_index in zip(
+        rows.tolist(), np.searchsorted(backward, trace.start_ns[rows]), strict=True
+    ):
         name, end = trace.name[row], int(trace.start_ns[row] + trace.duration_ns[row])
         previous_end_index = np.searchsorted(backward, ends[-1]) if ends else 0
         is_new_step = backward_index > previous_end_index if len(backward) else name in names

@@ -119,8 +119,8 @@ def close_collective_scratch(
     """Close collectives' blocks whose free has no event, when the work object that held them is freed.
 
     Applies to blocks allocated within a collective's launch. Blocks whose storage was recorded during the
-    work's lifetime are skipped (gloo's wait copies out of them): the free of that storage is exact, and later if
-    another thread held the last reference.
+    work's lifetime are skipped (gloo's wait copies out of them): the free of that storage is exact, and later
+    if another thread held the last reference.
     """
     scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
     birth_times: dict[int, list[int]] = {}

@@ -14,9 +14,14 @@ from zprof.collectors.base import Columns, first_line
 from zprof.collectors.memory.allocator_events import Allocation, AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.collective_works import WorkPatch
 from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
-from zprof.collectors.memory.dispatch_mode import OperatorRecorder, RngStatePatch, ResizePatch
+from zprof.collectors.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
 from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.light import OPERATORS_NOT_RECORDED, UNKNOWN_OPERATOR, FirstStepWatcher, LightScans
+from zprof.collectors.memory.light import (
+    OPERATORS_NOT_RECORDED,
+    UNKNOWN_OPERATOR,
+    FirstStepWatcher,
+    LightScans,
+)
 from zprof.collectors.memory.log import MemoryLog
 from zprof.collectors.memory.owners import OwnerScanner
 from zprof.collectors.memory.phases import PhaseTracker
@@ -32,7 +37,8 @@ from zprof.collectors.schedule import MemoryMode
 from zprof.collectors.torch_private import enter_mode_below, remove_mode
 from zprof.model.gaps import Gap, GapKind
 
-#: Allocations of at least this size get a stack, which costs 0.3 us; smaller ones never rank among the largest.
+#: Allocations of at least this size get a stack, which costs 0.3 us; smaller ones never rank among the
+#: largest.
 MIN_STACK_BYTES = 4096
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -72,7 +78,9 @@ class MemoryCollector:
         pack_hooks = PackHookTracker(self._phases)
         scans = LightScans(self._scanner, self._storages, _as_sequence(optimizer)) if light else self._scanner
         self._hooks = Hooks(self._log, self._storages, self._phases, scans, pack_hooks)
-        self._first_step = FirstStepWatcher(self._log, _as_sequence(optimizer), self._remove_saved_tensor_hooks)
+        self._first_step = FirstStepWatcher(
+            self._log, _as_sequence(optimizer), self._remove_saved_tensor_hooks
+        )
         self._operator_recorder = OperatorRecorder(self._log, self._storages, pack_hooks)
         self._resize = ResizePatch(self._log, self._storages)
         self._random = RngStatePatch(self._log, self._storages)
@@ -156,7 +164,9 @@ class MemoryCollector:
         stacks = AllocationStacks()
         self._attempt("stacks", lambda: stacks.read(self._log.births()))
         tables = {
-            "alloc": build_alloc_table(self._log, self._phases, self._scanner.module_names, allocations, stacks),
+            "alloc": build_alloc_table(
+                self._log, self._phases, self._scanner.module_names, allocations, stacks
+            ),
             "stack": stacks.table(),
             "role": build_role_table(self._log),
             "mark": build_mark_table(self._log),
@@ -168,7 +178,9 @@ class MemoryCollector:
         self._read_allocator()
         has_trained = bool(self._log.phases)
         model_gaps = [MODEL_NOT_GIVEN] if self._without_model and has_trained else []
-        light_mode_gaps = [OPERATORS_NOT_RECORDED, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
+        light_mode_gaps = (
+            [OPERATORS_NOT_RECORDED, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
+        )
         return [*self._log.gaps, *model_gaps, *light_mode_gaps, *self._history.gaps()]
 
     def _install(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
@@ -189,7 +201,9 @@ class MemoryCollector:
 
     def _remove_operator_recorder(self) -> None:
         if not remove_mode(self._operator_recorder):
-            raise RuntimeError("the window ended on a different thread than it started on; its mode stays on that thread")
+            raise RuntimeError(
+                "the window ended on a different thread than it started on; its mode stays on that thread"
+            )
 
     def _read_allocator(self) -> list[Allocation]:
         if self._allocations is None:

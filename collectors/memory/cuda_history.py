@@ -148,7 +148,9 @@ def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns])
     merged = {**tables, **history}
     if "stack" in tables and "stack" in history:
         history_columns = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
-        merged["stack"] = {name: [*column, *history_columns[name]] for name, column in tables["stack"].items()}
+        merged["stack"] = {
+            name: [*column, *history_columns[name]] for name, column in tables["stack"].items()
+        }
     return merged
 
 

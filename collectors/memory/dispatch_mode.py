@@ -89,7 +89,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _claim_operands(self, value: Any, role: Role) -> None:
         if type(value) in PLAIN:
             entry = self._track(value)
-            # Only an unclaimed storage is backdated: an activation that is reduced in place was an activation until now.
+            # Only an unclaimed storage is backdated: an activation that is reduced in place was an activation
+            # until now.
             self._storages.claim(entry, role, backdated=not entry.claimed)
         elif isinstance(value, tuple | list):
             for item in value:

@@ -1,5 +1,5 @@
-"""Install the hooks of one window: modules, gradients, optimizer steps, and tensors that autograd saves for the
-backward pass.
+"""Install the hooks of one window: modules, gradients, optimizer steps, and tensors that autograd saves for
+the backward pass.
 """
 
 import weakref
@@ -66,7 +66,9 @@ class Hooks:
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
         self._saved_tensors = SavedTensors(
-            self._save, self._wrap_pack_hook, partial(self._log.miss, "parameters saved by custom autograd functions")
+            self._save,
+            self._wrap_pack_hook,
+            partial(self._log.miss, "parameters saved by custom autograd functions"),
         )
         self._saved_tensors.install()
 
@@ -78,7 +80,9 @@ class Hooks:
         self._hooked.clear()
 
     def suspend_saved_tensor_hooks(self) -> AbstractContextManager[None]:
-        """Return a context without zprof's saved-tensor hooks on this thread, if they are the innermost hooks."""
+        """Return a context without zprof's saved-tensor hooks on this thread, if they are the innermost
+        hooks.
+        """
         return nullcontext() if self._saved_tensors is None else self._saved_tensors.suspend()
 
     def remove_saved_tensor_hooks(self) -> None:
@@ -89,7 +93,8 @@ class Hooks:
                 Gap(
                     kind=GapKind.MEMORY_PART,
                     what="saved-tensor hooks left in place",
-                    reason="the window ended on a different thread than it started on, or where torch forbids hooks",
+                    reason="the window ended on a different thread than it started on, or where torch "
+                    "forbids hooks",
                     remedy="create the model on the thread that trains it",
                 )
             )
@@ -164,7 +169,9 @@ class Hooks:
             return tensor.detach(), tensor._version
 
     def _wrap_pack_hook(self, pack: AnyPack) -> AnyPack:
-        return self._pack_hooks.wrap(pack, lambda packed: self._run_safely("pack hook", self._claim_packed, packed))
+        return self._pack_hooks.wrap(
+            pack, lambda packed: self._run_safely("pack hook", self._claim_packed, packed)
+        )
 
     def _claim_packed(self, packed: Any) -> None:
         for plain in find_nested_tensors(packed):

@@ -1,8 +1,8 @@
 """Record memory in light mode: hooks only, at most 1 % overhead; operators are not recorded.
 
 Saved tensors are recorded for the first step of the window only (a saved tensor costs two calls into Python,
-and a step has about a hundred). Gradients, states and gathered parameters are recorded in all steps, rescanning
-only what may have changed.
+and a step has about a hundred). Gradients, states and gathered parameters are recorded in all steps,
+rescanning only what may have changed.
 """
 
 import threading
@@ -49,7 +49,9 @@ class LightScans:
         self.empty_parameters = scanner.empty_parameters
 
     def begin_forward(self) -> None:
-        """Do nothing: a dropped gradient ends with its storage, and the window's last scan covers the rest."""
+        """Do nothing: a dropped gradient ends with its storage, and the window's last scan covers
+        the rest.
+        """
 
     def on_module_called(self, module: nn.Module) -> None:
         """Scan the module only if a parameter has moved to another storage since the window's first scan."""

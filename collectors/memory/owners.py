@@ -1,8 +1,8 @@
 """Find at step boundaries which storages the module and the optimizer own, and end claims that were released
 (a ``.grad`` set to None, a deleted state).
 
-A module's parameter counts as ``parameters`` only if it exists at a step boundary: memory that an engine gathers
-for a forward or backward pass is a communication buffer, even if a parameter is a view of it.
+A module's parameter counts as ``parameters`` only if it exists at a step boundary: memory that an engine
+gathers for a forward or backward pass is a communication buffer, even if a parameter is a view of it.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Track the phase of the step and the running module, from module and optimizer hooks.
 
-No module hook runs in the backward pass. There, an operator is identified by the sequence number of its autograd
-node: nodes are numbered in ascending order during the forward pass, so the numbers at the entry and exit of each
-module map a node to the module that created it.
+No module hook runs in the backward pass. There, an operator is identified by the sequence number of its
+autograd node: nodes are numbered in ascending order during the forward pass, so the numbers at the entry and
+exit of each module map a node to the module that created it.
 """
 
 import bisect

@@ -1,5 +1,5 @@
-"""Record the tensors that autograd saves for the backward pass: each is an activation, and so are the results of
-the program's own pack hooks (save_on_cpu, ZeRO's partitioned checkpoints).
+"""Record the tensors that autograd saves for the backward pass: each is an activation, and so are the results
+of the program's own pack hooks (save_on_cpu, ZeRO's partitioned checkpoints).
 
 A tensor saved under saved-tensor hooks is unpacked as a new tensor, even if it is a parameter. A custom
 autograd function may read attributes that the program stores on its parameters (``weight.main_grad``), so it
@@ -19,11 +19,11 @@ from zprof.collectors.torch_private import (
     SAVED_TENSORS,
     SavingFunctions,
     enter_saved_tensor_hooks,
+    get_innermost_saving_hooks,
     get_saving_functions,
     remove_saved_tensor_hooks,
     set_saving_functions,
     skip_in_compiler,
-    get_innermost_saving_hooks,
 )
 from zprof.model.training import Phase
 

@@ -129,7 +129,9 @@ class StorageTracker:
         return entry
 
 
-skip_in_compiler(StorageTracker._on_freed.__code__)  # it runs wherever a storage is freed, including compiled code
+skip_in_compiler(
+    StorageTracker._on_freed.__code__
+)  # it runs wherever a storage is freed, including compiled code
 
 
 def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:

@@ -50,7 +50,9 @@ class AllocationStacks:
             for (generation, _), frames in zip(batch, symbolized, strict=True):
                 program_frames = tuple(itertools.islice(filter_program_frames(frames), MAX_FRAMES))
                 if program_frames:
-                    self._number_by_generation[generation] = self._numbers.setdefault(program_frames, len(self._numbers))
+                    self._number_by_generation[generation] = self._numbers.setdefault(
+                        program_frames, len(self._numbers)
+                    )
 
     def get_number(self, generation: int) -> int | None:
         """Return the number of the allocation's stack, or None."""
@@ -76,7 +78,9 @@ def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame
 
 
 def _is_internal(file: str, function: str) -> bool:
-    return any(file.endswith(suffix) and (names is None or function in names) for suffix, names in _TORCH_FRAMES)
+    return any(
+        file.endswith(suffix) and (names is None or function in names) for suffix, names in _TORCH_FRAMES
+    )
 
 
 TableColumns = dict[str, list[Any]]
