@@ -68,7 +68,7 @@ class Hooks:
         self._saved_tensors = SavedTensors(
             self._save,
             self._wrap_pack_hook,
-            partial(self._log.miss, "parameters saved by custom autograd functions"),
+            partial(self._log.record_missed, "parameters saved by custom autograd functions"),
         )
         self._saved_tensors.install()
 

@@ -135,7 +135,7 @@ def _find_addresses(
     ends = np.cumsum(size)
     offsets = ends - size
     first = np.zeros(len(starts) + 1, dtype=np.int64)
-    np.maximum.index(first, segment + 1, ends)
+    np.maximum.at(first, segment + 1, ends)
     return starts[segment] + offsets - np.maximum.accumulate(first)[segment]
 
 

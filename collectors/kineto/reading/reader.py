@@ -200,11 +200,9 @@ class EventArray:
         last_stop = found.spans[-1][1] if found.spans else start
         if broken_at is not None:
             window.start = self._read_by_separators(broken_at)
-        elif found.array_end is not None:
-            is_end = window.data[found.array_end] == _CLOSE
-            window.start = (
-                found.array_end if is_end else self._read_by_separators(last_stop, found.array_end + 1)
-            )
+        elif found.end is not None:
+            is_end = window.data[found.end] == _CLOSE
+            window.start = found.end if is_end else self._read_by_separators(last_stop, found.end + 1)
         elif window.ended or window.end - last_stop > _MAX_EVENT_BYTES:
             window.start = self._read_by_separators(last_stop)
         else:
@@ -251,9 +249,9 @@ class EventArray:
             return None
         data = self._window.data
         found = find_elements(data, start, stop)
-        is_end = found.array_end is not None and data[found.array_end] == _CLOSE and len(found.spans) == 1
+        is_end = found.end is not None and data[found.end] == _CLOSE and len(found.spans) == 1
         if is_end and (self._try_decode(*found.spans[0]) or self._repair(*found.spans[0])):
-            return found.array_end
+            return found.end
         self.dropped += 1
         return None
 
