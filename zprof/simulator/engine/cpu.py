@@ -51,7 +51,7 @@ class CpuMachine:
         begin = state.host[0].copy()
         duration = self._contention.get_end(begin, state.work_ns(kernel)) - begin
         state.host = advance(state.host, LateReason.COMPUTE, duration)
-        state.done[kernel.key] = state.host
+        state.finish_times[kernel.key] = state.host
         state.record(kernel, begin)
 
     @execute.register
@@ -63,8 +63,8 @@ class CpuMachine:
         picked_up = advance(state.host, LateReason.HOST, _PICK_UP_NS)
         state.host = advance(state.host, LateReason.HOST, state.plan.host.collective_launch_ns)
         begin = get_later(picked_up, state.lanes[groups.name])
-        sync_point = state.sync_points.synchronize(collective, groups, begin, state.step_begin)
-        state.lanes[groups.name] = state.done[collective.key] = sync_point.end
+        sync_point = state.sync_points.synchronize(collective, groups, begin, state.step_start)
+        state.lanes[groups.name] = state.finish_times[collective.key] = sync_point.end
         # a worker sleeps while it waits for the last rank, so it takes no CPU time from the main thread
         self._contention.add(sync_point.arrival, sync_point.end[0])
         self._pending.add(collective.key)
@@ -99,7 +99,7 @@ class CpuMachine:
         begin = state.host[0].copy()
         cost = round(copy.bytes * 1e9 / copy.rate_bytes_per_s)
         state.host = advance(state.host, LateReason.MEMCPY, cost)
-        state.done[copy.key] = state.host
+        state.finish_times[copy.key] = state.host
         state.record(copy, begin)
 
     @execute.register
@@ -128,7 +128,7 @@ class CpuMachine:
                 self._pending.discard(key)
                 begin = state.host[0].copy()
                 returned_at_once = advance(state.host, LateReason.HOST, _NO_WAIT_NS)
-                resumed = advance(state.done[key], LateReason.HOST, _WAKE_NS)
-                is_pending = state.done[key][0] > state.host[0]
+                resumed = advance(state.finish_times[key], LateReason.HOST, _WAKE_NS)
+                is_pending = state.finish_times[key][0] > state.host[0]
                 state.host = get_later(returned_at_once, np.where(is_pending, resumed, returned_at_once))
                 state.record(Wait(key=key), begin)

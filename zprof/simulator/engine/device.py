@@ -55,7 +55,7 @@ class DeviceMachine:
         work = state.work_ns(kernel)
         duration = self._contention.get_end(begin[0], work) - begin[0]
         end = advance(begin, LateReason.COMPUTE, duration)
-        state.lanes[kernel.lane] = state.done[kernel.key] = end
+        state.lanes[kernel.lane] = state.finish_times[kernel.key] = end
         self._queue.append(end)
         self._record(kernel, call_start, begin, end)
 
@@ -66,7 +66,7 @@ class DeviceMachine:
         begin = state.latest(get_later(earliest_start, state.lanes[copy.lane]), copy.after)
         cost = _COPY_START_NS + round(copy.bytes * 1e9 / copy.rate_bytes_per_s)
         end = advance(begin, LateReason.MEMCPY, cost)
-        state.lanes[copy.lane] = state.done[copy.key] = end
+        state.lanes[copy.lane] = state.finish_times[copy.key] = end
         self._record(copy, call_start, begin, end)
 
     @execute.register
@@ -78,8 +78,8 @@ class DeviceMachine:
         begin = state.latest(get_later(earliest_start, state.lanes[lane]), collective.after)
         if self._compute.blocks_collectives:
             begin = get_later(begin, state.lanes[Lane.COMPUTE])
-        sync_point = state.sync_points.synchronize(collective, groups, begin, state.step_begin)
-        state.lanes[lane] = state.done[collective.key] = sync_point.end
+        sync_point = state.sync_points.synchronize(collective, groups, begin, state.step_start)
+        state.lanes[lane] = state.finish_times[collective.key] = sync_point.end
         self._contention.add(begin[0], sync_point.end[0])
         state.lines.append(
             Line(
