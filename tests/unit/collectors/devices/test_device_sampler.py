@@ -50,7 +50,7 @@ def test_cheap_samples_come_at_the_period_and_many_slow_ones_are_noted() -> None
 
 
 def test_a_full_log_keeps_every_second_moment_and_all_rows_of_groups() -> None:
-    log = DeviceLog(most=8)
+    log = DeviceLog(max_rows=8)
     log.add_group_row(row(3))
     thinned = [log.add_sample([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
     assert thinned == [False] * 4 + [True]
