@@ -1,5 +1,5 @@
-"""Define the collector protocol, and turn a fault on the recording side into a gap instead of an exception in
-the training loop.
+"""Define the collector protocol, and turn errors in the recorder into gaps instead of exceptions in the
+training loop.
 """
 
 import errno
@@ -15,7 +15,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Collector(Protocol):
-    """A collector of one window of steps. Both ends of the window are step boundaries."""
+    """Record one window of steps, which starts and ends at step boundaries."""
 
     def start(self) -> None:
         """Start recording."""
@@ -24,7 +24,7 @@ class Collector(Protocol):
         """Stop recording, and restore the process to its state before ``start``."""
 
     def tables(self) -> Mapping[str, Columns]:
-        """Return the columns recorded, by table name. Called once, after ``stop``."""
+        """Return the recorded columns by table name. Called once, after ``stop``."""
 
     def gaps(self) -> Sequence[Gap]:
         """Return a gap for everything that could not be recorded."""
@@ -37,7 +37,7 @@ _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FaultGuard:
-    """Runs actions of the recorder, logs the exceptions that they raise and keeps each as a gap."""
+    """Run actions of the recorder; log each exception and store it as a gap."""
 
     def __init__(self) -> None:
         self.gaps: list[Gap] = []
@@ -49,14 +49,14 @@ class FaultGuard:
         except Exception as error:
             reason = first_line(error)
             self.gaps.append(_make_fault_gap(what, reason, error))
-            _log.warning("zprof: %s failed, training goes on: %s", what, reason)
+            _log.warning("zprof: %s failed, training continues: %s", what, reason)
             return None
 
     def succeeds(self, what: str, action: Callable[[], object]) -> bool:
         """Run ``action`` and return True if it did not raise."""
-        before = len(self.gaps)
+        gap_count = len(self.gaps)
         self.run(what, action)
-        return len(self.gaps) == before
+        return len(self.gaps) == gap_count
 
 
 def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
@@ -65,17 +65,19 @@ def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
             kind=GapKind.DISK_FULL,
             what="disk full",
             reason=f"{what} could not be written: {os.strerror(error.errno or 0)}",
-            remedy="free space where the run is written, or raise the quota; then record again",
+            remedy="free disk space for the run directory or raise the quota, then record again",
         )
     return Gap(
         kind=GapKind.RECORDING,
         what=what,
         reason=reason,
-        remedy="please report this; training was not touched",
+        remedy="please report this; training was not affected",
     )
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters, or its type's name without one."""
+    """Return the first line of an error's message, at most 200 characters; the type's name if it has no
+    message.
+    """
     lines = str(error).splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]

@@ -1,10 +1,10 @@
 """Align clocks with tiny all-reduces ("pings") at both ends of the time window.
 
-All ranks leave a ping within microseconds of each other, so its end is one instant on every clock. There are
-three per end of a window because the first also absorbs the ranks' late starts. Pings run in their own
-process group, so that a failure never touches the program's groups. That group is created only after every
-rank has announced, through the store, that it records the same steps: a program that records on one rank only
-must not wait for the others.
+All ranks leave a ping within microseconds of each other, so its end is the same instant on every clock. Each
+end of a window has three because the first one also absorbs differences in arrival time. Pings run in their
+own process group, so that a failure never affects the program's groups. That group is created only after
+every rank has announced through the store that it records the same steps: a program that records on one rank
+only must not wait for the others.
 """
 
 import time
@@ -21,20 +21,20 @@ from zprof.model.gaps import Gap, GapKind
 
 PINGS = 3
 _TIMEOUT = timedelta(seconds=5)
-_LOOK_S = 0.02
+_POLL_INTERVAL_S = 0.02
 GO, STAY, UNEQUAL = "go", "stay", "unequal"
-_LEFT = "a rank ended its recording before the last scheduled step"
+_ENDED_EARLY = "a rank ended its recording before the last scheduled step"
 _REASONS = {
-    STAY: "not every rank started a recording in time",
-    UNEQUAL: "ranks record different steps",
+    STAY: "not every rank started recording in time",
+    UNEQUAL: "the ranks record different steps",
 }
 
 
 class ClockPings:
-    """Fires pings and writes them to a mark log. After one failure it fires no more and holds a gap.
+    """Send pings and write them to a mark log. After a failure, send no more and keep a gap.
 
     Args:
-        marks: The log that pings are written to.
+        marks: Log that pings are written to.
         schedule: The steps that this rank records, as text; pings require the same schedule on all ranks.
         agree_s: How long to wait for the other ranks to start their recordings.
     """
@@ -45,9 +45,9 @@ class ClockPings:
         self._group: dist.ProcessGroup | None = None
         self._gap: Gap | None = None
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            self._open(schedule)
+            self._create_group(schedule)
 
-    def fire(self) -> bool:
+    def send(self) -> bool:
         """Fire the pings of one end of a window.
 
         Returns:
@@ -55,7 +55,7 @@ class ClockPings:
         """
         try:
             if self._group is not None and default_store().check([self._left_key()]):
-                self._fail(_LEFT)
+                self._fail(_ENDED_EARLY)
             for _ in range(PINGS if self._group is not None else 0):
                 self._ping()
         except Exception as error:
@@ -64,19 +64,23 @@ class ClockPings:
         return True
 
     def leave(self) -> None:
-        """Announce that this rank ends before its schedule, so that no other rank pings and waits for it."""
+        """Announce that this rank stops before its schedule ends, so that no other rank waits for
+        its pings.
+        """
         if self._group is not None:
             try:
-                if dist.is_initialized():  # else the program has destroyed its groups: no rank pings any more
+                if (
+                    dist.is_initialized()
+                ):  # otherwise the program has destroyed its groups, and no rank sends pings
                     default_store().set(self._left_key(), "")
             finally:
-                self._fail(_LEFT)
+                self._fail(_ENDED_EARLY)
 
     def gaps(self) -> list[Gap]:
         """Return the reason why pings are missing, or an empty list."""
         return [self._gap] if self._gap else []
 
-    def _open(self, schedule: str) -> None:
+    def _create_group(self, schedule: str) -> None:
         try:
             verdict = agree_to_ping(
                 default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s
@@ -86,19 +90,19 @@ class ClockPings:
             else:
                 self._fail(_REASONS.get(verdict, _REASONS[STAY]))
         except Exception as error:
-            self._fail(f"no process group for pings: {first_line(error)}")
+            self._fail(f"could not create a process group for pings: {first_line(error)}")
 
     def _left_key(self) -> str:
         assert self._group is not None
         return f"zprof/pings/left/{self._group.group_name}"
 
     def _ping(self) -> None:
-        begin_ns = time.time_ns()
+        start_ns = time.time_ns()
         work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
         if work is not None:
             work.wait(_TIMEOUT)
         end_ns = time.time_ns()
-        self._marks.add("ping_begin", self._count, at_ns=begin_ns)
+        self._marks.add("ping_begin", self._count, at_ns=start_ns)
         self._marks.add("ping_end", self._count, at_ns=end_ns)
         self._count += 1
 
@@ -108,16 +112,16 @@ class ClockPings:
             kind=GapKind.CLOCKS,
             what="clock pings",
             reason=reason,
-            remedy="call zprof.record on every rank with the same steps; until then clocks are aligned"
-            " from other collectives",
+            remedy="call zprof.record on every rank with the same steps; until then, clocks are aligned"
+            " with the program's collectives",
         )
 
 
 def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:
     """Return the verdict (``GO``, ``STAY`` or ``UNEQUAL``) on which all ranks agree.
 
-    The first verdict in the store stands: the last rank to arrive writes ``GO``, or ``UNEQUAL`` if schedules
-    differ; a rank that has waited for ``agree_s`` writes ``STAY``.
+    The first verdict in the store is final: the last rank to arrive writes ``GO``, or ``UNEQUAL`` if
+    schedules differ; a rank that has waited for ``agree_s`` writes ``STAY``.
     """
     recording = store.add(f"zprof/pings/recordings/{rank}", 1)
     prefix = f"zprof/pings/{recording}"
@@ -136,10 +140,10 @@ def _wait_for_key(store: Any, key: str, limit_s: float) -> bool:
     while not store.check([key]):
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True
 
 
 def _propose_verdict(store: Any, prefix: str, verdict: str) -> str:
-    """Return the verdict that stands: this one, or an earlier one."""
+    """Propose a verdict and return the final one: this one, or an earlier one."""
     return bytes(store.compare_set(f"{prefix}/verdict", "", verdict)).decode()

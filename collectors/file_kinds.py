@@ -1,4 +1,4 @@
-"""Detect from a file's first bytes if it is a snapshot, a trace or an archive. File names are not trusted."""
+"""Detect snapshots, traces and archives by their first bytes. File names are not trusted."""
 
 import re
 import zlib
@@ -21,7 +21,9 @@ _TRACE_KEY = re.compile(
 
 
 class FileKind(StrEnum):
-    """Kinds of files that a user may pass as a run. ``JSON`` may be a trace whose head does not show it."""
+    """Kinds of files that a user may pass as a run. ``JSON`` may be a trace that its first bytes do not
+    reveal.
+    """
 
     SNAPSHOT = "snapshot"
     GZIP_SNAPSHOT = "gzip snapshot"
@@ -33,16 +35,16 @@ class FileKind(StrEnum):
 
 def detect_file_kind(file: BinaryIO) -> FileKind:
     """Return the kind of ``file``. Reads from its start and rewinds it."""
-    head = file.read(_HEAD_BYTES) or b""  # None: a non-blocking file with nothing to read yet
+    head = file.read(_HEAD_BYTES) or b""  # None: a non-blocking file without data yet
     if head.startswith(_ZSTD):
         head += file.read(_ZSTD_HEAD_BYTES)
     file.seek(0)
     if head.startswith(_GZIP):
-        inside = _detect_by_head(_inflate_head(head))
-        return FileKind.GZIP_SNAPSHOT if inside is FileKind.SNAPSHOT else inside
+        content_kind = _detect_by_head(_inflate_head(head))
+        return FileKind.GZIP_SNAPSHOT if content_kind is FileKind.SNAPSHOT else content_kind
     if head.startswith(_ZSTD):
-        inside = _detect_by_head(_unpack_zstd_head(head))
-        return FileKind.OTHER if inside is FileKind.SNAPSHOT else inside
+        content_kind = _detect_by_head(_unpack_zstd_head(head))
+        return FileKind.OTHER if content_kind is FileKind.SNAPSHOT else content_kind
     return _detect_by_head(head)
 
 

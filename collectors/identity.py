@@ -1,5 +1,5 @@
 """Identify this rank and its recording, stop a recording from outside (``zprof record``) in favor of the
-program's own, and describe the machine for the manifest.
+program's own recording, and describe the machine for the manifest.
 
 Environment variables are copied from an allow-list only: traces in the wild carry environment dumps with
 access tokens.
@@ -31,31 +31,35 @@ class Identity:
 def identify_rank() -> Identity:
     """Return the identity from the process group, else from the launcher's environment.
 
-    Waits for no other rank.
+    Does not wait for other ranks.
     """
-    joined = dist.is_available() and dist.is_initialized()
+    is_distributed = dist.is_available() and dist.is_initialized()
     return Identity(
-        rank=dist.get_rank() if joined else int(os.environ.get("RANK", "0")),
-        world_size=dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1")),
-        backend=dist.get_backend() if joined else "none",
+        rank=dist.get_rank() if is_distributed else int(os.environ.get("RANK", "0")),
+        world_size=dist.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1")),
+        backend=dist.get_backend() if is_distributed else "none",
         run_id=agree_on_run_id(),
     )
 
 
 def agree_on_run_id() -> str:
-    """Return an id that is equal on all ranks and differs between recordings, without waiting for a rank.
+    """Return an id that is equal on all ranks and unique per recording, without waiting for other ranks.
 
-    Without a process group, several ranks share the launcher's name for the job only: then all recordings of
-    one job have the same id.
+    Without a process group, ranks share only the launcher's job id: then all recordings of a job have the
+    same id.
     """
-    mine = f"{time.time_ns()}-{os.getpid()}"
+    own_id = f"{time.time_ns()}-{os.getpid()}"
     if not (dist.is_available() and dist.is_initialized()):
-        # Without a process group, the launcher's name for the job is all that ranks share.
-        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-        return mine if alone else os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT", "")
+        # Without a process group, ranks share only the launcher's job id.
+        is_single_rank = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        return (
+            own_id
+            if is_single_rank
+            else os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT", "")
+        )
     store = default_store()
     recording = store.add(f"zprof/recordings/{dist.get_rank()}", 1)
-    return str(store.compare_set(f"zprof/run/{recording}", "", mine).decode())
+    return str(store.compare_set(f"zprof/run/{recording}", "", own_id).decode())
 
 
 #: Set to the process id while a program is recorded from outside.
@@ -70,16 +74,16 @@ class OutsideRecording:
         raise NotImplementedError
 
 
-def stand_down_others() -> None:
+def stop_outside_recordings() -> None:
     """Stop the recordings from outside in this process, if there are any."""
     if os.environ.get(RECORDING_VARIABLE) != str(os.getpid()):
         return
-    for found in gc.get_objects():
-        if issubclass(type(found), OutsideRecording):
-            found.stand_down()
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), OutsideRecording):
+            candidate.stand_down()
 
 
-_VARIABLES = (
+_RECORDED_VARIABLES = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "GLOO_SOCKET_IFNAME",
     "NCCL_ALGO",
@@ -111,7 +115,7 @@ def describe_environment() -> dict[str, str]:
         "processors": str(os.cpu_count()),
         "torch_threads": str(torch.get_num_threads()),
     }
-    return facts | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return facts | {name: os.environ[name] for name in _RECORDED_VARIABLES if name in os.environ}
 
 
 def describe_device() -> str:

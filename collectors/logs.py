@@ -31,7 +31,7 @@ class MarkLog:
         return at_ns
 
     def extend(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Append the marks that a collector made."""
+        """Append the marks of a collector."""
         self.time_ns.extend(columns["time_ns"])
         self.kind.extend(columns["kind"])
         self.number.extend(columns["number"])
@@ -78,7 +78,7 @@ class SampleLog:
             return {"process_bytes": resident}
         name = f"cuda:{torch.cuda.current_device()}"
         stats = torch.cuda.memory_stats(torch.cuda.current_device())
-        counters = {column: stats.get(place) for column, place in _COUNTERS.items()}
+        counters = {column: stats.get(key) for column, key in _COUNTERS.items()}
         self._rows.append(now | {"device": name} | counters)
         logged = {column: counters[column] for column in ("allocated_bytes", "peak_allocated_bytes")}
         return {"process_bytes": resident, "device": name} | logged

@@ -1,7 +1,8 @@
 """Share torch's single profiler session with the program.
 
-A second session silently replaces the first: its owner gets nothing, or the process crashes. So zprof's
-session does not start while another one runs, and ends without a result when the program starts its own.
+A second session silently replaces the first: its owner gets no result, or the process crashes. zprof's
+session therefore does not start while another one runs, and ends without a result when the program starts its
+own.
 """
 
 import os
@@ -16,20 +17,20 @@ from torch.profiler import ProfilerActivity
 
 from zprof.collectors.torch_private import PREPARE_TRACE, START_TRACE, disable_profiler, is_profiler_running
 
-BUSY = "another torch profiler is running: record without it"
-TAKEN = "the program ran its own torch profiler within the window"
+BUSY_MESSAGE = "another torch profiler is running: turn it off to record"
+TAKEN_OVER_MESSAGE = "the program ran its own torch profiler within the window"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
-TAKEN_REMEDY = "record without it, or outside its steps"
+TAKEN_OVER_REMEDY = "turn that profiler off, or record other steps"
 
 
 class ProfilerSession:
-    """Runs a profile as long as the program runs none."""
+    """Run a profile as long as the program does not run its own."""
 
     def __init__(self, profile: torch.profiler.profile) -> None:
         self._profile = profile
         self._thread: int | None = None
-        self._watch = _StartWatch(self._give_way)
-        self.taken = False
+        self._start_watch = _StartWatch(self._yield_session)
+        self.was_taken_over = False
 
     def start(self) -> None:
         """Start the profile.
@@ -38,41 +39,41 @@ class ProfilerSession:
             RuntimeError: another session is running.
         """
         if is_profiler_running():
-            raise RuntimeError(BUSY)
+            raise RuntimeError(BUSY_MESSAGE)
         with _silence_kineto():
             self._profile.start()
         self._thread = threading.get_ident()
-        self._watch.install()
+        self._start_watch.install()
 
     def stop(self) -> None:
         """Stop the profile. Does nothing if it never started or was taken over."""
-        self._watch.remove()
+        self._start_watch.remove()
         if self._thread is not None:
             self._thread = None
-            if not self.taken and not is_profiler_running():
-                self.taken = True  # ended in a way that the watch does not see
-            if not self.taken:
+            if not self.was_taken_over and not is_profiler_running():
+                self.was_taken_over = True  # ended in a way that the watch does not detect
+            if not self.was_taken_over:
                 self._profile.stop()
 
     def abandon(self) -> None:
-        """Stop the profile in a fork of the recording process: its thread would record on without end."""
-        self._watch.remove()
-        if self._thread is not None and not self.taken and is_profiler_running():
+        """Stop the profile in a fork of the recording process, where it would never end."""
+        self._start_watch.remove()
+        if self._thread is not None and not self.was_taken_over and is_profiler_running():
             disable_profiler()
         self._thread = None
 
-    def _give_way(self) -> bool:
+    def _yield_session(self) -> bool:
         """End zprof's profile because the program's is about to start. Return True if it was running."""
-        if self._thread is None or self.taken:
+        if self._thread is None or self.was_taken_over:
             return False
-        self.taken = True
+        self.was_taken_over = True
         if self._thread == threading.get_ident():  # torch cannot stop it from another thread
             self._profile.stop()
         return True
 
 
-def activities() -> list[ProfilerActivity]:
-    """Return the activities to profile: the CPU, and CUDA if it is available."""
+def list_activities() -> list[ProfilerActivity]:
+    """List the activities to profile: the CPU, and CUDA if available."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -81,7 +82,7 @@ def activities() -> list[ProfilerActivity]:
 
 @contextmanager
 def _silence_kineto() -> Iterator[None]:
-    """Keep the profiler's own messages off stderr, unless the user has set the log level.
+    """Suppress the profiler's messages on stderr, unless the user has set the log level.
 
     Kineto reads the level only once, when the first session of the process starts.
     """
@@ -96,27 +97,27 @@ def _silence_kineto() -> Iterator[None]:
 
 
 class _StartWatch:
-    """Intercepts the start of every session between ``install`` and ``remove``."""
+    """Intercept the start of every session between ``install`` and ``remove``."""
 
-    def __init__(self, give_way: Callable[[], bool]) -> None:
-        self._give_way: Callable[[], bool] | None = give_way
+    def __init__(self, yield_session: Callable[[], bool]) -> None:
+        self._yield_session: Callable[[], bool] | None = yield_session
         self._patched: list[tuple[str, Any, Any]] = []
 
     def install(self) -> None:
-        """Patch the profiler's methods. A torch without these methods is not watched."""
+        """Patch the profiler's methods. Do nothing if this torch lacks these methods."""
         kind = autograd_profiler.profile
         prepare, start = getattr(kind, PREPARE_TRACE, None), getattr(kind, START_TRACE, None)
         if prepare is None or start is None:
             return
 
         def first_prepare(profile: Any) -> Any:
-            if self._give_way is not None:
-                self._give_way()
+            if self._yield_session is not None:
+                self._yield_session()
             return prepare(profile)
 
         def first_start(profile: Any) -> Any:
-            if self._give_way is not None and self._give_way():
-                prepare(profile)  # it was prepared before zprof's started, which undid that
+            if self._yield_session is not None and self._yield_session():
+                prepare(profile)  # prepared before zprof's session started and discarded it
             return start(profile)
 
         for name, original, wrapper in (
@@ -127,8 +128,10 @@ class _StartWatch:
             self._patched.append((name, original, wrapper))
 
     def remove(self) -> None:
-        """Restore the original methods; a wrapper that has been wrapped since stays and becomes inactive."""
-        self._give_way = None
+        """Restore the original methods; a wrapper that was wrapped in the meantime stays in place,
+        inactive.
+        """
+        self._yield_session = None
         kind = autograd_profiler.profile
         for name, original, wrapper in self._patched:
             if getattr(kind, name) is wrapper:

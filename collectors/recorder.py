@@ -1,4 +1,4 @@
-"""Record a training run: open and close the collectors' windows at step boundaries and write the run
+"""Record a training run: open and close the collectors' windows at step boundaries, and write the run
 directory.
 
     with zprof.record("zero3.zprof", model=model, optimizer=optimizer) as recording:
@@ -6,7 +6,7 @@ directory.
             ...
             recording.step()
 
-A fault of a collector never reaches the training loop: it becomes a gap in the run.
+An error in a collector never reaches the training loop: it becomes a gap in the run.
 """
 
 import atexit
@@ -28,7 +28,7 @@ from zprof.collectors.identity import (
     describe_device,
     describe_environment,
     identify_rank,
-    stand_down_others,
+    stop_outside_recordings,
 )
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
@@ -47,14 +47,14 @@ Collectors = Mapping[Window, Callable[[], Collector]]
 
 
 class Windows:
-    """Opens and closes windows, one at a time. ``done`` holds the recorded steps by window."""
+    """Open and close windows, one at a time. ``recorded_steps`` has the recorded steps by window."""
 
     def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
         self._collectors, self._marks, self._guard = collectors, marks, guard
         self._collector: Collector | None = None
         self.pings: ClockPings | None = None
         self.current: Window | None = None
-        self.done: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
+        self.recorded_steps: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
 
     def open(self, window: Window, step: int) -> None:
         """Open ``window`` before ``step``."""
@@ -64,7 +64,7 @@ class Windows:
             self._guard.run(f"{window} stop", self._collector.stop)
             self._collector = None
         if window is Window.TIME and self.pings is not None:
-            self.pings.fire()
+            self.pings.send()
         self._marks.add("window_begin", step, str(window))
 
     def close(self, step: int) -> Collector | None:
@@ -73,21 +73,21 @@ class Windows:
         self.current = self._collector = None
         self._marks.add("window_end", step, str(window))
         if window is Window.TIME and self.pings is not None:
-            self.pings.fire()
-        stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
-        return collector if stopped else None
+            self.pings.send()
+        has_stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
+        return collector if has_stopped else None
 
     def step_done(self, step: int) -> None:
         """Count ``step`` as recorded in the open window."""
         if self.current is not None:
-            self.done[self.current].append(step)
+            self.recorded_steps[self.current].append(step)
 
-    def forget(self) -> None:
-        """Drop the collectors' factories: they hold the model."""
+    def drop_factories(self) -> None:
+        """Drop the collectors' factories, which hold the model."""
         self._collectors = {}
 
     def abandon(self) -> None:
-        """Remove what the collector installed and keep nothing, in a fork of the recording process."""
+        """Remove what the collector installed and discard its data, in a fork of the recording process."""
         collector, self._collector = self._collector, None
         self.current = None
         abandon = getattr(collector, "abandon", None)
@@ -95,7 +95,7 @@ class Windows:
             self._guard.run("fork", abandon)
 
 
-OFF_SWITCH = "ZPROF"
+ENABLE_VARIABLE = "ZPROF"
 #: Step number of the sample before the first step.
 _BEFORE_FIRST_STEP = -1
 
@@ -112,19 +112,19 @@ def record(
     """Return a recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
 
     Args:
-        path: The run directory. Every rank of the job passes the same path.
-        model: The model as it is called (the DDP or FSDP wrapper); its modules name memory.
-        optimizer: One or several; their states become the tenant ``optimizer_state``.
+        path: The run directory. Every rank of the job passes the same path. model: The model that the program
+            calls (the DDP or FSDP wrapper); memory is labelled with its modules.
+        optimizer: One optimizer or several; their states become the tenant ``optimizer_state``.
         steps: The steps to record, see :func:`zprof.steps`.
         training: Facts about the program; by default they are detected from the model. A function is called
             again after the first step, when the optimizer has its states.
-        memory_mode: ``full``: every operator and allocation. ``light``: hooks only, at most 1 % of the step.
+        memory_mode: ``full``: every operator and allocation. ``light``: hooks only, at most 1 % overhead.
 
-    ``ZPROF=0`` in the environment turns recording off without a change of the program. If the program is also
+    ``ZPROF=0`` in the environment turns recording off without changing the program. If the program is also
     recorded from outside (``zprof record``), that recording stops.
     """
     mode = MemoryMode(memory_mode)
-    stand_down_others()
+    stop_outside_recordings()
     collectors: Collectors = {
         Window.MEMORY: lambda: MemoryCollector(model, optimizer, mode),
         Window.TIME: KinetoCollector,
@@ -140,7 +140,7 @@ def record(
 
 
 class Recorder:
-    """Records this rank's part of a run. Use it through :func:`record`.
+    """Record this rank's part of a run. Use it through :func:`record`.
 
     After the last scheduled step the run is written and ``step()`` does nothing.
     """
@@ -165,11 +165,11 @@ class Recorder:
         self._windows = Windows(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
         self._manifest: RunManifest | None = None
-        self._step, self._step_begin_ns = 0, 0
+        self._step, self._step_start_ns = 0, 0
         self._process_id = 0
 
     def __enter__(self) -> Self:
-        if os.environ.get(OFF_SWITCH) != "0" and self.open():
+        if os.environ.get(ENABLE_VARIABLE) != "0" and self.open():
             self.begin()
         return self
 
@@ -182,7 +182,7 @@ class Recorder:
         """Create this rank's folder. Return False, with a warning, if that failed."""
         return self._guard.succeeds("recorder start", self._open)
 
-    def why_not(self) -> str:
+    def get_failure_reason(self) -> str:
         """Return the reason of the last failure."""
         return self._guard.gaps[-1].reason if self._guard.gaps else "unknown"
 
@@ -193,7 +193,7 @@ class Recorder:
         self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
         self._guard.run("counters", lambda: self._samples.add(_BEFORE_FIRST_STEP))
         if first_step:
-            self._guard.run("training facts", self._describe_again)
+            self._guard.run("training facts", self._update_manifest)
         self._enter_step()
 
     def step(self) -> None:
@@ -212,13 +212,15 @@ class Recorder:
             self._enter_step()
 
     def add(self, tables: Mapping[str, Columns], gaps: list[Gap]) -> None:
-        """Write tables that were recorded outside this recorder's windows; marks among them join its own."""
+        """Write tables that were recorded outside this recorder's windows; marks are added to its own."""
         self._guard.gaps.extend(gaps)
         self._guard.run("tables", lambda: self._write(tables))
         self._guard.run("run files", lambda: self._flush("partial"))
 
     def close(self, status: str, *, steps: int = 0) -> None:
-        """End the recording, if it has not ended. ``steps`` is the number of steps that the program made."""
+        """End the recording, if it has not ended. ``steps`` is the number of steps that the program
+        has run.
+        """
         if self.active:
             self._step = max(self._step, steps)
             self._close(status)
@@ -257,44 +259,46 @@ class Recorder:
         window = self._schedule.window(self._step)
         if window is not None and self._windows.current is None:
             self._windows.open(window, self._step)
-        self._step_begin_ns = self._marks.add("step_begin", self._step)
+        self._step_start_ns = self._marks.add("step_begin", self._step)
 
     def _leave_step(self, end_ns: int) -> None:
         assert self._writer is not None
-        seen = self._guard.run("counters", lambda: self._samples.add(self._step)) or {}
+        counters = self._guard.run("counters", lambda: self._samples.add(self._step)) or {}
         self._writer.step_done(
             StepLine(
                 step=self._step,
-                begin_ns=self._step_begin_ns,
+                begin_ns=self._step_start_ns,
                 end_ns=end_ns,
                 window=str(self._windows.current or ""),
-                **seen,
+                **counters,
             )
         )
         self._windows.step_done(self._step)
         if self._step == 0:
-            self._describe_again()
+            self._update_manifest()
 
-    def _describe_again(self) -> None:
-        """Update the manifest: the ZeRO formulas need the states, which exist after the first step."""
+    def _update_manifest(self) -> None:
+        """Update the manifest: the ZeRO formulas need the optimizer states, which exist after the
+        first step.
+        """
         assert self._writer is not None
         assert self._manifest is not None
-        known = replace(
+        updated = replace(
             self._manifest, training=self._training(), planned=_make_planned_steps(self._schedule)
         )
-        if known != self._manifest:
-            self._manifest = known
-            self._writer.describe(known)
+        if updated != self._manifest:
+            self._manifest = updated
+            self._writer.describe(updated)
 
     def _close_window(self) -> None:
         if self._windows.current is None:
             return
         window, collector = self._windows.current, self._windows.close(self._step)
         if collector is not None:
-            self._guard.run(f"{window} tables", lambda: self._take(collector))
+            self._guard.run(f"{window} tables", lambda: self._collect(collector))
         self._guard.run("run files", lambda: self._flush("partial"))
 
-    def _take(self, collector: Collector) -> None:
+    def _collect(self, collector: Collector) -> None:
         self._guard.gaps.extend(collector.gaps())
         self._write(collector.tables())
 
@@ -313,11 +317,11 @@ class Recorder:
         self._writer.write_table("samples", self._samples.columns())
         self._guard.run("device counters", self._write_devices)
         self._writer.finish(
-            memory_steps=self._windows.done[Window.MEMORY],
-            time_steps=self._windows.done[Window.TIME],
+            memory_steps=self._windows.recorded_steps[Window.MEMORY],
+            time_steps=self._windows.recorded_steps[Window.TIME],
             gaps=[*self._guard.gaps, *(pings.gaps() if pings else []), *self._devices.gaps()],
             status=status,
-            memory_mode=str(self._memory_mode) if self._windows.done[Window.MEMORY] else "",
+            memory_mode=str(self._memory_mode) if self._windows.recorded_steps[Window.MEMORY] else "",
         )
 
     def _write_devices(self) -> None:
@@ -335,8 +339,8 @@ class Recorder:
         if self._step < self._schedule.total and self._windows.pings is not None:
             self._guard.run("clock pings", self._windows.pings.leave)
         self._close_window()
-        self._windows.forget()
-        self._training = TrainingFacts  # it held the model
+        self._windows.drop_factories()
+        self._training = TrainingFacts  # it referenced the model
         self._guard.run("device counters", self._devices.stop)
         if self._step < self._schedule.total:
             self._guard.gaps.append(_make_cut_short_gap(self._step, self._schedule.total))
@@ -352,6 +356,6 @@ def _make_cut_short_gap(steps: int, scheduled: int) -> Gap:
         kind=GapKind.RECORDING_CUT_SHORT,
         what="recording cut short",
         reason=f"the program ended after {steps} of {scheduled} scheduled steps",
-        remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "
+        remedy="let the program run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "
         "zprof record --skip-steps … --memory-steps … --time-steps …",
     )

@@ -1,4 +1,4 @@
-"""Define which steps are recorded, in which window (memory or time), and in which mode memory is recorded.
+"""Define the recorded steps, their windows (memory or time), and the mode in which memory is recorded.
 Imports no torch: ``zprof.steps`` and the launcher import this module before torch is loaded.
 """
 
@@ -36,7 +36,7 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """Number of steps until everything is recorded."""
+        """Number of steps until the recording is complete."""
         return self.skip + self.memory + self.time
 
 

@@ -1,10 +1,10 @@
-"""Everything that zprof's collectors use of torch under a private name; no other collector uses one.
+"""Wrap all private names of torch that zprof's collectors use; no other collector uses one.
 
-A new version of torch that renames or drops something is handled here.
+Changes of these names in new torch versions are handled here.
 
 zprof's modes and hooks are entered below those of the program and removed from there: a window may start or
 end within a ``with`` block of the program (``FlopCounterMode()``, ``save_on_cpu()`` around a step), which
-pops the top of the stack when it exits. So the upper entries are popped for a moment, with no operator in
+pops the top of the stack when it exits. The upper entries are therefore popped briefly, with no operator in
 between, and pushed back.
 """
 
@@ -31,11 +31,11 @@ _torch_c: Any = torch._C
 _autograd: Any = torch._C._autograd
 _profiler: Any = torch._C._profiler
 
-#: Return the number of the backward pass that runs on this thread; -1 outside of one.
+#: Return the number of the backward pass that runs on this thread; -1 outside a backward pass.
 current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
 #: Return the node of the backward pass that runs on this thread.
 current_autograd_node: Callable[[], Any] = _torch_c._current_autograd_node
-#: Return the number that the next node of the forward gets.
+#: Return the sequence number of the next node of the forward.
 next_sequence_number: Callable[[], int] = _autograd._get_sequence_nr
 #: Gather the stack of this thread; ``symbolize_stacks`` resolves gathered stacks to frames.
 gather_stack: Callable[..., Any] = _profiler.gather_traceback
@@ -51,50 +51,52 @@ ALLOCATION_EVENT: Any = _profiler._EventType.Allocation
 
 def enter_mode_below(mode: TorchDispatchMode) -> None:
     """Enter a dispatch mode below the program's modes on this thread."""
-    above = _lift_modes(None)
+    lifted = _lift_modes(None)
     mode.__enter__()  # type: ignore[no-untyped-call]
-    if above:
-        for name, within in _MODE_FLAGS.items():
-            kept = getattr(above[-1], name)
-            getattr(mode, name)[-1] = kept[0]
-            kept[0] = kept[0] if within is None else within
-    _put_modes_back(above)
+    if lifted:
+        for name, entered_value in _MODE_FLAGS.items():
+            flags = getattr(lifted[-1], name)
+            getattr(mode, name)[-1] = flags[0]
+            flags[0] = flags[0] if entered_value is None else entered_value
+    _restore_modes(lifted)
 
 
-def leave_mode_anywhere(mode: TorchDispatchMode) -> bool:
-    """Leave a dispatch mode at any place of this thread's stack. Return False if it is not on the stack."""
+def remove_mode(mode: TorchDispatchMode) -> bool:
+    """Remove a dispatch mode at any position in this thread's stack. Return False if it is not on
+    the stack.
+    """
     size = torch._C._len_torch_dispatch_stack()
     if not any(torch._C._get_dispatch_stack_at(index) is mode for index in range(size)):
         return False
-    above = _lift_modes(mode)
-    if not above:
+    lifted = _lift_modes(mode)
+    if not lifted:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return True
-    entries = sum(1 for other in above if other is above[-1])
-    for name in _MODE_FLAGS:  # the next mode restores what this one would have
-        getattr(above[-1], name)[-entries] = getattr(mode, name).pop()
+    entries = sum(1 for other in lifted if other is lifted[-1])
+    for name in _MODE_FLAGS:  # the next mode restores the flags that this one would have restored
+        getattr(lifted[-1], name)[-entries] = getattr(mode, name).pop()
     _torch_c._pop_torch_dispatch_stack(None)
-    _put_modes_back(above)
+    _restore_modes(lifted)
     return True
 
 
-def enter_saving_below(hooks: torch.autograd.graph.saved_tensors_hooks) -> None:
+def enter_saved_tensor_hooks(hooks: torch.autograd.graph.saved_tensors_hooks) -> None:
     """Enter saved-tensor hooks below the program's on this thread."""
-    above = _lift_hooks(None)
+    lifted = _lift_hooks(None)
     hooks.__enter__()
-    _put_hooks_back(above)
+    _restore_hooks(lifted)
 
 
-def leave_saving_anywhere(pack: Any) -> bool:
+def remove_saved_tensor_hooks(pack: Any) -> bool:
     """Remove saved-tensor hooks from this thread by their pack hook. Return False if not on the stack."""
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
-    above = _lift_hooks(pack)
-    found = _autograd._top_saved_tensors_default_hooks(True) is not None
-    if found:
+    lifted = _lift_hooks(pack)
+    is_present = _autograd._top_saved_tensors_default_hooks(True) is not None
+    if is_present:
         _autograd._pop_saved_tensors_default_hooks()
-    _put_hooks_back(above)
-    return found
+    _restore_hooks(lifted)
+    return is_present
 
 
 class SavingFunctions(NamedTuple):
@@ -105,7 +107,7 @@ class SavingFunctions(NamedTuple):
     push: Callable[[Any, Any], None]
 
 
-def top_saving_hooks() -> tuple[Any, Any] | None:
+def get_innermost_saving_hooks() -> tuple[Any, Any] | None:
     """Return the innermost pack and unpack hook of this thread."""
     top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
     return top
@@ -128,8 +130,8 @@ def set_saving_functions(functions: SavingFunctions) -> None:
 
 
 def is_outside_modes() -> bool:
-    """Return whether no dispatch mode or saved-tensor hook is active on this thread."""
-    return torch._C._len_torch_dispatch_stack() == 0 and top_saving_hooks() is None
+    """Return True if no dispatch mode or saved-tensor hook is active on this thread."""
+    return torch._C._len_torch_dispatch_stack() == 0 and get_innermost_saving_hooks() is None
 
 
 def get_run_backward() -> Callable[..., Any]:
@@ -154,19 +156,19 @@ def work_class() -> Any:
 
 
 def make_fake_store() -> Any:
-    """Return a store for the backend "fake", whose collectives move nothing."""
+    """Return a store for the backend "fake", whose collectives transfer no data."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
     return FakeStore()
 
 
 def is_profiler_running() -> bool:
-    """Return whether a profiler is running on this thread or, as far as torch exposes it, on any."""
+    """Return True if a profiler is running on this thread or, as far as torch exposes it, on any thread."""
     return bool(getattr(autograd_profiler, "_is_profiler_enabled", False) or _autograd._profiler_enabled())
 
 
 def disable_profiler() -> None:
-    """Stop the running profiler without reading what it recorded."""
+    """Stop the running profiler and discard its recording."""
     _autograd._disable_profiler()
     getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
 
@@ -176,7 +178,7 @@ PREPARE_TRACE, START_TRACE = "_prepare_trace", "_start_trace"
 
 
 def profile_all_threads_config() -> Any:
-    """Return the profiler's config that records all threads.
+    """Return the profiler config that records all threads.
 
     Raises:
         AttributeError, TypeError: this torch has no such option.
@@ -185,18 +187,18 @@ def profile_all_threads_config() -> Any:
 
 
 def has_cuda_context(index: int) -> bool | None:
-    """Return whether this process has a context on the device; None if this torch cannot tell."""
-    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    return None if ask is None else bool(ask(index))
+    """Return True if this process has a context on the device; None if this torch cannot tell."""
+    query = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return None if query is None else bool(query(index))
 
 
 def is_cuda_history_recorded() -> bool:
-    """Return whether the CUDA allocator records its history."""
+    """Return True if the CUDA allocator is recording its history."""
     return bool(_torch_c._cuda_isHistoryEnabled())
 
 
 def record_cuda_history(max_entries: int) -> None:
-    """Let the CUDA allocator record every allocation and free with its Python stack."""
+    """Make the CUDA allocator record every allocation and free with its Python stack."""
     torch.cuda.memory._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=max_entries
     )
@@ -209,41 +211,41 @@ def stop_cuda_history() -> None:
 
 def take_cuda_snapshot() -> Mapping[str, Any]:
     """Return the state of the CUDA allocator and its history."""
-    found: Mapping[str, Any] = torch.cuda.memory._snapshot()
-    return found
+    snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
+    return snapshot
 
 
-def _lift_modes(until: Any) -> list[Any]:
-    """Pop the program's modes above ``until``, top first. torch's own modes lie below all of them."""
-    above: list[Any] = []
+def _lift_modes(stop_at: Any) -> list[Any]:
+    """Pop the program's modes above ``stop_at``, top first. torch's own modes are below all of them."""
+    lifted: list[Any] = []
     while size := torch._C._len_torch_dispatch_stack():
         mode: Any = torch._C._get_dispatch_stack_at(size - 1)
-        if mode is until or mode.is_infra_mode():
+        if mode is stop_at or mode.is_infra_mode():
             break
-        above.append(_torch_c._pop_torch_dispatch_stack(None))
-    return above
+        lifted.append(_torch_c._pop_torch_dispatch_stack(None))
+    return lifted
 
 
-def _put_modes_back(above: list[Any]) -> None:
-    for mode in reversed(above):
+def _restore_modes(lifted: list[Any]) -> None:
+    for mode in reversed(lifted):
         _torch_c._push_on_torch_dispatch_stack(mode)
 
 
-def _lift_hooks(until: Any) -> list[Any]:
-    above: list[Any] = []
-    while (top := _autograd._top_saved_tensors_default_hooks(True)) is not None and top[0] != until:
-        above.append(top)
+def _lift_hooks(stop_at: Any) -> list[Any]:
+    lifted: list[Any] = []
+    while (top := _autograd._top_saved_tensors_default_hooks(True)) is not None and top[0] != stop_at:
+        lifted.append(top)
         _autograd._pop_saved_tensors_default_hooks()
-    return above
+    return lifted
 
 
-def _put_hooks_back(above: list[Any]) -> None:
-    for hooks in reversed(above):
+def _restore_hooks(lifted: list[Any]) -> None:
+    for hooks in reversed(lifted):
         _autograd._push_saved_tensors_default_hooks(*hooks)
 
 
 def skip_in_compiler(code: CodeType) -> bool:
-    """Make the compiler skip a function and all that it calls. Return False if this torch has no way to.
+    """Make the compiler skip a function and everything it calls. Return False if this torch cannot.
 
     Equivalent to torch's own wrapper, but saves half a microsecond per call and does not import the whole
     compiler into programs that compile nothing.

@@ -1,11 +1,11 @@
 """Detect engine, stage and element sizes of a training program from its model and optimizers, for programs
-that declare nothing themselves.
+that do not declare them.
 
 The bytes of optimizer state per element (K) are measured after the first step: the bytes of the states that
 are as large as their parameter, divided by the parameter's elements. An optimized tensor that is not a
-parameter of the model is a master copy, and its own bytes are added. K is known only if all optimized
-parameters agree on it and they are all that the model trains. 4-byte step counters are counted separately, if
-they are on the parameter's device.
+parameter of the model is a master copy, and its own bytes are added. K is known only if it is equal for all
+optimized parameters and these are all trained parameters of the model. 4-byte step counters are counted
+separately, if they are on the parameter's device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from zprof.model.training import TrainingFacts
 
 
 def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingFacts:
-    """Return engine, stage and element sizes for plain modules, DDP and FSDP2; None for what is unknown.
+    """Return engine, stage and element sizes for plain modules, DDP and FSDP2; None for unknown facts.
 
     The size of the optimizer state is known once the optimizer has stepped. The number of parameters is None
-    if some are frozen: those occupy memory, but have no gradient and are not communicated.
+    if some are frozen: frozen parameters occupy memory, but have no gradient and are not communicated.
     """
     if model is None:
         return TrainingFacts()
@@ -41,7 +41,7 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
     )
     wire = find_wire_sizes(model, size)
-    known = wire.gathered_bytes is not None and wire.reduced_bytes is not None
+    are_sizes_known = wire.gathered_bytes is not None and wire.reduced_bytes is not None
     return TrainingFacts(
         engine=engine,
         stage=stage,
@@ -50,21 +50,21 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_state_bytes=state.state_bytes,
-        communication_bytes=wire.gathered_bytes if known else None,
-        reduction_bytes=wire.reduced_bytes if known else None,
+        communication_bytes=wire.gathered_bytes if are_sizes_known else None,
+        reduction_bytes=wire.reduced_bytes if are_sizes_known else None,
         step_counters=state.step_counters,
     )
 
 
 def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:
-    """Return the ZeRO stage; None for a program of several ranks that uses no engine of torch."""
+    """Return the ZeRO stage; None for a multi-rank program that does not use an engine of torch."""
     partitioned = any("ZeroRedundancyOptimizer" in _list_class_names(optimizer) for optimizer in optimizers)
     if engine in ("ddp", "pytorch") and partitioned:
         return 1
     if engine == "pytorch":
         distributed = torch.distributed
-        alone = not distributed.is_initialized() or distributed.get_world_size() == 1
-        return 0 if alone else None
+        is_single_rank = not distributed.is_initialized() or distributed.get_world_size() == 1
+        return 0 if is_single_rank else None
     return {"ddp": 0, "fsdp2": 3}.get(engine)
 
 
@@ -92,7 +92,7 @@ def _count_trained_elements(parameters: list[nn.Parameter]) -> int | None:
 
 
 def _find_element_size(parameters: list[nn.Parameter]) -> int | None:
-    """Return the bytes per element if all parameters have one type, which a lazy parameter has already."""
+    """Return the bytes per element if all parameters have the same type; lazy parameters have one, too."""
     types = {parameter.dtype for parameter in parameters}
     return types.pop().itemsize if len(types) == 1 else None
 
@@ -115,14 +115,14 @@ class WireSizes:
 
 
 def find_wire_sizes(model: nn.Module, parameter_bytes: int | None) -> WireSizes:
-    """Return the sizes that all wrappers of the model share; None for one that differs or is unknown."""
+    """Return the sizes common to all wrappers of the model; None for a size that differs or is unknown."""
     sizes = {size for module in model.modules() for size in _list_module_sizes(module, parameter_bytes)}
     sizes = sizes or {(parameter_bytes, parameter_bytes)}
     gathered, reduced = ({size[index] for size in sizes} for index in (0, 1))
-    return WireSizes(gathered_bytes=_get_only(gathered), reduced_bytes=_get_only(reduced))
+    return WireSizes(gathered_bytes=_get_single(gathered), reduced_bytes=_get_single(reduced))
 
 
-def _get_only(sizes: set[int | None]) -> int | None:
+def _get_single(sizes: set[int | None]) -> int | None:
     return next(iter(sizes)) if len(sizes) == 1 else None
 
 
@@ -138,8 +138,8 @@ def _list_module_sizes(module: Any, parameter_bytes: int | None) -> list[tuple[i
     return []
 
 
-def _get_item_bytes(dtype: Any, otherwise: int | None) -> int | None:
-    return otherwise if dtype is None else int(dtype.itemsize)
+def _get_item_bytes(dtype: Any, default_bytes: int | None) -> int | None:
+    return default_bytes if dtype is None else int(dtype.itemsize)
 
 
 _COUNTER_BYTES = 4
@@ -159,9 +159,9 @@ def measure_optimizer_state(
     """Return the facts about all optimizers of a model.
 
     Args:
-        optimizers: Nothing is known before their first step.
+        optimizers: The model's optimizers; nothing is known before their first step.
         parameters: The parameters that the model trains.
-        partitioned: True if this rank holds the states of a part of the parameters only.
+        partitioned: True if this rank has the states of only some of the parameters.
     """
     optimized = {id(tensor): tensor for optimizer in optimizers for tensor in _iter_optimized(optimizer)}
     states = {id(tensor): state for optimizer in optimizers for tensor, state in _iter_states(optimizer)}
@@ -192,7 +192,7 @@ def _iter_states(optimizer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _has_stepped(optimizers: Sequence[Any], states: Mapping[int, Any]) -> bool:
-    """Return whether the states exist. SGD without momentum never has any."""
+    """Return True if the states exist. SGD without momentum never has any."""
     return any(states.values()) or all(
         type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
         for optimizer in optimizers
@@ -206,8 +206,10 @@ def _count_elements(tensor: torch.Tensor) -> int:
 def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int, int]:
     """Return the bytes of the states as large as their parameter, and the number of step counters."""
     state_bytes = counters = 0
-    named = state.items() if isinstance(state, dict) else [("", state)]
-    for name, tensor in [(name, tensor) for name, value in named for tensor in find_nested_tensors(value)]:
+    named_states = state.items() if isinstance(state, dict) else [("", state)]
+    for name, tensor in [
+        (name, tensor) for name, value in named_states for tensor in find_nested_tensors(value)
+    ]:
         if name == "step" or (tensor.numel() == 1 and elements != 1):
             counters += tensor.element_size() == _COUNTER_BYTES and tensor.device.type == device.type
         else:

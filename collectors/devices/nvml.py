@@ -1,8 +1,8 @@
-"""Open NVML through pynvml, find the handle of a device that torch uses, and explain NVML's errors: whether
-to retry, and what the user can do.
+"""Open NVML through pynvml, find the handle of a device that torch uses, and turn NVML's errors into a
+reason, a remedy and a decision to retry.
 
 CUDA_VISIBLE_DEVICES renumbers devices, so a handle is found by UUID, then by PCI address. A MIG instance has
-its own UUID; its PCI address is that of the whole GPU, whose counters are not the instance's.
+its own UUID; its PCI address belongs to the entire GPU, whose counters are not those of the instance.
 """
 
 import importlib
@@ -28,7 +28,7 @@ def load_pynvml() -> Any:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether this machine runs NVIDIA's driver.
+    """Return True if this machine runs the NVIDIA driver.
 
     Does not initialize CUDA: a program that forks after that cannot use CUDA in its children.
     """
@@ -36,7 +36,7 @@ def has_nvidia_driver() -> bool:
 
 
 def open_nvml(load: LoadLibrary) -> Any | Gap:
-    """Return the initialized library, or the gap that says why there is none."""
+    """Return the initialized library, or a gap with the reason why it is unavailable."""
     try:
         nvml = load()
     except ImportError as error:
@@ -44,16 +44,16 @@ def open_nvml(load: LoadLibrary) -> Any | Gap:
     try:
         nvml.nvmlInit()
     except Exception as error:
-        refused = explain_nvml_error(nvml, error)
-        return _make_counters_gap(refused.reason, refused.remedy)
+        failure = explain_nvml_error(nvml, error)
+        return _make_counters_gap(failure.reason, failure.remedy)
     return nvml
 
 
 def make_no_driver_gap() -> Gap:
-    """Return the gap for a GPU in use by torch without a visible NVIDIA driver."""
+    """Return the gap for a process that uses a GPU but sees no NVIDIA driver."""
     return _make_counters_gap(
-        "no NVIDIA driver shows itself to this process (/dev/nvidiactl)",
-        "in a container pass the GPUs in with the NVIDIA runtime; counters of other makers are not read",
+        "this process does not see an NVIDIA driver (/dev/nvidiactl)",
+        "in a container, expose the GPUs with the NVIDIA runtime; GPUs of other vendors are not supported",
     )
 
 
@@ -61,14 +61,14 @@ def _make_counters_gap(reason: str, remedy: str) -> Gap:
     return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
 
 
-_REMEDY = "see nvidia-smi -L: it lists the UUIDs that the driver shows to this process"
+_UUID_REMEDY = "run nvidia-smi -L to list the UUIDs that the driver exposes to this process"
 
 
 def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
     """Return NVML's handle of the device.
 
     Raises:
-        UnusableAnswer: NVML does not show the device, or only the GPU of which it is a MIG instance.
+        UnusableAnswer: NVML does not list the device, or lists only the GPU that contains the MIG instance.
         Exception: NVML's own error, if a retry may help.
     """
     if identity.uuid is not None:
@@ -83,15 +83,19 @@ def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
 
 def _find_by_bus_id(nvml: Any, identity: DeviceIdentity) -> Any:
     if identity.bus_id is None:
-        raise UnusableAnswer(f"NVML knows no device {identity.uuid}", _REMEDY)
+        raise UnusableAnswer(f"NVML does not list device {identity.uuid}", _UUID_REMEDY)
     try:
         handle = nvml.nvmlDeviceGetHandleByPciBusId(identity.bus_id)
     except nvml.NVMLError as error:
         if not _is_unknown_device(nvml, error):
             raise
-        raise UnusableAnswer(f"NVML knows no device {identity.uuid} at {identity.bus_id}", _REMEDY) from error
+        raise UnusableAnswer(
+            f"NVML does not list device {identity.uuid} at {identity.bus_id}", _UUID_REMEDY
+        ) from error
     if _is_mig_gpu(nvml, handle):
-        raise UnusableAnswer(f"NVML shows the GPU at {identity.bus_id}, but not its MIG instance", _REMEDY)
+        raise UnusableAnswer(
+            f"NVML lists the GPU at {identity.bus_id}, but not its MIG instance", _UUID_REMEDY
+        )
     return handle
 
 
@@ -106,7 +110,7 @@ def _is_mig_gpu(nvml: Any, handle: Any) -> bool:
         return False
 
 
-_PERMANENT = (
+_PERMANENT_ERRORS = (
     "NVML_ERROR_NOT_SUPPORTED",
     "NVML_ERROR_NO_PERMISSION",
     "NVML_ERROR_FUNCTION_NOT_FOUND",
@@ -115,23 +119,23 @@ _PERMANENT = (
     "NVML_ERROR_INVALID_ARGUMENT",
     "NVML_ERROR_NOT_FOUND",
 )
-_LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
+_DEVICE_LOST_ERRORS = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
 _REMEDIES = {
-    "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not offer it",
-    "NVML_ERROR_NO_PERMISSION": "ask the administrator of the machine: the driver keeps it from this user",
+    "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not support it",
+    "NVML_ERROR_NO_PERMISSION": "ask the administrator for permission: this user may not read it",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "install a newer NVIDIA driver",
-    "NVML_ERROR_GPU_IS_LOST": "see nvidia-smi and the kernel's log (Xid): the GPU fell off the bus",
-    "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when nothing runs on it",
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver; in a container let the driver's tools in: "
+    "NVML_ERROR_GPU_IS_LOST": "check nvidia-smi and the kernel log (Xid): the GPU fell off the bus",
+    "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when it is not in use",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver; in a container, enable its tools: "
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     "NVML_ERROR_DRIVER_NOT_LOADED": "load the NVIDIA driver (nvidia-smi must work)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "reboot, or reload the driver: it was updated while it ran",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "reboot, or reload the driver: it was updated while in use",
 }
-_ANY_REMEDY = "see whether nvidia-smi shows it"
+_DEFAULT_REMEDY = "check that nvidia-smi shows it"
 
 
 class UnusableAnswer(Exception):
-    """An answer of NVML that lacks what was queried."""
+    """NVML answered, but without the requested value."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -140,34 +144,38 @@ class UnusableAnswer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailure:
-    """Reason why a query failed. ``for_good``: never retry; ``lost``: the device is gone."""
+    """Reason why a query failed. ``is_permanent``: do not retry; ``is_device_lost``: the device is gone."""
 
     reason: str
     remedy: str
-    for_good: bool
-    lost: bool
+    is_permanent: bool
+    is_device_lost: bool
 
 
 def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
-    """Return the meaning of an error that a query raised."""
+    """Return the reason and remedy for an error that a query raised."""
     if isinstance(error, UnusableAnswer):
-        return QueryFailure(reason=first_line(error), remedy=error.remedy, for_good=False, lost=False)
+        return QueryFailure(
+            reason=first_line(error), remedy=error.remedy, is_permanent=False, is_device_lost=False
+        )
     names = _find_error_names(nvml, error)
-    if not names:  # not NVML's own: an answer that cannot be parsed, or a missing function
-        return QueryFailure(reason=first_line(error), remedy=_ANY_REMEDY, for_good=True, lost=False)
-    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), _ANY_REMEDY)
+    if not names:  # not an NVML error: an answer that cannot be parsed, or a missing function
+        return QueryFailure(
+            reason=first_line(error), remedy=_DEFAULT_REMEDY, is_permanent=True, is_device_lost=False
+        )
+    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), _DEFAULT_REMEDY)
     return QueryFailure(
-        reason=f"NVML says: {first_line(error)}",
+        reason=f"NVML error: {first_line(error)}",
         remedy=remedy,
-        for_good=any(name in _PERMANENT for name in names),
-        lost=any(name in _LOST for name in names),
+        is_permanent=any(name in _PERMANENT_ERRORS for name in names),
+        is_device_lost=any(name in _DEVICE_LOST_ERRORS for name in names),
     )
 
 
 def _find_error_names(nvml: Any, error: Exception) -> list[str]:
-    """Return the names of an NVML error's code, ``["?"]`` if unknown; an empty list for other errors."""
+    """Return the names of an NVML error's code, ``["?"]`` if unknown; an empty list for other exceptions."""
     if not isinstance(error, nvml.NVMLError):
         return []
     code = getattr(error, "value", None)
-    known = (*_PERMANENT, *_LOST, *_REMEDIES)
+    known = (*_PERMANENT_ERRORS, *_DEVICE_LOST_ERRORS, *_REMEDIES)
     return [name for name in known if getattr(nvml, name, None) == code] or ["?"]

@@ -1,8 +1,8 @@
-"""Read the NVML counters of one device into columns of the table ``device``, and remember which queries fail.
+"""Read the NVML counters of one device into columns of the table ``device``, and track failing queries.
 
 NVML reports clocks in MHz, power in mW and utilization in percent; NVLink counters are KiB since the driver
 was loaded, PCIe counters are bytes that wrap (nvml.h). ``used`` in version 2 of the memory query excludes
-what the driver reserves for itself, so that used minus process is what other programs use.
+what the driver reserves for itself, so used minus process is the memory of other programs.
 """
 
 import os
@@ -12,64 +12,70 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from zprof.collectors.devices.cuda import Cuda
+from zprof.collectors.devices.cuda import CudaQueries
 from zprof.collectors.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
 from zprof.model.gaps import Gap, GapKind
 
-Answer = Mapping[str, int | float | None]
+QueryResult = Mapping[str, int | float | None]
 #: All links of a device together (nvml.h: UINT_MAX as scope of an NVLink counter).
 _ALL_LINKS = 0xFFFFFFFF
-_SHARES_PIDS = "let the container see the host's process ids (docker run --pid=host)"
+_HOST_PID_REMEDY = "run the container with the host's process ids (docker run --pid=host)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """``ask`` takes the library and a device handle. ``what`` names the query in a gap."""
+    """``run`` takes the library and a device handle. ``what`` describes the query in a gap."""
 
     what: str
-    ask: Callable[[Any, Any], Answer]
+    run: Callable[[Any, Any], QueryResult]
 
 
 def make_memory_queries() -> list[Query]:
-    """Return the queries that the identity of a device's memory needs."""
+    """Return the queries for the memory of this process and of the device."""
     return [
-        Query(what="memory of this process", ask=_query_process_memory),
-        Query(what="memory of the device", ask=_query_device_memory),
+        Query(what="memory of this process", run=_query_process_memory),
+        Query(what="memory of the device", run=_query_device_memory),
     ]
 
 
 def make_queries() -> list[Query]:
-    """Return new queries for one device. Counters keep their last reading."""
+    """Return new queries for one device. Rate counters keep their last reading."""
     pcie = CounterRates("pcie", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES", scope=0, unit_bytes=1)
     nvlink = CounterRates(
         "nvlink", "NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX", scope=_ALL_LINKS, unit_bytes=1024
     )
     return [
         *make_memory_queries(),
-        Query(what="utilisation", ask=_query_utilisation),
-        Query(what="clocks", ask=_query_clocks),
-        Query(what="throttle reasons", ask=_query_throttle_reasons),
-        Query(what="power", ask=_query_power),
-        Query(what="temperature", ask=_query_temperature),
-        Query(what="PCIe throughput", ask=pcie),
-        Query(what="NVLink throughput", ask=nvlink),
+        Query(what="utilisation", run=_query_utilisation),
+        Query(what="clocks", run=_query_clocks),
+        Query(what="throttle reasons", run=_query_throttle_reasons),
+        Query(what="power", run=_query_power),
+        Query(what="temperature", run=_query_temperature),
+        Query(what="PCIe throughput", run=pcie),
+        Query(what="NVLink throughput", run=nvlink),
     ]
 
 
-def _query_process_memory(nvml: Any, handle: Any) -> Answer:
-    listed = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    own = [process.usedGpuMemory for process in listed if process.pid == os.getpid()]
+def _query_process_memory(nvml: Any, handle: Any) -> QueryResult:
+    processes_on_gpu = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    own = [process.usedGpuMemory for process in processes_on_gpu if process.pid == os.getpid()]
     if not own:
-        others = f"{len(listed)} others, but not" if listed else "no process, not even"
-        raise UnusableAnswer(f"NVML shows {others} process {os.getpid()}, which uses the GPU", _SHARES_PIDS)
+        processes = (
+            f"{len(processes_on_gpu)} other processes, but not"
+            if processes_on_gpu
+            else "no processes, not even"
+        )
+        raise UnusableAnswer(
+            f"NVML lists {processes} process {os.getpid()}, which uses the GPU", _HOST_PID_REMEDY
+        )
     if any(used is None for used in own):
         raise UnusableAnswer(
-            "the driver does not count memory by process (WDDM)", "use the TCC driver mode, or Linux"
+            "the driver does not report memory per process (WDDM)", "use the TCC driver mode, or Linux"
         )
     return {"process_bytes": sum(own)}
 
 
-def _query_device_memory(nvml: Any, handle: Any) -> Answer:
+def _query_device_memory(nvml: Any, handle: Any) -> QueryResult:
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except (nvml.NVMLError, AttributeError):  # drivers before 510, older pynvml
@@ -77,17 +83,17 @@ def _query_device_memory(nvml: Any, handle: Any) -> Answer:
     return {"used_bytes": memory.used, "total_bytes": memory.total}
 
 
-def _query_utilisation(nvml: Any, handle: Any) -> Answer:
+def _query_utilisation(nvml: Any, handle: Any) -> QueryResult:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
     return {"busy_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
 
 
-def _query_clocks(nvml: Any, handle: Any) -> Answer:
+def _query_clocks(nvml: Any, handle: Any) -> QueryResult:
     kinds = {"sm_clock_hz": nvml.NVML_CLOCK_SM, "memory_clock_hz": nvml.NVML_CLOCK_MEM}
     return {column: nvml.nvmlDeviceGetClockInfo(handle, kind) * 1_000_000 for column, kind in kinds.items()}
 
 
-def _query_throttle_reasons(nvml: Any, handle: Any) -> Answer:
+def _query_throttle_reasons(nvml: Any, handle: Any) -> QueryResult:
     try:
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except (nvml.NVMLError, AttributeError):  # its name before driver 535
@@ -95,16 +101,16 @@ def _query_throttle_reasons(nvml: Any, handle: Any) -> Answer:
     return {"throttle_reasons": reasons}
 
 
-def _query_power(nvml: Any, handle: Any) -> Answer:
+def _query_power(nvml: Any, handle: Any) -> QueryResult:
     return {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3}
 
 
-def _query_temperature(nvml: Any, handle: Any) -> Answer:
+def _query_temperature(nvml: Any, handle: Any) -> QueryResult:
     return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
 
 
 class CounterRates:
-    """Computes bytes/s from two monotonic counters; unknown at the first reading and after a wrap.
+    """Compute bytes/s from two monotonic counters; unknown at the first reading and after a wrap.
 
     NVML's own PCIe query blocks for 20 ms per direction, so only the counters are read.
     """
@@ -114,17 +120,17 @@ class CounterRates:
         self._fields, self._scope, self._unit_bytes = (sent, received), scope, unit_bytes
         self._last: tuple[int, list[int]] | None = None
 
-    def __call__(self, nvml: Any, handle: Any) -> Answer:
+    def __call__(self, nvml: Any, handle: Any) -> QueryResult:
         """Read both counters and return their rates since the last reading."""
         ids = [(getattr(nvml, f"NVML_FI_DEV_{name}"), self._scope) for name in self._fields]
-        read = [_read_field_value(nvml, value) for value in nvml.nvmlDeviceGetFieldValues(handle, ids)]
+        readings = [_read_field_value(nvml, value) for value in nvml.nvmlDeviceGetFieldValues(handle, ids)]
         now_ns, last = time.monotonic_ns(), self._last
-        self._last = (now_ns, read)
+        self._last = (now_ns, readings)
         if last is None or now_ns <= last[0]:
             return {}
-        grown = [new - old for new, old in zip(read, last[1], strict=True)]
-        passed_s = (now_ns - last[0]) / 1e9
-        rates = [round(count * self._unit_bytes / passed_s) if count >= 0 else None for count in grown]
+        increments = [new - old for new, old in zip(readings, last[1], strict=True)]
+        elapsed_s = (now_ns - last[0]) / 1e9
+        rates = [round(count * self._unit_bytes / elapsed_s) if count >= 0 else None for count in increments]
         return dict(zip(self._columns, rates, strict=True))
 
 
@@ -138,57 +144,57 @@ def _read_field_value(nvml: Any, value: Any) -> int:
 
 Values = dict[str, Any]
 _MAX_INT64 = 2**63 - 1
-_WHOLE_DEVICE = "all of them"
+_ALL_QUERIES = "all counters"
 
 
 @dataclass(slots=True)
 class _QueryOutcome:
-    """Number of answers, and the reason of the last failure."""
+    """Number of answers, and the last failure."""
 
     answers: int = 0
-    refused: QueryFailure | None = None
+    failure: QueryFailure | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.refused is not None and (self.refused.for_good or self.refused.lost)
+    def is_disabled(self) -> bool:
+        return self.failure is not None and (self.failure.is_permanent or self.failure.is_device_lost)
 
     @property
     def is_gap(self) -> bool:
-        return self.refused is not None and (self.answers == 0 or self.refused.lost)
+        return self.failure is not None and (self.answers == 0 or self.failure.is_device_lost)
 
 
 class DeviceProbe:
-    """Reads one device, by torch's index. Queries that fail for good are not repeated."""
+    """Read one device, given by its torch index. Queries that fail permanently are not repeated."""
 
-    def __init__(self, nvml: Any, cuda: Cuda, index: int) -> None:
+    def __init__(self, nvml: Any, cuda: CudaQueries, index: int) -> None:
         self.device = f"cuda:{index}"
         self._nvml, self._cuda, self._index = nvml, cuda, index
         self._handle: Any = None
         self._queries = make_queries()
         self._records = {
-            what: _QueryOutcome() for what in (_WHOLE_DEVICE, *(query.what for query in self._queries))
+            what: _QueryOutcome() for what in (_ALL_QUERIES, *(query.what for query in self._queries))
         }
 
     def read(self, only: Collection[str] | None = None) -> Values:
-        """Return current values by column, of the queries in ``only`` or of all; unknown ones are left out.
+        """Return current values by column, for the queries in ``only`` or for all; omit unknown values.
 
         NVML's errors never propagate.
         """
         reserved = self._cuda.reserved_bytes(self._index)
         values: Values = {"reserved_bytes": reserved}
         if self._handle is None:
-            self._try(_WHOLE_DEVICE, self._find)
+            self._run_query(_ALL_QUERIES, self._find_device)
         for query in self._queries if self._handle is not None else ():
             if only is None or query.what in only:
-                values |= self._try(query.what, partial(self._answer, query, reserved))
+                values |= self._run_query(query.what, partial(self._answer, query, reserved))
         return values
 
     def gaps(self) -> list[Gap]:
         """Return one gap per reason, with the queries that never succeeded or lost the device."""
         by_reason: dict[tuple[str, str], list[str]] = {}
         for what, record in self._records.items():
-            if record.refused is not None and record.is_gap:
-                by_reason.setdefault((record.refused.reason, record.refused.remedy), []).append(what)
+            if record.failure is not None and record.is_gap:
+                by_reason.setdefault((record.failure.reason, record.failure.remedy), []).append(what)
         return [
             Gap(
                 kind=GapKind.DEVICE,
@@ -200,21 +206,21 @@ class DeviceProbe:
         ]
 
     def _answer(self, query: Query, reserved_bytes: int | None) -> Mapping[str, Any]:
-        return _check_answer(query.ask(self._nvml, self._handle), reserved_bytes)
+        return _check_answer(query.run(self._nvml, self._handle), reserved_bytes)
 
-    def _find(self) -> Mapping[str, Any]:
+    def _find_device(self) -> Mapping[str, Any]:
         self._handle = find_handle(self._nvml, self._cuda.identity(self._index))
         return {}
 
-    def _try(self, what: str, action: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def _run_query(self, what: str, action: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         record = self._records[what]
-        if record.is_over or self._records[_WHOLE_DEVICE].is_over:
+        if record.is_disabled or self._records[_ALL_QUERIES].is_disabled:
             return {}
         try:
             answer = action()
         except Exception as error:
-            refused = explain_nvml_error(self._nvml, error)
-            self._records[_WHOLE_DEVICE if refused.lost else what].refused = refused
+            failure = explain_nvml_error(self._nvml, error)
+            self._records[_ALL_QUERIES if failure.is_device_lost else what].failure = failure
             return {}
         record.answers += 1
         return answer
@@ -223,16 +229,16 @@ class DeviceProbe:
 def _check_answer(answer: Mapping[str, Any], reserved_bytes: int | None) -> Mapping[str, Any]:
     """Return the answer if it is plausible, else raise UnusableAnswer.
 
-    NVML reports "not available" as the largest number of the type. With process ids of another namespace it
-    may list another process under this one's id, whose memory need not contain what torch has reserved.
+    NVML reports "not available" as the largest number of the type. With process ids of another namespace, it
+    may list another process under this process's id, with less memory than torch has reserved here.
     """
     for column, value in answer.items():
         if value is not None and not 0 <= value <= _MAX_INT64:
-            raise UnusableAnswer(f"NVML answered {value} for {column}", "see whether nvidia-smi shows it")
+            raise UnusableAnswer(f"NVML returned {value} for {column}", "check that nvidia-smi shows it")
     process_bytes = answer.get("process_bytes")
     if process_bytes is not None and reserved_bytes is not None and process_bytes < reserved_bytes:
         raise UnusableAnswer(
-            "NVML shows less for this process id than torch has reserved: it is another process",
-            "let the container see the host's process ids (docker run --pid=host)",
+            "NVML reports less memory for this process id than torch has reserved: it is another process",
+            "run the container with the host's process ids (docker run --pid=host)",
         )
     return answer

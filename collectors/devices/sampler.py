@@ -2,8 +2,8 @@
 table ``device``.
 
 The thread raises nothing and never initializes CUDA. NVML is called through ctypes, which releases the GIL. A
-forked child has no such thread and touches none of this. A sample that took c is followed by a pause of at
-least c (1 - s) / s, with s the largest share of time that sampling may take.
+forked child has no such thread and uses none of this. A sample that took c is followed by a pause of at least
+c (1 - s) / s, where s is the maximum share of time for sampling.
 """
 
 import os
@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from zprof.collectors.base import Columns, first_line
-from zprof.collectors.devices.cuda import Cuda
+from zprof.collectors.devices.cuda import CudaQueries
 from zprof.collectors.devices.nvml import DEVICE_COUNTERS, LoadLibrary, open_nvml
 from zprof.collectors.devices.probe import DeviceProbe
 from zprof.model.gaps import Gap, GapKind
@@ -27,39 +27,39 @@ _SLOW_SAMPLES_RATIO = 0.1
 
 
 class SamplingPace:
-    """Computes the pause after each sample, and accumulates what sampling has cost."""
+    """Compute the pause after each sample, and accumulate the cost of sampling."""
 
-    def __init__(self, period_ns: int = PERIOD_NS, most_share: float = MAX_SHARE) -> None:
+    def __init__(self, period_ns: int = PERIOD_NS, max_share: float = MAX_SHARE) -> None:
         self.period_ns = period_ns
-        self._most_share = most_share
-        self.samples = self.slowed = 0
-        self.cost_ns = self.rest_ns = 0
+        self._max_share = max_share
+        self.samples = self.delayed = 0
+        self.cost_ns = self.pause_ns = 0
 
-    def after(self, cost_ns: int) -> int:
+    def next_pause_ns(self, cost_ns: int) -> int:
         """Return the pause after a sample that took ``cost_ns``, in ns."""
-        fair_ns = round(cost_ns * (1 - self._most_share) / self._most_share)
-        rest_ns = max(self.period_ns, fair_ns)
+        min_pause_ns = round(cost_ns * (1 - self._max_share) / self._max_share)
+        pause_ns = max(self.period_ns, min_pause_ns)
         self.samples += 1
-        self.slowed += fair_ns > self.period_ns
+        self.delayed += min_pause_ns > self.period_ns
         self.cost_ns += cost_ns
-        self.rest_ns += rest_ns
-        return rest_ns
+        self.pause_ns += pause_ns
+        return pause_ns
 
-    def double(self) -> None:
+    def double_period(self) -> None:
         """Double the period."""
         self.period_ns *= 2
 
     @property
-    def had_to_slow(self) -> bool:
+    def is_sparse(self) -> bool:
         """True if more than a few samples were delayed."""
-        return self.slowed > max(1, self.samples * _SLOW_SAMPLES_RATIO)
+        return self.delayed > max(1, self.samples * _SLOW_SAMPLES_RATIO)
 
-    def account(self) -> str:
+    def format_cost(self) -> str:
         """Return the cost of sampling as text."""
-        total_s = (self.cost_ns + self.rest_ns) / 1e9
+        total_s = (self.cost_ns + self.pause_ns) / 1e9
         return (
-            f"{self.slowed} of {self.samples} samples took so long that the next one had to wait; "
-            f"all together took {self.cost_ns / 1e6:.0f} ms in {total_s:.0f} s"
+            f"{self.delayed} of {self.samples} samples took so long that the next one was delayed; "
+            f"in total, sampling took {self.cost_ns / 1e6:.0f} ms in {total_s:.0f} s"
         )
 
 
@@ -98,69 +98,69 @@ class DeviceRow:
 
 
 class DeviceLog:
-    """Keeps at most ``most`` rows of periodic samples; the few samples at groups are all kept.
+    """Keep at most ``max_rows`` rows of periodic samples; the few samples around groups are all kept.
 
-    Two threads append. A list's append and copy are atomic, and only the sampler's thread thins out.
+    Two threads append. List appends and copies are atomic, and only the sampler's thread drops rows.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._ticks: list[list[DeviceRow]] = []
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._samples: list[list[DeviceRow]] = []
         self._rows = 0
-        self._at_groups: list[DeviceRow] = []
+        self._group_rows: list[DeviceRow] = []
 
-    def add_tick(self, rows: list[DeviceRow]) -> bool:
+    def add_sample(self, rows: list[DeviceRow]) -> bool:
         """Keep the rows of one sample of all devices; return True if every second sample was dropped."""
         if not rows:
             return False
-        self._ticks.append(rows)
+        self._samples.append(rows)
         self._rows += len(rows)
-        if self._rows <= self._most:
+        if self._rows <= self._max_rows:
             return False
-        self._ticks = self._ticks[::2]
-        self._rows = sum(map(len, self._ticks))
+        self._samples = self._samples[::2]
+        self._rows = sum(map(len, self._samples))
         return True
 
-    def add_at_group(self, row: DeviceRow) -> None:
+    def add_group_row(self, row: DeviceRow) -> None:
         """Keep a row from before or after a group's first collective."""
-        self._at_groups.append(row)
+        self._group_rows.append(row)
 
     def columns(self) -> Columns:
         """Return the columns of the table, by time."""
-        rows = [row for tick in list(self._ticks) for row in tick] + list(self._at_groups)
+        rows = [row for sample in list(self._samples) for row in sample] + list(self._group_rows)
         rows.sort(key=lambda row: row.time_ns)
         return {field.name: [getattr(row, field.name) for row in rows] for field in fields(DeviceRow)}
 
 
-#: 27 minutes at the initial period, for one device; then the period doubles.
+#: Enough for 27 minutes at the initial period and one device; then the period doubles.
 MAX_ROWS = 8192
 _JOIN_S = 2.0
 #: nvmlInit() is slow if no process holds the driver open.
 _OPEN_S = 10.0
 
-#: Waits for a number of seconds, and returns whether to end.
+#: Waits for a number of seconds; returns True to stop.
 Wait = Callable[[float], bool]
 Clock = Callable[[], int]
 
 
 class DeviceSampler:
-    """Samples on a thread, whose body is ``run()``. Call ``start()`` and ``stop()`` in the same process."""
+    """Sample on a thread that executes ``run()``. Call ``start()`` and ``stop()`` in the same process."""
 
     def __init__(
         self,
-        cuda: Cuda,
+        cuda: CudaQueries,
         load: LoadLibrary,
         *,
         pace: SamplingPace,
-        most_rows: int = MAX_ROWS,
+        max_rows: int = MAX_ROWS,
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         self._cuda, self._load, self._pace, self._clock = cuda, load, pace, clock
-        self._log = DeviceLog(most_rows)
+        self._log = DeviceLog(max_rows)
         self._nvml: Any = None
         self._probes: dict[int, DeviceProbe] = {}
         self._gaps: list[Gap] = []
-        self._end, self._opened = threading.Event(), threading.Event()
+        self._stop_requested, self._opened = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._process_id = 0
 
@@ -168,19 +168,19 @@ class DeviceSampler:
         """Start the thread."""
         self._process_id = os.getpid()
         self._thread = threading.Thread(
-            target=self.run, args=(self._end.wait,), name="zprof-devices", daemon=True
+            target=self.run, args=(self._stop_requested.wait,), name="zprof-devices", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. One that hangs in the driver is left behind: it is a daemon."""
+        """Stop the thread. A thread that hangs in the driver keeps running as a daemon."""
         if self._thread is None or self._process_id != os.getpid():
             return
-        self._end.set()
+        self._stop_requested.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
             self._gaps.append(
-                _make_fault_gap("the driver does not answer", "see nvidia-smi and the kernel's log (Xid)")
+                _make_fault_gap("the driver does not respond", "check nvidia-smi and the kernel log (Xid)")
             )
         self._thread = None
 
@@ -190,12 +190,12 @@ class DeviceSampler:
             while not self._cuda.in_use():
                 if wait(self._pace.period_ns / 1e9):
                     return
-            if self._open():
+            if self._open_nvml():
                 while not wait(self._sample() / 1e9):
                     pass
-        except Exception as error:  # a fault of zprof must never end the program
+        except Exception as error:  # an error in zprof must never end the program
             self._gaps.append(
-                _make_fault_gap(first_line(error), "please report this; training was not touched")
+                _make_fault_gap(first_line(error), "please report this; training was not affected")
             )
         finally:
             self._opened.set()
@@ -205,7 +205,7 @@ class DeviceSampler:
         if not self._opened.wait(_OPEN_S) or self._nvml is None:
             return False
         if index in self._cuda.devices():
-            self._log.add_at_group(self._read(index, reason, group, only))
+            self._log.add_group_row(self._read(index, reason, group, only))
         return True
 
     def columns(self) -> Columns:
@@ -213,35 +213,35 @@ class DeviceSampler:
         return self._log.columns()
 
     def gaps(self) -> list[Gap]:
-        """Return gaps for what could not be read, and for sparse samples."""
-        seen = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
-        if self._pace.had_to_slow:
-            seen.append(
+        """Return gaps for failing queries and for sparse samples."""
+        gaps = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
+        if self._pace.is_sparse:
+            gaps.append(
                 Gap(
                     kind=GapKind.DEVICE,
-                    what="device samples are sparse",
-                    reason=self._pace.account(),
+                    what="regular device samples",
+                    reason=self._pace.format_cost(),
                     remedy=_SPARSE_REMEDY,
                 )
             )
-        return [*self._gaps, *seen]
+        return [*self._gaps, *gaps]
 
-    def _open(self) -> bool:
-        opened = open_nvml(self._load)
-        if isinstance(opened, Gap):
-            self._gaps.append(opened)
+    def _open_nvml(self) -> bool:
+        nvml = open_nvml(self._load)
+        if isinstance(nvml, Gap):
+            self._gaps.append(nvml)
             return False
-        self._nvml = opened
+        self._nvml = nvml
         self._opened.set()
         return True
 
     def _sample(self) -> int:
         """Sample all devices once, and return the pause that follows in ns."""
-        begin_ns = self._clock()
+        start_ns = self._clock()
         rows = [self._read(index, SampleReason.PERIOD, None, None) for index in self._cuda.devices()]
-        if self._log.add_tick(rows):
-            self._pace.double()
-        return self._pace.after(self._clock() - begin_ns) if rows else self._pace.period_ns
+        if self._log.add_sample(rows):
+            self._pace.double_period()
+        return self._pace.next_pause_ns(self._clock() - start_ns) if rows else self._pace.period_ns
 
     def _read(
         self, index: int, reason: SampleReason, group: str | None, only: Collection[str] | None
@@ -249,15 +249,15 @@ class DeviceSampler:
         if index not in self._probes:
             self._probes[index] = DeviceProbe(self._nvml, self._cuda, index)
         probe = self._probes[index]
-        time_ns, begin_ns = time.time_ns(), self._clock()
+        time_ns, start_ns = time.time_ns(), self._clock()
         values = probe.read(only)
-        cost_ns = self._clock() - begin_ns
+        cost_ns = self._clock() - start_ns
         return DeviceRow(
             time_ns=time_ns, device=probe.device, reason=reason, group=group, cost_ns=cost_ns, **values
         )
 
 
-_SPARSE_REMEDY = "the driver answers slowly: see whether another monitor asks it often"
+_SPARSE_REMEDY = "the driver responds slowly: check if another monitor polls it often"
 
 
 def _make_fault_gap(reason: str, remedy: str) -> Gap:

@@ -1,4 +1,4 @@
-"""Record device counters from start to end of a run: periodic samples, and one before and after the first
+"""Record device counters throughout a run: periodic samples, and one before and after the first
 collective of each NCCL group.
 
 NCCL allocates its communicator in that first collective, half a gigabyte and more per group, outside torch's
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from zprof.collectors.base import Columns, first_line
-from zprof.collectors.devices.cuda import Cuda, TorchCuda
+from zprof.collectors.devices.cuda import CudaQueries, TorchCuda
 from zprof.collectors.devices.nvml import LoadLibrary, has_nvidia_driver, load_pynvml, make_no_driver_gap
 from zprof.collectors.devices.probe import make_memory_queries
 from zprof.collectors.devices.sampler import DeviceSampler, SampleReason, SamplingPace
@@ -25,10 +25,10 @@ from zprof.model.gaps import Gap, GapKind
 
 
 class Devices(Protocol):
-    """The part of device counters that the recorder needs."""
+    """The interface of device counters that the recorder needs."""
 
     def start(self) -> None:
-        """Start, at the start of the recording."""
+        """Start recording."""
 
     def step(self) -> None:
         """Handle the end of a step."""
@@ -44,7 +44,7 @@ class Devices(Protocol):
 
 
 class NoDevices:
-    """Implementation that records nothing."""
+    """Record nothing."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -60,43 +60,45 @@ class NoDevices:
         return None
 
     def gaps(self) -> list[Gap]:
-        """Return no gaps."""
+        """Return an empty list."""
         return []
 
 
 class DeviceWatch:
-    """Records the GPUs of this process; without NVIDIA's driver it does nothing."""
+    """Record the GPUs of this process; do nothing without an NVIDIA driver."""
 
     def __init__(
         self,
         *,
-        cuda: Cuda | None = None,
+        cuda: CudaQueries | None = None,
         load: LoadLibrary = load_pynvml,
-        driver: Callable[[], bool] = has_nvidia_driver,
+        has_driver: Callable[[], bool] = has_nvidia_driver,
         pace: SamplingPace | None = None,
     ) -> None:
         self._cuda = cuda or TorchCuda()
-        self._driver = driver
+        self._has_driver = has_driver
         self._sampler = DeviceSampler(self._cuda, load, pace=pace or SamplingPace())
         only = [query.what for query in make_memory_queries()]
-        self._groups = GroupWatch(lambda index, why, group: self._read_now(index, why, group, only))
-        self._started = self._used = False
+        self._groups = GroupWatch(lambda index, reason, group: self._read_now(index, reason, group, only))
+        self._started = self._was_used = False
 
     def start(self) -> None:
-        """Start the thread and watch the groups, if there is an NVIDIA driver; a second call does nothing."""
-        if not self._started and self._cuda.is_built() and self._driver():
+        """Start the thread and watch the groups, if an NVIDIA driver is present; a second call does
+        nothing.
+        """
+        if not self._started and self._cuda.is_built() and self._has_driver():
             self._started = True
             self._sampler.start()
             self._groups.install()
 
     def step(self) -> None:
         """Handle the end of a step."""
-        self._used = self._used or self._cuda.in_use()
+        self._was_used = self._was_used or self._cuda.in_use()
         self._groups.step()
 
     def stop(self) -> None:
         """Stop the thread, and restore the process."""
-        self._used = self._used or self._cuda.in_use()
+        self._was_used = self._was_used or self._cuda.in_use()
         self._groups.remove()
         self._sampler.stop()
 
@@ -107,7 +109,7 @@ class DeviceWatch:
 
     def gaps(self) -> list[Gap]:
         """Return a gap for everything that could not be recorded; none if the program never used a GPU."""
-        if not self._used:
+        if not self._was_used:
             return []
         return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [make_no_driver_gap()]
 
@@ -115,41 +117,41 @@ class DeviceWatch:
         return self._sampler.read_now(index, reason, group, only)
 
 
-#: Samples a device, for a reason and a group; returns False if NVML does not work.
+#: Takes a device, a reason and a group, and samples the device; returns False if NVML does not work.
 TakeSample = Callable[[int, SampleReason, str], bool]
 _MAX_DEPTH = 3
 
 
 class GroupWatch:
-    """Wraps the collectives while installed, to sample around the first one of each NCCL group."""
+    """Wrap the collectives while installed, to sample before and after the first one of each NCCL group."""
 
-    def __init__(self, read: TakeSample, methods_of: type | None = None) -> None:
+    def __init__(self, read: TakeSample, method_owner: type | None = None) -> None:
         self._read = read
-        self._home = methods_of or process_group_class()
+        self._method_owner = method_owner or process_group_class()
         self._wrappers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._seen: set[str] = set()
         self._names: dict[str, str] = {}
-        self._seen_before = 0
+        self._previous_count = 0
         self._process_id = os.getpid()
         self._active = False
         self._gaps: list[Gap] = []
 
     def install(self) -> None:
         """Install the wrappers, if torch was built with distributed."""
-        if self._home is None:
+        if self._method_owner is None:
             return
         self._active = True
         for name in (*COLLECTIVE_METHODS, "barrier"):
-            original = self._home.__dict__.get(name)
+            original = self._method_owner.__dict__.get(name)
             if original is not None:
                 self._wrappers[name] = (original, self._wrap(original))
-                setattr(self._home, name, self._wrappers[name][1])
+                setattr(self._method_owner, name, self._wrappers[name][1])
 
     def step(self) -> None:
-        """Handle the end of a step: remove the wrappers if it had no new group."""
-        if self._active and len(self._seen) == self._seen_before:
+        """Handle the end of a step: remove the wrappers if it used no new group."""
+        if self._active and len(self._seen) == self._previous_count:
             self._active = False
-        self._seen_before = len(self._seen)
+        self._previous_count = len(self._seen)
         if not self._active:
             self.remove()
 
@@ -157,8 +159,8 @@ class GroupWatch:
         """Restore the methods; a wrapper that has been wrapped since stays until it can be removed."""
         self._active = False
         for name, (original, wrapper) in list(self._wrappers.items()):
-            if self._home.__dict__.get(name) is wrapper:
-                setattr(self._home, name, original)
+            if self._method_owner.__dict__.get(name) is wrapper:
+                setattr(self._method_owner, name, original)
                 del self._wrappers[name]
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,23 +168,23 @@ class GroupWatch:
 
         @functools.wraps(original)
         def launch(group: Any, *args: Any, **kwargs: Any) -> Any:
-            index = self._before(group, args if has_tensors else None) if self._active else None
+            index = self._sample_before(group, args if has_tensors else None) if self._active else None
             result = original(group, *args, **kwargs)
             if index is not None:
-                self._after(group, index)
+                self._sample_after(group, index)
             return result
 
         return launch
 
-    def _before(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
+    def _sample_before(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
         """Sample before the first collective of an NCCL group and return its device; None for other calls."""
         try:
-            return None if group.group_name in self._seen else self._first(group, args)
-        except Exception as error:  # a fault of zprof must never reach the program
+            return None if group.group_name in self._seen else self._sample_first(group, args)
+        except Exception as error:  # an error in zprof must never reach the program
             self._fail(error)
             return None
 
-    def _after(self, group: Any, index: int) -> None:
+    def _sample_after(self, group: Any, index: int) -> None:
         try:
             self._read(index, SampleReason.AFTER_GROUP, self._names[group.group_name])
         except Exception as error:
@@ -199,11 +201,11 @@ class GroupWatch:
                 kind=GapKind.DEVICE_MEMORY,
                 what="device memory of process groups",
                 reason=f"first collectives were no longer watched: {first_line(error)}",
-                remedy="please report this; training was not touched",
+                remedy="please report this; training was not affected",
             )
         )
 
-    def _first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
+    def _sample_first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
         if self._process_id != os.getpid():  # a fork, which is not recorded
             self._active = False
             return None
@@ -213,24 +215,26 @@ class GroupWatch:
         self._seen.add(group.group_name)
         if "nccl" not in str(dist.get_backend_config(group)):
             return None
-        self._names[group.group_name] = name = self._name(group)
+        self._names[group.group_name] = name = self._name_group(group)
         self._active = self._read(index, SampleReason.BEFORE_GROUP, name)
         return index if self._active else None
 
-    def _name(self, group: Any) -> str:
-        """Return the sorted ranks; a second group over the same ranks has its own name appended."""
+    def _name_group(self, group: Any) -> str:
+        """Return the sorted ranks; append the group's own name if another group has the same ranks."""
         ranks = format_ranks(dist.get_process_group_ranks(group))
         return f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:
-    """Return the device of the first tensor, None on the host; without tensors (barrier), the current."""
+    """Return the device of the first tensor, None on the host; without tensors (barrier), the
+    current device.
+    """
     if args is None:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-    found: Any = args
+    value: Any = args
     for _ in range(_MAX_DEPTH):
-        if isinstance(found, list | tuple) and found:
-            found = found[0]
-    if isinstance(found, torch.Tensor) and found.is_cuda:
-        return found.device.index
+        if isinstance(value, list | tuple) and value:
+            value = value[0]
+    if isinstance(value, torch.Tensor) and value.is_cuda:
+        return value.device.index
     return None

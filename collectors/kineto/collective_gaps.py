@@ -1,4 +1,4 @@
-"""Make gaps for what a trace does not contain about its collectives, on a device or of gloo."""
+"""Make gaps for the facts about collectives (on a device, or run by gloo) that a trace does not contain."""
 
 from collections.abc import Sequence
 
@@ -14,48 +14,48 @@ from zprof.model.gaps import Gap, GapKind
 _RECORD_AGAIN = "record with ProfilerActivity.CPU too, on torch 2.4 or newer"
 
 
-def list_device_gaps(rows: Sequence[CollectiveRow], by_name: str) -> list[Gap]:
-    """Return gaps for unknown metadata, groups, sizes and launches, with the number of each."""
-    named = [row for row in rows if row.method.startswith(by_name)]
-    rest = [row for row in rows if not row.method.startswith(by_name)]
-    ungrouped = [row for row in rest if row.group.startswith(("pg:", "stream:"))]
-    unsized = [row for row in rest if not row.bytes and row.kind != CollectiveKind.BARRIER]
-    unlaunched = [row for row in rows if row.launch_start_ns is None]
+def list_device_gaps(rows: Sequence[CollectiveRow], name_method: str) -> list[Gap]:
+    """Return gaps for unknown metadata, groups, sizes and launches, each with a count."""
+    by_kernel_name = [row for row in rows if row.method.startswith(name_method)]
+    described = [row for row in rows if not row.method.startswith(name_method)]
+    without_group = [row for row in described if row.group.startswith(("pg:", "stream:"))]
+    without_size = [row for row in described if not row.bytes and row.kind != CollectiveKind.BARRIER]
+    without_launch = [row for row in rows if row.launch_start_ns is None]
     gaps = (
-        _make_no_metadata_gap(len(named), len(rows)),
-        _make_no_group_gap(len(ungrouped), len(rows)),
-        _make_no_bytes_gap(len(unsized), len(rows)),
-        _make_no_launch_gap(len(unlaunched), len(rows)),
+        _make_no_metadata_gap(len(by_kernel_name), len(rows)),
+        _make_no_group_gap(len(without_group), len(rows)),
+        _make_no_bytes_gap(len(without_size), len(rows)),
+        _make_no_launch_gap(len(without_launch), len(rows)),
     )
     return [gap for gap in gaps if gap is not None]
 
 
 def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> list[Gap]:
-    """Return a gap if the host launched collectives and the trace has no device work of any of them."""
+    """Return a gap if the host launched collectives but the trace has no device work for any of them."""
     if rows:
         return []
-    calls = _count_launched(trace)
+    calls = _count_launched_collectives(trace)
     if not calls:
         return []
-    device = bool(trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any())
-    where = "none of its kernels or copies belongs to one" if device else "no work of a GPU"
+    has_device_work = bool(trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any())
+    missing_text = "no kernel or copy that belongs to one" if has_device_work else "no GPU work"
     return [
         Gap(
             kind=GapKind.COLLECTIVES,
             what="collectives on the device",
-            reason=f"the host launched {calls} collectives of NCCL, and the trace holds {where}",
-            remedy="record with ProfilerActivity.CUDA, and let the last step finish before the window closes",
+            reason=f"the host launched {calls} NCCL collectives, but the trace has {missing_text}",
+            remedy="record with ProfilerActivity.CUDA, and let the last step finish before the window ends",
         )
     ]
 
 
-def _count_launched(trace: Trace) -> int:
-    """Return the number of collectives that the host launched, without those of single-rank groups."""
+def _count_launched_collectives(trace: Trace) -> int:
+    """Return the number of collectives that the host launched, excluding single-rank groups."""
     records = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__).tolist()
-    found = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
-    known = [entry for entry in found if entry is not None]
-    if known:
-        return sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in known)
+    parsed = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
+    descriptions = [entry for entry in parsed if entry is not None]
+    if descriptions:
+        return sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in descriptions)
     return len(find_rows(trace, ("user_annotation", "cpu_op"), is_nccl_annotation))
 
 
@@ -65,8 +65,8 @@ def _make_no_metadata_gap(count: int, rows: int) -> Gap | None:
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="metadata of collectives",
-        reason=f"{count} of {rows} collectives on the device carry no metadata, nor does their launch: "
-        "their kind is that of the kernel's name; group, size and type are unknown",
+        reason=f"{count} of {rows} collectives on the device and their launches carry no metadata: "
+        "the kind comes from the kernel name; group, size and type are unknown",
         remedy=_RECORD_AGAIN,
     )
 
@@ -100,8 +100,8 @@ def _make_no_launch_gap(count: int, rows: int) -> Gap | None:
         kind=GapKind.COLLECTIVES,
         what="launches of collectives",
         reason=f"the calls that launched {count} of {rows} collectives are not in the trace: "
-        "they came before the window, or the host's calls were not recorded",
-        remedy="begin the window at a step's start, after the device is idle, with ProfilerActivity.CPU",
+        "they happened before the window, or host calls were not recorded",
+        remedy="start the window at the start of a step, with the device idle, and with ProfilerActivity.CPU",
     )
 
 
@@ -118,59 +118,59 @@ def list_gloo_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
 
 
 def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
-    """Return the gap for launches and executions of one key that differ in number or order."""
+    """Return the gap for launches and executions of one key that do not match in number or order."""
     operator, count = key
-    of = "" if count is None else f" of {count} elements"
+    size_text = "" if count is None else f" of {count} elements"
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="collectives of gloo",
-        reason=f"{launched} launches and {executed} executions of {operator}{of} do not pair up; "
+        reason=f"{launched} launches and {executed} executions of {operator}{size_text} do not match; "
         "none of them is counted",
-        remedy="record again; a ::launch range per collective (docs/recording.md) makes them unambiguous",
+        remedy="record again; one ::launch range per collective (docs/recording.md) makes them unambiguous",
     )
 
 
 def make_no_launches_gap(executions: int) -> Gap:
-    """Return the gap for executions whose launches the trace lacks."""
+    """Return the gap for executions whose launches are not in the trace."""
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="launches of collectives",
-        reason=f"the trace has {executions} executions of gloo and none of the operators that launched them: "
-        "their order is that of their starts, and a reduce-scatter is not told from an all-reduce",
+        reason=f"the trace has {executions} gloo executions but no operators that launched them: "
+        "they are ordered by start, and a reduce-scatter cannot be distinguished from an all-reduce",
         remedy="profile with CPU operators and all threads (profile_all_threads=True)",
     )
 
 
-def make_unwaited_gap(posts: int) -> Gap:
-    """Return the gap for messages that were posted and not waited for within the window."""
+def make_missing_wait_gap(posts: int) -> Gap:
+    """Return the gap for messages that were posted but not waited for within the window."""
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
-        reason=f"{posts} sends or receives were posted and not waited for within the window: "
-        "when they ended is unknown, and they are not counted",
+        reason=f"{posts} sends or receives were posted but not waited for within the window: "
+        "their end is unknown, and they are not counted",
         remedy="wait for every isend and irecv before the step ends",
     )
 
 
-def make_unposted_gap(messages: int, rows: int) -> Gap:
-    """Return the gap for messages whose operators the trace lacks."""
+def make_missing_post_gap(messages: int, rows: int) -> Gap:
+    """Return the gap for messages whose operators are not in the trace."""
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
-        reason=f"the operators that posted {messages} of {rows} messages are not in the trace: their other "
-        "side is unknown, and they are not compared with it",
+        reason=f"the operators that posted {messages} of {rows} messages are not in the trace: the peer "
+        "is unknown, and they are not compared with its side",
         remedy="profile with CPU operators and all threads (profile_all_threads=True)",
     )
 
 
 def make_unknown_peers_gap(messages: int, rows: int) -> Gap:
-    """Return the gap for messages whose other rank is missing or ambiguous."""
+    """Return the gap for messages whose peer is missing or ambiguous."""
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="point-to-point messages",
-        reason=f"the other side of {messages} of {rows} messages is unknown (any source, shapes not "
-        "recorded, or several process groups that it can be of): they are not compared with it",
-        remedy="record shapes, name the source of each receive, and write a ::launch range with pg=… around "
+        reason=f"the peer of {messages} of {rows} messages is unknown (any source, shapes not "
+        "recorded, or several possible process groups): they are not compared with its side",
+        remedy="record shapes, pass the source of each receive, and write a ::launch range with pg=… around "
         "each message (docs/recording.md) where groups differ",
     )
 
@@ -179,7 +179,7 @@ def _make_unknown_bytes_gap(unknown: int, rows: int) -> Gap:
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="bytes of collectives",
-        reason=f"{unknown} of {rows} collectives of gloo show no tensor: shapes were not recorded",
+        reason=f"{unknown} of {rows} gloo collectives have no tensor shape: shapes were not recorded",
         remedy="profile with record_shapes=True",
     )
 
@@ -188,7 +188,7 @@ def _make_unknown_group_gap(unknown: int, rows: int) -> Gap:
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="process group of collectives",
-        reason="this program has several process groups over different ranks, and gloo's events name none: "
-        f"that of {unknown} of {rows} collectives is unknown",
+        reason="the program has several process groups with different ranks, and gloo events do not identify "
+        f"the group: it is unknown for {unknown} of {rows} collectives",
         remedy="write a ::launch range with pg=… around each collective (docs/recording.md)",
     )

@@ -1,8 +1,8 @@
-"""Define one row of the ``collectives`` table, and parse the names of collectives and element types as traces
-spell them.
+"""Define one row of the ``collectives`` table, and parse the spellings of collectives and element types in
+traces.
 
 ``_allgather_base``, ``all_gather_into_tensor_coalesced`` and ``nccl:_all_gather_base`` are all all-gathers:
-underscores and case are ignored, and the prefix decides. Support for another spelling is another table entry.
+underscores and case are ignored, and the prefix decides. To support another spelling, add a table entry.
 """
 
 import re
@@ -13,13 +13,13 @@ from typing import Any
 
 from zprof.model.collectives import CollectiveKind
 
-#: Upper limit: shapes in a file may multiply to anything.
+#: Upper limit, because the shapes in a file may have any product.
 _MAX_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
-    """A collective as one rank ran it; the fields are the columns of ``zprof.run.schema``."""
+    """A collective as executed by one rank; the fields are the columns of ``zprof.run.schema``."""
 
     kind: str
     group: str
@@ -81,7 +81,7 @@ _NAMESPACES = re.compile(
 
 
 def parse_collective_kind(name: object) -> CollectiveKind | None:
-    """Return the kind that a name states: OTHER for an unknown collective, None if it is no collective."""
+    """Return the kind given by a name: OTHER for an unknown collective, None if it is not a collective."""
     return _parse_kind(name) if isinstance(name, str) else None
 
 
@@ -90,13 +90,13 @@ def _parse_kind(name: str) -> CollectiveKind | None:
     plain = _NAMESPACES.sub("", name).replace("_", "").lower()
     if not plain:
         return None
-    for beginning, kind in _KIND_PREFIXES:
-        if plain.startswith(beginning):
+    for prefix, kind in _KIND_PREFIXES:
+        if plain.startswith(prefix):
             return kind
     return CollectiveKind.OTHER
 
 
-#: Limit on names, which come from a file.
+#: Maximum length of a name read from a file.
 _MAX_TEXT = 400
 #: torch's name and the bytes per element.
 _ELEMENT_TYPES = {

@@ -1,9 +1,10 @@
 """Record a window of steps with torch's profiler, and convert its trace.
 
-Shapes are recorded (bytes of collectives come from them), and all threads, so that a communication thread
-written in Python is seen too. Memory is not: it would slow the steps, and torch cannot combine
-``profile_memory`` with ``profile_all_threads``. Each ``Work.wait`` becomes a profiler range, because gloo
-leaves no event when a thread waits for a collective; waits inside C++ (the reducer of DDP) stay unseen.
+Shapes are recorded because the bytes of collectives are computed from them; all threads are recorded to
+include communication threads written in Python. Memory is not recorded: it would slow the steps, and torch
+cannot combine ``profile_memory`` with ``profile_all_threads``. Each ``Work.wait`` becomes a profiler range,
+because gloo writes no event when a thread waits for a collective; waits inside C++ (the DDP reducer) are not
+recorded.
 """
 
 import errno
@@ -16,13 +17,18 @@ import torch
 
 from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.collectors.profiler_session import (
+    TAKEN_OVER_MESSAGE,
+    TAKEN_OVER_REMEDY,
+    ProfilerSession,
+    list_activities,
+)
 from zprof.collectors.torch_private import profile_all_threads_config, work_class
 from zprof.model.gaps import Gap, GapKind
 
 
 class KinetoCollector:
-    """The collector of the time window: tables ``events`` and ``collectives``."""
+    """Collect the time window: tables ``events`` and ``collectives``."""
 
     def __init__(self) -> None:
         self._profile: torch.profiler.profile | None = None
@@ -35,10 +41,12 @@ class KinetoCollector:
         """Start the profiler.
 
         Raises:
-            RuntimeError: the program runs a profiler of its own.
+            RuntimeError: the program is running its own profiler.
         """
         profile = torch.profiler.profile(
-            activities=activities(), record_shapes=True, experimental_config=self._all_threads()
+            activities=list_activities(),
+            record_shapes=True,
+            experimental_config=self._make_all_threads_config(),
         )
         session = ProfilerSession(profile)
         session.start()
@@ -54,10 +62,15 @@ class KinetoCollector:
         if self._session is None:
             return
         self._session.stop()
-        if self._session.taken:
+        if self._session.was_taken_over:
             self._profile = None
             self._gaps.append(
-                Gap(kind=GapKind.RECORDING, what="time window", reason=TAKEN, remedy=TAKEN_REMEDY)
+                Gap(
+                    kind=GapKind.RECORDING,
+                    what="time window",
+                    reason=TAKEN_OVER_MESSAGE,
+                    remedy=TAKEN_OVER_REMEDY,
+                )
             )
         self._session = None
 
@@ -79,7 +92,7 @@ class KinetoCollector:
                 self._profile = None
         return self._tables
 
-    def _all_threads(self) -> Any:
+    def _make_all_threads_config(self) -> Any:
         try:
             return profile_all_threads_config()
         except (AttributeError, TypeError):
@@ -93,7 +106,7 @@ def _export_tables(
     with tempfile.TemporaryDirectory(prefix="zprof-") as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
-        if not path.is_file():  # torch reports nothing when it cannot write
+        if not path.is_file():  # torch reports no error if it cannot write
             raise OSError(errno.ENOSPC, f"torch's profiler could not write its trace to {folder}")
         trace = read_trace(path)
     tables, gaps = convert_trace(trace)
@@ -112,7 +125,7 @@ def _make_no_waits_gap(error: Exception) -> Gap:
 def _make_main_thread_gap() -> Gap:
     return Gap(
         kind=GapKind.RECORDING,
-        what="threads other than the main one",
+        what="threads other than the main thread",
         reason="this torch cannot profile all threads",
         remedy="use torch 2.8 or newer",
     )
@@ -123,7 +136,7 @@ WAIT_RANGE = "zprof::wait"
 
 
 class WaitRanges:
-    """Wraps ``torch.distributed.Work.wait`` between ``install`` and ``remove``."""
+    """Wrap ``torch.distributed.Work.wait`` between ``install`` and ``remove``."""
 
     def __init__(self) -> None:
         self._original: Callable[..., Any] | None = None
@@ -138,14 +151,16 @@ class WaitRanges:
         """
         work = work_class()
         if work is None:
-            raise RuntimeError("this torch has no Work.wait to watch")
+            raise RuntimeError("this torch has no Work.wait to wrap")
         self._original = work.wait
         self._wrapper = self._wrap(work.wait)
         self._active = True
         work.wait = self._wrapper
 
     def remove(self) -> None:
-        """Restore the original method; a wrapper that has been wrapped since stays and becomes inactive."""
+        """Restore the original method; a wrapper that was wrapped in the meantime stays in place,
+        inactive.
+        """
         self._active = False
         work = work_class()
         if work is not None and self._wrapper is not None and work.wait is self._wrapper:

@@ -14,9 +14,9 @@ import pyarrow as pa
 from zprof.collectors.kineto.annotations import (
     Identity,
     RangeSpan,
-    collective_identity,
     find_engine_ranges,
-    index_by_identity,
+    get_collective_key,
+    index_by_collective,
 )
 from zprof.collectors.kineto.collectives import CollectiveRow, build_collective_columns
 from zprof.collectors.kineto.device.rows import find_device_collectives, make_device_rows
@@ -31,67 +31,71 @@ Tables = dict[str, Mapping[str, Sequence[Any]]]
 
 
 def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
-    """Return the tables of a trace, and gaps for what in it could not be used.
+    """Return the tables of a trace, and gaps for the parts that could not be used.
 
     Columns of ``events`` are pyarrow and numpy arrays.
     """
     spans = find_engine_ranges(trace)
-    on_device = find_device_collectives(trace, spans)
+    device_collectives = find_device_collectives(trace, spans)
     header = trace.header
-    groups = GroupNames(header.groups, header.world_size, header.rank, on_device.groups())
-    ranged, range_gaps = make_range_rows(spans, groups)
-    joined, gloo_gaps = make_gloo_rows(trace, spans, groups)
-    carried, device_gaps = make_device_rows(trace, on_device, groups)
-    rows = _add_range_times([*ranged, *joined, *carried], spans, groups)
+    groups = GroupNames(header.groups, header.world_size, header.rank, device_collectives.groups())
+    range_rows, range_gaps = make_range_rows(spans, groups)
+    gloo_rows, gloo_gaps = make_gloo_rows(trace, spans, groups)
+    device_rows, device_gaps = make_device_rows(trace, device_collectives, groups)
+    rows = _add_range_times([*range_rows, *gloo_rows, *device_rows], spans, groups)
     tables: Tables = {"events": build_event_columns(trace), "collectives": build_collective_columns(rows)}
     return tables, range_gaps + gloo_gaps + device_gaps
 
 
 def list_read_gaps(report: ReadReport) -> list[Gap]:
-    """Return a gap for each reason why parts of a trace could not be read, or not as written."""
-    of_all = f"of {report.events} events"
+    """Return a gap for each kind of damage found while reading a trace."""
+    total_text = f"of {report.events} events"
     counts = (
-        (report.repaired, f"{report.repaired} {of_all} were not sound JSON: mended"),
-        (report.dropped, f"{report.dropped} {of_all} could not be read: left out"),
+        (report.repaired, f"{report.repaired} {total_text} were not valid JSON and were repaired"),
+        (report.dropped, f"{report.dropped} {total_text} could not be read and were dropped"),
         (
-            report.timeless,
-            f"{report.timeless} {of_all} have no possible time (ts or dur is missing, negative, no number or "
-            "beyond any clock, or both are 0): left out, and what ran then counts as nothing",
+            report.without_time,
+            f"{report.without_time} {total_text} have an invalid time (ts or dur is missing, negative, not a "
+            "number or out of range, or both are 0) and were dropped; their time is not counted",
         ),
         (
-            report.nameless,
-            f"{report.nameless} {of_all} do not say what they are (name, cat or ph is missing or no text)",
+            report.without_name,
+            f"{report.without_name} {total_text} lack a valid name, cat or ph",
         ),
         (
-            report.unkept_names + report.unkept_arguments,
-            f"{report.unkept_names + report.unkept_arguments} {of_all} have names or arguments beyond all "
-            "bounds: these were not kept",
+            report.dropped_names + report.dropped_arguments,
+            f"{report.dropped_names + report.dropped_arguments} {total_text} have names or arguments that "
+            "exceed the size limits; these were dropped",
         ),
     )
-    met = [(reason, COPY_AGAIN) for count, reason in counts if count]
+    reasons = [(reason, COPY_AGAIN) for count, reason in counts if count]
     if report.cut_short:
-        met.insert(0, ("the file ends within its events: what is there is used", COPY_AGAIN))
+        reasons.insert(0, ("the file is truncated; the events before the end are used", COPY_AGAIN))
     if report.trailing_bytes:
-        reason = f"{report.trailing_bytes} bytes after its gzip stream are no part of it: left out"
-        met.insert(0, (reason, COPY_AGAIN))
+        reason = f"{report.trailing_bytes} trailing bytes after the gzip stream were ignored"
+        reasons.insert(0, (reason, COPY_AGAIN))
     if report.resolution_ns > 1:
         remedy = "record with torch 2.4 or newer, which writes nanoseconds"
-        met.append((f"its times are {report.resolution_ns} ns apart at best", remedy))
-    return [Gap(kind=GapKind.FILE, what="trace file", reason=reason, remedy=remedy) for reason, remedy in met]
+        reasons.append((f"its timestamps have a resolution of {report.resolution_ns} ns", remedy))
+    return [
+        Gap(kind=GapKind.FILE, what="trace file", reason=reason, remedy=remedy) for reason, remedy in reasons
+    ]
 
 
 def _add_range_times(
     rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupNames
 ) -> list[CollectiveRow]:
-    """Return the rows with launch and wait times of the ranges that name the same collective."""
-    launches = _key_by_group_name(index_by_identity(spans, RangeVerb.LAUNCH), groups)
-    waits = _key_by_group_name(index_by_identity(spans, RangeVerb.WAIT), groups)
+    """Return the rows with launch and wait times from the ranges of the same collective."""
+    launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
+    waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
     return [_add_times_to_row(row, launches, waits) for row in rows]
 
 
-def _key_by_group_name(found: Mapping[Identity, RangeSpan], groups: GroupNames) -> dict[Identity, RangeSpan]:
+def _key_by_group_name(
+    spans_by_key: Mapping[Identity, RangeSpan], groups: GroupNames
+) -> dict[Identity, RangeSpan]:
     """Return the ranges keyed like rows, by the group's resolved name."""
-    return {(groups.resolve(key[0])[0], key[1], key[2]): span for key, span in found.items()}
+    return {(groups.resolve(key[0])[0], key[1], key[2]): span for key, span in spans_by_key.items()}
 
 
 def _add_times_to_row(
@@ -101,16 +105,15 @@ def _add_times_to_row(
         return row
     key = row.group, row.sequence, row.kind
     launch, wait = launches.get(key), waits.get(key)
-    if (
-        launch is not None and row.stream is None
-    ):  # the call of device work is tighter than the range around it
+    # For device work, the launch call is more precise than the range around it.
+    if launch is not None and row.stream is None:
         row = replace(row, launch_start_ns=launch.start_ns, launch_end_ns=launch.end_ns)
     if wait is not None:
         row = replace(row, wait_start_ns=wait.start_ns, wait_end_ns=wait.end_ns)
     return row
 
 
-#: Categories of the profiler's own bookkeeping.
+#: Categories used by the profiler for its own bookkeeping.
 _NOT_EVENTS = ("Trace", "")
 #: Thread of events whose ``tid`` is not a number.
 _NO_THREAD = -1
@@ -137,20 +140,20 @@ def _order_events(trace: Trace) -> Int64s | slice:
     events = trace.category.where(lambda category: category not in _NOT_EVENTS)
     start = trace.start_ns
     if events.all():
-        in_order = bool((start[1:] >= start[:-1]).all())
-        return slice(None) if in_order else np.argsort(start, kind="stable")
+        is_sorted = bool((start[1:] >= start[:-1]).all())
+        return slice(None) if is_sorted else np.argsort(start, kind="stable")
     rows = np.flatnonzero(events)
     return rows[np.argsort(start[rows], kind="stable")]
 
 
-def _encode_texts(words: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
+def _encode_texts(column: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
-        pa.array(words.codes[rows]), pa.array(_replace_surrogates(words.texts))
+        pa.array(column.codes[rows]), pa.array(_replace_surrogates(column.texts))
     )
 
 
 def _replace_surrogates(texts: tuple[str, ...]) -> list[str]:
-    """Return texts that UTF-8 can encode: half a surrogate pair becomes a question mark."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
     return [text.encode("utf-8", "replace").decode() if not text.isascii() else text for text in texts]
 
 
@@ -166,17 +169,17 @@ BY_COMM_RANGE = "range"
 
 
 def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Return a row for each ``::comm`` range. Size and type may come from the launch range instead."""
-    launches = index_by_identity(spans, RangeVerb.LAUNCH)
-    rows, unclear = [], 0
+    """Return a row for each ``::comm`` range. Size and type may come from the launch range."""
+    launches = index_by_collective(spans, RangeVerb.LAUNCH)
+    rows, incomplete = [], 0
     for span in spans:
         if span.range.verb is not RangeVerb.COMM:
             continue
-        key = collective_identity(span.range)
+        key = get_collective_key(span.range)
         launch = launches.get(key) if key is not None else None
         size = span.range.bytes if span.range.bytes is not None or launch is None else launch.range.bytes
         if key is None or size is None:
-            unclear += 1
+            incomplete += 1
             continue
         name, group_size = groups.resolve(key[0])
         rows.append(
@@ -193,17 +196,17 @@ def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[lis
                 method=BY_COMM_RANGE,
             )
         )
-    return rows, _list_unclear_range_gaps(unclear)
+    return rows, _list_incomplete_range_gaps(incomplete)
 
 
-def _list_unclear_range_gaps(unclear: int) -> list[Gap]:
-    if not unclear:
+def _list_incomplete_range_gaps(incomplete: int) -> list[Gap]:
+    if not incomplete:
         return []
     return [
         Gap(
             kind=GapKind.COLLECTIVES,
             what="ranges of collectives",
-            reason=f"{unclear} ::comm ranges do not say kind, pg, seq and bytes",
-            remedy="write them as docs/recording.md says",
+            reason=f"{incomplete} ::comm ranges lack kind, pg, seq or bytes",
+            remedy="write them as described in docs/recording.md",
         )
     ]

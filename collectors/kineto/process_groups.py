@@ -1,10 +1,10 @@
-"""Name process groups alike on all ranks, by their sorted global ranks ("0,1,2,3"), and resolve group ranks
-to global ranks.
+"""Give process groups the same name on all ranks, from their sorted global ranks ("0,1,2,3"), and resolve
+group ranks to global ranks.
 
-Sequence numbers count per process group. If several groups span the same ranks, the first keeps the bare
-ranks (the default group, else the lowest number); the others have their description appended, as in
-"0,1,2,3#mesh_fsdp", or their name if they have no description. Every member lists the same groups over its
-ranks, so all of them derive the same names.
+Sequence numbers are per process group. If several groups span the same ranks, the first one (the default
+group, else the lowest number) is named by the ranks alone; the others have their description appended, as in
+"0,1,2,3#mesh_fsdp", or their name if they have no description. Every member sees the same groups over its
+ranks, so all members derive the same names.
 """
 
 from collections import defaultdict
@@ -12,75 +12,85 @@ from collections.abc import Iterable, Sequence
 
 from zprof.collectors.kineto.trace import Arguments, Group, TraceHeader
 
-#: torch's name and description of the group over all ranks, and the descriptions that say nothing.
-_DEFAULT_NAME, _DEFAULT, _UNDESCRIBED = "0", "default_pg", ("", "undefined")
+#: torch's name and description of the group over all ranks, and descriptions without information.
+_DEFAULT_NAME, _DEFAULT_DESCRIPTION, _UNDESCRIBED = "0", "default_pg", ("", "undefined")
 _MAX_RANKS = 1 << 16
 UNKNOWN_GROUP = "unknown"
 
 
 class GroupNames:
-    """Resolves the groups that one trace names to (name, size). Size 0 is unknown.
+    """Resolve the groups in one trace to (display name, size). Size 0 means unknown.
 
     Args:
-        listed: Groups of the trace's header; groups without ranks span all ranks.
+        header_groups: Groups in the trace's header; groups without ranks span all ranks.
         world_size: World size of the trace, or None.
         rank: Rank of the trace, or None.
-        seen: Groups that only collectives name, with the ranks that they state.
+        extra: Groups that appear only in collectives, with the ranks given there.
     """
 
     def __init__(
         self,
-        listed: Sequence[Group],
+        header_groups: Sequence[Group],
         world_size: int | None,
         rank: int | None = None,
-        seen: Iterable[Group] = (),
+        extra: Iterable[Group] = (),
     ) -> None:
         world = tuple(range(world_size)) if world_size is not None and 0 < world_size <= _MAX_RANKS else ()
-        self._ranks = {group.name: group.ranks or world for group in listed}
-        known = [Group(name=g.name, description=g.description, ranks=g.ranks or world) for g in listed]
+        self._ranks = {group.name: group.ranks or world for group in header_groups}
+        groups = [
+            Group(name=g.name, description=g.description, ranks=g.ranks or world) for g in header_groups
+        ]
         if _DEFAULT_NAME not in self._ranks:
             self._ranks[_DEFAULT_NAME] = world
-            known.append(Group(name=_DEFAULT_NAME, description=_DEFAULT, ranks=world))
-        self._shown = _make_display_names([*known, *seen])
-        self._asked: dict[tuple[tuple[int, ...] | range, str], str] = {}
-        spans = {ranks for ranks in self._ranks.values() if ranks}
-        self._own = {ranks for ranks in spans if rank is None or rank in ranks}
-        self._are_listed = bool(listed)
+            groups.append(Group(name=_DEFAULT_NAME, description=_DEFAULT_DESCRIPTION, ranks=world))
+        self._display_names = _make_display_names([*groups, *extra])
+        self._cached_names: dict[tuple[tuple[int, ...] | range, str], str] = {}
+        rank_sets = {ranks for ranks in self._ranks.values() if ranks}
+        self._own_rank_sets = {ranks for ranks in rank_sets if rank is None or rank in ranks}
+        self._has_header_groups = bool(header_groups)
         self._names = {
-            name: (self.shown(name, ranks), len(ranks)) for name, ranks in self._ranks.items() if ranks
+            name: (self.get_display_name(name, ranks), len(ranks))
+            for name, ranks in self._ranks.items()
+            if ranks
         }
 
     def resolve(self, name: str | None) -> tuple[str, int]:
-        """Return the name and size of a group. Without a name, of all groups if they span the same ranks."""
+        """Return a group's name and size. Without a name, use the only set of ranks, if there is just one."""
         if name is None:
-            return _name_if_single(self._own) or (UNKNOWN_GROUP, 0)
+            return _name_if_single(self._own_rank_sets) or (UNKNOWN_GROUP, 0)
         return self._names.get(name, (name, 0))
 
-    def of_size(self, size: int | None) -> tuple[str, int]:
-        """Return the group of this size, if all groups of the size span the same ranks."""
-        return _name_if_single({ranks for ranks in self._own if len(ranks) == size}) or self.resolve(None)
+    def resolve_by_size(self, size: int | None) -> tuple[str, int]:
+        """Return the group with this size, if all groups of this size span the same ranks."""
+        return _name_if_single(
+            {ranks for ranks in self._own_rank_sets if len(ranks) == size}
+        ) or self.resolve(None)
 
-    def listed(self) -> tuple[str, int] | None:
-        """Return the groups of the trace's header as one, if they span the same ranks; else None."""
-        return _name_if_single(self._own) if self._are_listed else None
+    def get_single_group(self) -> tuple[str, int] | None:
+        """Return the group in the trace's header, if all of its groups span the same ranks; else None."""
+        return _name_if_single(self._own_rank_sets) if self._has_header_groups else None
 
-    def ranks_of(self, name: str) -> tuple[int, ...]:
+    def get_ranks(self, name: str) -> tuple[int, ...]:
         """Return the ranks of a group in the trace's header, else an empty tuple."""
         return self._ranks.get(name, ())
 
-    def shown(self, name: str, ranks: tuple[int, ...] | range) -> str:
-        """Return the name of a group in tables, from its ranks. Cached: sorting per row is too slow."""
-        found = self._asked.get((ranks, name))
-        if found is None:
+    def get_display_name(self, name: str, ranks: tuple[int, ...] | range) -> str:
+        """Return the name of a group in tables. Cached, because sorting the ranks for each row is
+        too slow.
+        """
+        display_name = self._cached_names.get((ranks, name))
+        if display_name is None:
             key = tuple(sorted(ranks))
-            found = self._asked[ranks, name] = self._shown.get((key, name)) or format_ranks(key)
-        return found
+            display_name = self._cached_names[ranks, name] = self._display_names.get(
+                (key, name)
+            ) or format_ranks(key)
+        return display_name
 
 
-def _name_if_single(spans: set[tuple[int, ...]]) -> tuple[str, int] | None:
-    if len(spans) != 1:
+def _name_if_single(rank_sets: set[tuple[int, ...]]) -> tuple[str, int] | None:
+    if len(rank_sets) != 1:
         return None
-    (ranks,) = spans
+    (ranks,) = rank_sets
     return format_ranks(ranks), len(ranks)
 
 
@@ -90,23 +100,25 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def _make_display_names(groups: Sequence[Group]) -> dict[tuple[tuple[int, ...], str], str]:
-    spanning: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
+    members_by_ranks: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
     for group in groups:
         if group.ranks:
-            spanning[tuple(sorted(group.ranks))].setdefault(group.name, group.description)
+            members_by_ranks[tuple(sorted(group.ranks))].setdefault(group.name, group.description)
     return {
-        (ranks, name): shown
-        for ranks, members in spanning.items()
-        for name, shown in _disambiguate(format_ranks(ranks), members)
+        (ranks, name): display_name
+        for ranks, members in members_by_ranks.items()
+        for name, display_name in _disambiguate(format_ranks(ranks), members)
     }
 
 
 def _disambiguate(ranks: str, members: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield (name, display name) of groups over the same ranks; ``members`` are descriptions by name."""
+    """Yield (name, display name) for groups that span the same ranks; ``members`` maps names to
+    descriptions.
+    """
     descriptions = list(members.values())
-    for place, name in enumerate(sorted(members, key=lambda name: _sort_key(name, members[name]))):
+    for index, name in enumerate(sorted(members, key=lambda name: _sort_key(name, members[name]))):
         description = members[name]
-        if not place:
+        if not index:
             yield name, ranks
         elif description in _UNDESCRIBED:
             yield name, f"{ranks}#{name}"
@@ -118,48 +130,50 @@ def _disambiguate(ranks: str, members: dict[str, str]) -> Iterable[tuple[str, st
 
 def _sort_key(name: str, description: str) -> tuple[bool, int, str]:
     number = int(name) if name.isascii() and name.isdigit() and len(name) < 18 else 1 << 62
-    return description != _DEFAULT, number, name
+    return description != _DEFAULT_DESCRIPTION, number, name
 
 
 _MAX_WORLD_RANKS = 1 << 16
 
 
-def parse_place_in_group(arguments: Arguments, argument: int | None) -> int | None:
+def parse_group_rank(arguments: Arguments, argument: int | None) -> int | None:
     """Return the group rank in an operator's argument, or None if it is not recorded."""
     values = arguments.values
     if argument is None or not isinstance(values, list) or len(values) <= argument:
         return None
     value = values[argument]
-    is_place = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-    return int(value) if is_place else None
+    is_number = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+    return int(value) if is_number else None
 
 
-class Peers:
-    """Resolves group ranks in the process groups of one trace to global ranks."""
+class PeerResolver:
+    """Resolve group ranks in the process groups of one trace to global ranks."""
 
     def __init__(self, header: TraceHeader) -> None:
         size = header.world_size or 0
         world = tuple(range(size)) if 0 < size <= _MAX_WORLD_RANKS else ()
-        listed = {tuple(sorted(group.ranks)) or world for group in header.groups} or {world}
+        header_groups = {tuple(sorted(group.ranks)) or world for group in header.groups} or {world}
         self._rank = header.rank
-        self._spans = {ranks for ranks in listed if header.rank is None or header.rank in ranks}
+        self._rank_sets = {ranks for ranks in header_groups if header.rank is None or header.rank in ranks}
 
-    def find(self, group: str, place: int | None, *, other: bool) -> int | None:
-        """Return the global rank at ``place`` of a group, or None if it is not known.
+    def find(self, group: str, group_rank: int | None, *, exclude_self: bool) -> int | None:
+        """Return the global rank of ``group_rank`` in a group, or None if unknown.
 
         Args:
-            group: Its name, which starts with its ranks ("0,1,2", "0,1#pipeline"); if it is unknown, all
-                groups that have this place must agree.
-            place: The group rank that the operator names.
-            other: True if it cannot be this rank: no rank sends to itself.
+            group: Name that starts with the ranks ("0,1,2", "0,1#pipeline"); if it is unknown, all groups
+                that are large enough must agree.
+            group_rank: The group rank in the operator's arguments.
+            exclude_self: True for sends and receives: a rank does not send to itself.
         """
-        if place is None:
+        if group_rank is None:
             return None
         ranks = _parse_ranks(group)
-        found = {span[place] for span in ([ranks] if ranks else self._spans) if place < len(span)}
-        if other:
-            found.discard(self._rank if self._rank is not None else -1)
-        return found.pop() if len(found) == 1 else None
+        candidates = {
+            ranks[group_rank] for ranks in ([ranks] if ranks else self._rank_sets) if group_rank < len(ranks)
+        }
+        if exclude_self:
+            candidates.discard(self._rank if self._rank is not None else -1)
+        return candidates.pop() if len(candidates) == 1 else None
 
 
 def _parse_ranks(group: str) -> Sequence[int]:

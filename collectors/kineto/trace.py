@@ -1,7 +1,7 @@
-"""Define a trace as columns, the interface between the reader of files and the converters to tables.
+"""Define a trace as columns: the interface between the file reader and the converters to tables.
 
-One entry per event with a duration, in the order of the file. Repeated texts are stored once. An integer that
-an event does not have is ``ABSENT``. Of the events' arguments, only those named here are read.
+One entry per event with a duration, in the order of the file. Repeated texts are stored once. A missing
+integer is ``ABSENT``. Only the arguments listed here are read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-#: Keys of the fields of ``Arguments`` in traces, if they differ from the field's name.
+#: Keys of ``Arguments`` in traces, if they differ from the field name.
 ARGUMENT_KEYS = {
     "dims": "Input Dims",
     "types": "Input type",
@@ -42,9 +42,9 @@ ARGUMENT_KEYS = {
 
 
 class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
-    """Arguments of one event as written in the file: any of them may have any type.
+    """Arguments of one event as written in the file; each may have any type.
 
-    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` is the grid of a kernel.
+    ``kind`` is the copy direction as written by ROCm; ``grid`` is the grid of a kernel.
     """
 
     name: Any = None
@@ -92,20 +92,20 @@ def int64_or_none(value: object) -> int | None:
 
 
 def count_elements(dims: Any, argument: int | None = None, types: Any = None) -> int | None:
-    """Return the elements of one argument of an operator, or of all; a list of tensors is summed.
+    """Return the elements of one argument of an operator, or of all arguments; tensor lists are summed.
 
     ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16. A scalar tensor
     has no extents, like an argument that is not a tensor: it counts as 1 element in a list of tensors, and
-    elsewhere if ``types`` has a tensor type for it.
+    otherwise only if ``types`` has a tensor type for it.
     """
     types = types if isinstance(types, list) else []
     if not isinstance(dims, list):
         return None
-    chosen = range(len(dims)) if argument is None else range(argument, min(argument + 1, len(dims)))
-    named = [row < len(types) and types[row] not in _NO_TENSORS for row in chosen]
+    rows = range(len(dims)) if argument is None else range(argument, min(argument + 1, len(dims)))
+    named = [row < len(types) and types[row] not in _NO_TENSORS for row in rows]
     counts = [
         count
-        for row, scalar in zip(chosen, named, strict=True)
+        for row, scalar in zip(rows, named, strict=True)
         for count in _iter_tensor_elements(dims[row], scalar)
     ]
     return sum(counts) if counts else None
@@ -132,8 +132,8 @@ def _multiply_extents(extents: list[int]) -> int:
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: Stands for an integer that an event does not have, and for threads and processes whose id is a word (the
-#: profiler's bookkeeping).
+#: Placeholder for a missing integer, and for threads and processes whose id is a word (the profiler's
+#: bookkeeping).
 ABSENT = -(1 << 62)
 
 
@@ -153,13 +153,13 @@ class TextColumn:
     def where(self, predicate: Callable[[str], bool]) -> Mask:
         """Return a mask of the rows whose text matches; ``predicate`` is called once per distinct text."""
         answers = np.fromiter((predicate(text) for text in self.texts), np.bool_, len(self.texts))
-        chosen: Mask = answers[self.codes] if len(self.codes) else np.zeros(0, dtype=np.bool_)
-        return chosen
+        mask: Mask = answers[self.codes] if len(self.codes) else np.zeros(0, dtype=np.bool_)
+        return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A process group as ``distributedInfo.pg_config`` lists it; global ranks, sorted."""
+    """A process group from ``distributedInfo.pg_config``; global ranks, sorted."""
 
     name: str
     description: str
@@ -168,9 +168,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """Facts of a trace outside its events; None or empty if missing.
+    """Facts in a trace outside its events; None or empty if missing.
 
-    ``rank`` and ``world_size`` are those of ``distributedInfo``. ``devices`` are the names of GPUs.
+    ``rank`` and ``world_size`` come from ``distributedInfo``. ``devices`` are GPU names.
     """
 
     base_ns: int = 0
@@ -185,26 +185,26 @@ class TraceHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """Counts of what went wrong while reading. Each non-zero count becomes a gap (see ``convert``).
+    """Counts of problems found while reading. Each non-zero count becomes a gap (see ``convert``).
 
-    ``events``: all objects of ``traceEvents`` that could be read, of any ``ph``. ``repaired``: those of them
-    that were not valid JSON and were repaired. ``dropped``: pieces that could not be repaired. ``timeless``:
-    events that should have a duration but no valid time, and so are in no column: ``ts`` or ``dur`` is
-    missing, negative or beyond any clock, or both are 0, as for work whose times the device never reported.
-    ``nameless``: events whose name, category or ``ph`` is missing or no text; those with a duration are in
-    the columns, with an empty text. ``unkept_names``, ``unkept_arguments``: events whose name or arguments
-    exceeded the limits. ``cut_short``: the file ends early or its compression is damaged. ``trailing_bytes``:
-    bytes after the last gzip member, left out. ``resolution_ns``: 1, or more if the file's own times are
-    coarser.
+    ``events``: all objects of ``traceEvents`` that could be read, with any ``ph``. ``repaired``: events that
+    were not valid JSON and were repaired. ``dropped``: pieces that could not be repaired. ``without_time``:
+    events that should have a duration but have no valid time, and are therefore in no column: ``ts`` or
+    ``dur`` is missing, negative or out of range, or both are 0 because the device never reported them.
+    ``without_name``: events whose name, category or ``ph`` is missing or not text; those with a duration are
+    in the columns, with an empty text. ``dropped_names``, ``dropped_arguments``: events whose name or
+    arguments exceeded the limits. ``cut_short``: the file ends early or its compression is damaged.
+    ``trailing_bytes``: ignored bytes after the last gzip member. ``resolution_ns``: 1, or more if the times
+    in the file are coarser.
     """
 
     events: int = 0
     repaired: int = 0
     dropped: int = 0
-    timeless: int = 0
-    nameless: int = 0
-    unkept_names: int = 0
-    unkept_arguments: int = 0
+    without_time: int = 0
+    without_name: int = 0
+    dropped_names: int = 0
+    dropped_arguments: int = 0
     cut_short: bool = False
     trailing_bytes: int = 0
     resolution_ns: int = 1
@@ -214,9 +214,9 @@ class ReadReport:
 class Trace:
     """One rank's trace. Times are absolute: they include the header's base.
 
-    ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device's
-    number. ``bytes`` are those of copies. ``arguments`` holds only rows whose other arguments zprof reads:
-    collectives and waits for devices. ``thread_names`` has every name that a thread ever had.
+    ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device
+    number. ``bytes`` is for copies only. ``arguments`` has only the rows whose other arguments zprof reads:
+    collectives and device waits. ``thread_names`` has all names that a thread ever had.
     """
 
     start_ns: Int64s

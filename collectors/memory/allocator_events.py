@@ -1,7 +1,7 @@
 """Read the allocator's own events from torch.profiler: every allocation and free.
 
-On the CPU a free on a thread that the profiler does not know (gloo's, an engine's own) leaves no event; on
-CUDA the allocator reports from every thread.
+On the CPU, a free on a thread unknown to the profiler (a thread of gloo or of an engine) writes no event; on
+CUDA, the allocator reports frees from all threads.
 """
 
 import bisect
@@ -13,14 +13,19 @@ from torch.profiler import profile
 
 from zprof.collectors.memory.collective_works import CollectiveWork
 from zprof.collectors.memory.log import Birth
-from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.collectors.profiler_session import (
+    TAKEN_OVER_MESSAGE,
+    TAKEN_OVER_REMEDY,
+    ProfilerSession,
+    list_activities,
+)
 from zprof.collectors.torch_private import ALLOCATION_EVENT
 from zprof.model.collectives import OPERATOR_PREFIXES
 
 
 @dataclass(slots=True)
 class Allocation:
-    """One block from its allocation to its free. ``freed_ns`` is None if the free left no event."""
+    """One block from its allocation to its free. ``freed_ns`` is None if the free has no event."""
 
     address: int
     bytes: int
@@ -32,10 +37,10 @@ class Allocation:
 
 
 class AllocatorEvents:
-    """Runs the profiler over the window, then reads its event tree in memory (no trace file)."""
+    """Run the profiler over the window, then read its event tree in memory (no trace file)."""
 
     def __init__(self) -> None:
-        self._profiler: Any = profile(activities=activities(), profile_memory=True, record_shapes=False)
+        self._profiler: Any = profile(activities=list_activities(), profile_memory=True, record_shapes=False)
         self._session = ProfilerSession(self._profiler)
         self._recorded = False
 
@@ -43,7 +48,7 @@ class AllocatorEvents:
         """Start recording.
 
         Raises:
-            RuntimeError: the program runs a profiler of its own.
+            RuntimeError: the program is running its own profiler.
         """
         self._session.start()
         self._recorded = True
@@ -53,7 +58,7 @@ class AllocatorEvents:
         self._session.stop()
 
     def abandon(self) -> None:
-        """Stop and drop what was recorded, in a fork of the recording process."""
+        """Stop and discard the recording, in a fork of the recording process."""
         self._session.abandon()
         self._profiler = None
 
@@ -61,13 +66,13 @@ class AllocatorEvents:
         """Return all blocks allocated in the window, by time, and drop the events.
 
         Raises:
-            RuntimeError: the program started a profiler of its own, and the events are lost.
+            RuntimeError: the program started its own profiler, and the events are lost.
         """
         profiler, self._profiler = self._profiler, None
         if profiler is None or not self._recorded:
             return []
-        if self._session.taken:
-            raise RuntimeError(f"{TAKEN}; {TAKEN_REMEDY}")
+        if self._session.was_taken_over:
+            raise RuntimeError(f"{TAKEN_OVER_MESSAGE}; {TAKEN_OVER_REMEDY}")
         tree = profiler.profiler.kineto_results.experimental_event_tree()
         events = sorted(_iter_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
         return _pair_frees(events)
@@ -111,23 +116,23 @@ def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
 def close_collective_scratch(
     blocks: Sequence[Allocation], works: Sequence[CollectiveWork], births: Sequence[Birth]
 ) -> None:
-    """Close collectives' blocks whose free left no event, at the death of the work that held them.
+    """Close collectives' blocks whose free has no event, when the work object that held them is freed.
 
-    Applies to blocks allocated within a collective's launch. Blocks whose storage was seen while the work
-    lived are skipped (gloo's wait copies out of them): the death of that storage is exact, and is later if
-    another thread held the last reference.
+    Applies to blocks allocated within a collective's launch. Blocks whose storage was recorded during the
+    work's lifetime are skipped (gloo's wait copies out of them): the free of that storage is exact, and later
+    if another thread held the last reference.
     """
     scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
-    seen: dict[int, list[int]] = {}
+    birth_times: dict[int, list[int]] = {}
     for birth in births:
-        seen.setdefault(birth.address, []).append(birth.time_ns)
+        birth_times.setdefault(birth.address, []).append(birth.time_ns)
     for work in works:
-        first = bisect.bisect_left(scratch, work.launch_begin_ns, key=_get_allocated_ns)
+        first = bisect.bisect_left(scratch, work.launch_start_ns, key=_get_allocated_ns)
         last = bisect.bisect_right(scratch, work.launch_end_ns, key=_get_allocated_ns)
         for block in scratch[first:last]:
-            times = seen.get(block.address, ())
-            if not any(block.allocated_ns <= time_ns <= work.dead_ns for time_ns in times):
-                block.freed_ns = max(work.dead_ns, block.allocated_ns)
+            times = birth_times.get(block.address, ())
+            if not any(block.allocated_ns <= time_ns <= work.freed_ns for time_ns in times):
+                block.freed_ns = max(work.freed_ns, block.allocated_ns)
 
 
 def _get_allocated_ns(block: Allocation) -> int:

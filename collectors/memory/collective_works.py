@@ -1,4 +1,4 @@
-"""Record when the work object of each collective dies: until then it holds what the collective allocated.
+"""Record when each collective's work object is freed; until then it keeps the collective's allocations alive.
 
 gloo's reduce-scatter clones its input inside the operator and keeps the clone in its work. The last reference
 is often dropped on a thread that the profiler does not see, so the free is missing from the allocator's
@@ -21,25 +21,25 @@ _MIN_WAIT_S = 0.001
 
 
 class CollectiveWork(NamedTuple):
-    """Launch of a collective on the host, and death of its work object."""
+    """Launch of a collective on the host, and the time at which its work object was freed."""
 
-    launch_begin_ns: int
+    launch_start_ns: int
     launch_end_ns: int
-    dead_ns: int
+    freed_ns: int
 
 
 class WorkPatch:
-    """Wraps the methods of ``ProcessGroup`` that return work objects while installed.
+    """Wrap the methods of ``ProcessGroup`` that return work objects while installed.
 
     A work object captures the launching thread's state. If that included zprof's saved-tensor hooks, gloo's
     thread would need the GIL to finish while it holds the mutex that the main thread's ``is_completed()``
-    waits for with the GIL held: a deadlock. So the hooks are off during a launch.
+    waits for with the GIL held: a deadlock. Therefore the hooks are off during a launch.
     """
 
     def __init__(self, log: MemoryLog, hooks: Hooks) -> None:
         self._log = log
         self._hooks = hooks
-        self.works: list[CollectiveWork] = []
+        self.lifetimes: list[CollectiveWork] = []
         self._pending: dict[int, weakref.ref[Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
 
@@ -63,17 +63,17 @@ class WorkPatch:
         gloo's thread, may need the GIL.
         """
         deadline = time.monotonic() + PENDING_TIMEOUT_S
-        failed: RuntimeError | None = None
+        wait_error: RuntimeError | None = None
         for reference in list(self._pending.values()):
             work = reference()
             if work is not None:
                 try:
                     work.wait(timedelta(seconds=max(deadline - time.monotonic(), _MIN_WAIT_S)))
-                except RuntimeError as error:  # timeout, or the peer is gone: the program gets the error too
-                    failed = error
+                except RuntimeError as error:  # timeout, or the peer exited: the program gets the same error
+                    wait_error = error
         self._pending.clear()
-        if failed is not None:
-            raise failed
+        if wait_error is not None:
+            raise wait_error
 
     def remove(self) -> None:
         """Restore the original methods."""
@@ -84,23 +84,23 @@ class WorkPatch:
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def launch(*args: Any, **kwargs: Any) -> Any:
-            begin_ns = time.time_ns()
-            with self._hooks.suspended_saving():
+            start_ns = time.time_ns()
+            with self._hooks.suspend_saved_tensor_hooks():
                 work = original(*args, **kwargs)
             if self._log.active and work is not None:
                 try:
-                    self._follow(work, begin_ns)
-                except Exception as error:  # a fault of zprof must never reach the training loop
+                    self._track(work, start_ns)
+                except Exception as error:  # an error in zprof must never reach the training loop
                     self._log.fail("collective", error)
             return work
 
         return launch
 
-    def _follow(self, work: Any, begin_ns: int) -> None:
+    def _track(self, work: Any, start_ns: int) -> None:
         end_ns, number = time.time_ns(), self._log.next_work()
 
-        def dead(_: Any) -> None:
+        def on_freed(_: Any) -> None:
             self._pending.pop(number, None)
-            self.works.append(CollectiveWork(begin_ns, end_ns, time.time_ns()))
+            self.lifetimes.append(CollectiveWork(start_ns, end_ns, time.time_ns()))
 
-        self._pending[number] = weakref.ref(work, dead)
+        self._pending[number] = weakref.ref(work, on_freed)

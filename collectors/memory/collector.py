@@ -1,7 +1,7 @@
-"""Follow every storage and every allocation of one window of steps.
+"""Record every storage and every allocation of one window of steps.
 
-Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them by
-address and time. A fault in here ends the recording of memory and becomes a gap; training goes on.
+Roles come from hooks and a dispatch mode, bytes from the allocator's own events; the analysis joins them by
+address and time. An error here ends the recording of memory and becomes a gap; training continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,18 @@ from zprof.collectors.base import Columns, first_line
 from zprof.collectors.memory.allocator_events import Allocation, AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.collective_works import WorkPatch
 from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
-from zprof.collectors.memory.dispatch_mode import OperatorTap, RandomStatePatch, ResizePatch
+from zprof.collectors.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
 from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.light import OPERATORS_UNSEEN, SEEN_BY_HOOK, FirstStep, LightScans
+from zprof.collectors.memory.light import (
+    OPERATORS_NOT_RECORDED,
+    UNKNOWN_OPERATOR,
+    FirstStepWatcher,
+    LightScans,
+)
 from zprof.collectors.memory.log import MemoryLog
 from zprof.collectors.memory.owners import OwnerScanner
 from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.saved_tensors import PackWatch
+from zprof.collectors.memory.saved_tensors import PackHookTracker
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tables import (
     AllocationStacks,
@@ -29,30 +34,31 @@ from zprof.collectors.memory.tables import (
     build_role_table,
 )
 from zprof.collectors.schedule import MemoryMode
-from zprof.collectors.torch_private import enter_mode_below, leave_mode_anywhere
+from zprof.collectors.torch_private import enter_mode_below, remove_mode
 from zprof.model.gaps import Gap, GapKind
 
-#: Allocations from this size on get a stack, which costs 0.3 us; smaller ones never rank among the largest.
-STACK_FROM_BYTES = 4096
+#: Allocations of at least this size get a stack, which costs 0.3 us; smaller ones never rank among the
+#: largest.
+MIN_STACK_BYTES = 4096
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
-WITHOUT_MODEL = Gap(
+MODEL_NOT_GIVEN = Gap(
     kind=GapKind.MEMORY_PART,
-    what="memory: parameters and an optimizer's master weights cannot be separated",
-    reason="the model was not given: all that an optimizer optimizes counts as parameters",
+    what="memory: split of parameters and optimizer master weights",
+    reason="the model was not given: all tensors that an optimizer updates count as parameters",
     remedy="pass model=",
 )
 
 
 class MemoryCollector:
-    """Records the window between ``start()`` and ``stop()``, both at a step boundary.
+    """Record the window between ``start()`` and ``stop()``, which are both called at a step boundary.
 
     Args:
-        model: Its parameters, buffers and gradients get their tenants, and its modules name memory.
-        optimizer: One or several, in a list or tuple; their states get their tenant. Without model or
-            optimizer, tenants are missing from the result.
-        mode: Full, or light: hooks only, see :mod:`zprof.collectors.memory.light`.
+        model: Its parameters, buffers and gradients get their tenants; memory is labelled with its modules.
+        optimizer: One optimizer, or a list or tuple of several; their states get their tenant. Without a
+            model or an optimizer, tenants are missing from the result.
+        mode: Full, or light (hooks only), see :mod:`zprof.collectors.memory.light`.
     """
 
     def __init__(
@@ -64,19 +70,21 @@ class MemoryCollector:
         self._log = MemoryLog()
         self._phases = PhaseTracker(self._log)
         self._storages = (
-            StorageTracker(self._log, self._phases, otherwise=SEEN_BY_HOOK)
+            StorageTracker(self._log, self._phases, default_operator=UNKNOWN_OPERATOR)
             if light
-            else StorageTracker(self._log, self._phases, STACK_FROM_BYTES)
+            else StorageTracker(self._log, self._phases, MIN_STACK_BYTES)
         )
         self._scanner = OwnerScanner(self._log, self._storages, model, _as_sequence(optimizer))
-        packs = PackWatch(self._phases)
+        pack_hooks = PackHookTracker(self._phases)
         scans = LightScans(self._scanner, self._storages, _as_sequence(optimizer)) if light else self._scanner
-        self._hooks = Hooks(self._log, self._storages, self._phases, scans, packs)
-        self._first_step = FirstStep(self._log, _as_sequence(optimizer), self._end_saving)
-        self._tap = OperatorTap(self._log, self._storages, packs)
+        self._hooks = Hooks(self._log, self._storages, self._phases, scans, pack_hooks)
+        self._first_step = FirstStepWatcher(
+            self._log, _as_sequence(optimizer), self._remove_saved_tensor_hooks
+        )
+        self._operator_recorder = OperatorRecorder(self._log, self._storages, pack_hooks)
         self._resize = ResizePatch(self._log, self._storages)
-        self._random = RandomStatePatch(self._log, self._storages)
-        self._works = WorkPatch(self._log, self._hooks)
+        self._random = RngStatePatch(self._log, self._storages)
+        self._work_patch = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()
         self._history = CudaHistory()
         self._allocations: list[Allocation] | None = None
@@ -84,32 +92,32 @@ class MemoryCollector:
         self._without_model = model is None
 
     def start(self) -> None:
-        """Scan what is there, then start recording. After a fault nothing stays installed."""
+        """Scan existing tensors, then start recording. After an error, nothing stays installed."""
         try:
             if self.mode is MemoryMode.FULL:
-                self._begin("allocator events", self._allocator.start, self._allocator.stop)
-                self._begin("allocator history", self._history.start, self._history.stop)
-                self._begin("random state", self._random.install, self._random.remove)
-                self._undo.append(self._works.wait_pending)
+                self._install("allocator events", self._allocator.start, self._allocator.stop)
+                self._install("allocator history", self._history.start, self._history.stop)
+                self._install("random state", self._random.install, self._random.remove)
+                self._undo.append(self._work_patch.wait_pending)
             self._log.active = True
-            self._scanner.boundary(first=True)
-            self._begin("storage resize", self._resize.install, self._resize.remove)
-            self._begin("collectives", self._works.install, self._works.remove)
+            self._scanner.scan_boundary(first=True)
+            self._install("storage resize", self._resize.install, self._resize.remove)
+            self._install("collectives", self._work_patch.install, self._work_patch.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)
             if self.mode is MemoryMode.LIGHT:
-                self._begin("first step", self._first_step.install, self._first_step.remove)
+                self._install("first step", self._first_step.install, self._first_step.remove)
             else:
-                enter_mode_below(self._tap)
-                self._undo.append(self._leave_tap)
+                enter_mode_below(self._operator_recorder)
+                self._undo.append(self._remove_operator_recorder)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop, and restore the process: undo in reverse order, and go on if one of the actions fails."""
+        """Stop, and restore the process: undo in reverse order, and continue if an action fails."""
         if self._log.active:
-            self._attempt("last scan", lambda: self._scanner.boundary(first=False))
+            self._attempt("last scan", lambda: self._scanner.scan_boundary(first=False))
         self._log.active = False
         while self._undo:
             self._attempt("clean-up", self._undo.pop())
@@ -118,16 +126,16 @@ class MemoryCollector:
         self._model = None
 
     def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
-        """Set model and optimizer within the window; scans from here on claim their memory."""
+        """Set the model and optimizer within the window; later scans claim their memory."""
         self._scanner.adopt(model, _as_sequence(optimizer))
         self._without_model = model is None
 
-    def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
+    def on_registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
         """Claim a new parameter or buffer of one of the program's modules."""
         if self._log.active:
-            self._scanner.registered(tensor, is_buffer=is_buffer)
+            self._scanner.on_registered(tensor, is_buffer=is_buffer)
 
-    def rows(self) -> int:
+    def count_rows(self) -> int:
         """Return the number of rows logged so far."""
         return len(self._log.birth_rows) + len(self._log.claim_rows)
 
@@ -136,13 +144,13 @@ class MemoryCollector:
         self._log.active = False
 
     def abandon(self) -> None:
-        """Remove everything that was installed and keep nothing, in a fork of the recording process."""
+        """Remove everything that was installed and discard the recording, in a fork of the process."""
         self._log.active = False
         for undo in (
-            self._leave_tap,
+            self._remove_operator_recorder,
             self._first_step.remove,
             self._hooks.remove,
-            self._works.remove,
+            self._work_patch.remove,
             self._resize.remove,
             self._random.remove,
         ):
@@ -156,7 +164,9 @@ class MemoryCollector:
         stacks = AllocationStacks()
         self._attempt("stacks", lambda: stacks.read(self._log.births()))
         tables = {
-            "alloc": build_alloc_table(self._log, self._phases, self._scanner.module_of, allocations, stacks),
+            "alloc": build_alloc_table(
+                self._log, self._phases, self._scanner.module_names, allocations, stacks
+            ),
             "stack": stacks.table(),
             "role": build_role_table(self._log),
             "mark": build_mark_table(self._log),
@@ -166,12 +176,14 @@ class MemoryCollector:
     def gaps(self) -> list[Gap]:
         """Return a gap for everything that could not be recorded."""
         self._read_allocator()
-        trained = bool(self._log.phases)
-        unknown = [WITHOUT_MODEL] if self._without_model and trained else []
-        unseen = [OPERATORS_UNSEEN, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
-        return [*self._log.gaps, *unknown, *unseen, *self._history.gaps()]
+        has_trained = bool(self._log.phases)
+        model_gaps = [MODEL_NOT_GIVEN] if self._without_model and has_trained else []
+        light_mode_gaps = (
+            [OPERATORS_NOT_RECORDED, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
+        )
+        return [*self._log.gaps, *model_gaps, *light_mode_gaps, *self._history.gaps()]
 
-    def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
+    def _install(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
         self._undo.append(remove)
         self._attempt(what, install)
 
@@ -182,21 +194,23 @@ class MemoryCollector:
         except Exception as error:
             self._log.gaps.append(_make_fault_gap(what, error))
 
-    def _end_saving(self) -> None:
+    def _remove_saved_tensor_hooks(self) -> None:
         """Remove the saved-tensor hooks, and the wrappers that kept collectives from capturing them."""
-        self._hooks.end_saving()
-        self._works.remove()
+        self._hooks.remove_saved_tensor_hooks()
+        self._work_patch.remove()
 
-    def _leave_tap(self) -> None:
-        if not leave_mode_anywhere(self._tap):
-            raise RuntimeError("the window ended on another thread than it began on: its mode stays there")
+    def _remove_operator_recorder(self) -> None:
+        if not remove_mode(self._operator_recorder):
+            raise RuntimeError(
+                "the window ended on a different thread than it started on; its mode stays on that thread"
+            )
 
     def _read_allocator(self) -> list[Allocation]:
         if self._allocations is None:
             self._allocations = []
             try:
                 self._allocations = self._allocator.read()
-                close_collective_scratch(self._allocations, self._works.works, self._log.births())
+                close_collective_scratch(self._allocations, self._work_patch.lifetimes, self._log.births())
             except Exception as error:
                 self._log.gaps.append(_make_fault_gap("allocator events", error))
         return self._allocations
@@ -214,5 +228,5 @@ def _make_fault_gap(what: str, error: BaseException) -> Gap:
         kind=GapKind.MEMORY_PART,
         what=f"memory: {what}",
         reason=first_line(error),
-        remedy="see the reason; the rest of the recording and training are not touched",
+        remedy="see the reason; the rest of the recording and training are not affected",
     )

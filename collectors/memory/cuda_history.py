@@ -1,10 +1,10 @@
-"""Record the CUDA allocator's own history of a window: blocks, segments, and where each block was requested.
+"""Record the CUDA allocator's own history of a window: blocks, segments, and the stack of each request.
 
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=...)
 
 It costs about 2 us per allocation for the Python frames; C++ frames would make the snapshot take minutes. If
-the program records its own history, that one is not touched. Bytes of tenants come from the profiler's
-events; the history locates reserved memory, and the origin of blocks that no hook saw.
+the program records its own history, zprof does not change it. Bytes of tenants come from the profiler's
+events; the history adds reserved memory, and the origin of blocks that no hook recorded.
 """
 
 from collections.abc import Mapping
@@ -26,19 +26,19 @@ from zprof.model.gaps import Gap, GapKind
 
 #: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
 MAX_ENTRIES = 200_000
-#: First stack number of the history; stacks of storages have lower numbers.
+#: First stack number of the history; storage stacks have lower numbers.
 FIRST_STACK = 1 << 40
 _HISTORY = "memory: allocator history"
 
 
 class CudaMemory(Protocol):
-    """The part of ``torch.cuda.memory`` that a history needs."""
+    """The interface of ``torch.cuda.memory`` that a history needs."""
 
     def in_use(self) -> bool:
-        """Return whether this process uses a CUDA device, without initializing one."""
+        """Return True if this process uses a CUDA device, without initializing one."""
 
     def is_recorded(self) -> bool:
-        """Return whether the history is being recorded."""
+        """Return True if the history is being recorded."""
 
     def record(self, max_entries: int) -> None:
         """Start recording."""
@@ -51,7 +51,7 @@ class CudaMemory(Protocol):
 
 
 class TorchCudaMemory:
-    """The implementation with torch."""
+    """Implement the interface with torch."""
 
     def in_use(self) -> bool:
         """See :class:`CudaMemory`."""
@@ -75,7 +75,7 @@ class TorchCudaMemory:
 
 
 class CudaHistory:
-    """Records between ``start`` and ``stop``; has no tables if no CUDA device is in use."""
+    """Record between ``start`` and ``stop``; there are no tables if no CUDA device is in use."""
 
     def __init__(self, memory: CudaMemory | None = None, *, max_entries: int = MAX_ENTRIES) -> None:
         self._memory = memory or TorchCudaMemory()
@@ -86,11 +86,11 @@ class CudaHistory:
         self._gaps: list[Gap] = []
 
     def start(self) -> None:
-        """Start recording, unless the program does so itself."""
+        """Start recording, unless the program already records the history."""
         if not self._memory.in_use():
             return
         if self._memory.is_recorded():
-            self._gaps.append(_make_taken_gap("the program records its own, which is not touched"))
+            self._gaps.append(_make_taken_gap("the program records its own, which zprof does not change"))
             return
         self._recording = True  # before the next line, which may fail half way
         self._memory.record(self._max_entries)
@@ -119,18 +119,18 @@ class CudaHistory:
         return {"block": block, "segment": tables.segment, "stack": stack}
 
     def gaps(self) -> list[Gap]:
-        """Return a gap for everything that the history lacks."""
+        """Return a gap for everything that is missing from the history."""
         self._read()
         return list(self._gaps)
 
     def _read(self) -> None:
-        """Convert what was recorded, once."""
+        """Convert the snapshot, once."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             return
         try:
             self._tables = convert_snapshot(snapshot)
-            # Every window has memory from before it: that is no gap.
+            # Every window has memory from before the window: that is not a gap.
             self._gaps += [gap for gap in self._tables.gaps if gap.kind is not GapKind.BEFORE_HISTORY]
         except Exception as error:
             self._gaps.append(
@@ -138,27 +138,29 @@ class CudaHistory:
                     kind=GapKind.ALLOCATOR_HISTORY,
                     what=_HISTORY,
                     reason=first_line(error),
-                    remedy="please report this; training was not touched",
+                    remedy="please report this; training was not affected",
                 )
             )
 
 
 def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
     """Return the tables of a window and of its history, with the stacks of both in one table."""
-    joined = {**tables, **history}
+    merged = {**tables, **history}
     if "stack" in tables and "stack" in history:
-        found = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
-        joined["stack"] = {name: [*column, *found[name]] for name, column in tables["stack"].items()}
-    return joined
+        history_columns = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
+        merged["stack"] = {
+            name: [*column, *history_columns[name]] for name, column in tables["stack"].items()
+        }
+    return merged
 
 
 def _offset_stacks(numbers: Any) -> Any:
-    """Return the history's stack numbers, moved above those of the storages. Null stays null."""
+    """Return the history's stack numbers, offset above the storages' numbers. Null stays null."""
     column = numbers if isinstance(numbers, pa.Array) else pa.array(numbers, pa.int64())
-    moved = np.asarray(column.fill_null(0)) + FIRST_STACK
-    return pa.array(moved, pa.int64(), mask=np.asarray(column.is_null()))
+    offset = np.asarray(column.fill_null(0)) + FIRST_STACK
+    return pa.array(offset, pa.int64(), mask=np.asarray(column.is_null()))
 
 
 def _make_taken_gap(reason: str) -> Gap:
-    remedy = "let zprof record it: leave out torch.cuda.memory._record_memory_history in the window"
+    remedy = "let zprof record it: do not call torch.cuda.memory._record_memory_history in the window"
     return Gap(kind=GapKind.ALLOCATOR_HISTORY, what=_HISTORY, reason=reason, remedy=remedy)

@@ -1,5 +1,5 @@
 """Intercept every operator to record the storages that it returns and the operands of collectives; patch the
-two functions that allocate below dispatch (``UntypedStorage.resize_``, ``torch.get_rng_state``).
+two functions that allocate below the dispatcher (``UntypedStorage.resize_``, ``torch.get_rng_state``).
 
 A dispatch mode without ``ignore_compile_internals`` silently turns torch.compile into eager code.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
-from zprof.collectors.memory.saved_tensors import PackWatch
+from zprof.collectors.memory.saved_tensors import PackHookTracker
 from zprof.collectors.memory.storages import PLAIN, StorageTracker
 from zprof.collectors.torch_private import (
     NO_DISPATCH,
@@ -23,30 +23,27 @@ from zprof.collectors.torch_private import (
 from zprof.model.tenants import Tenant
 
 _Tensor = torch.Tensor
-#: ``__torch_dispatch__`` of a subclass without its own: torch still calls it below some calls (``.data``).
-#: Tensors that torch traces with: they hold no bytes, and must not be dispatched to first.
+#: Tensors used by torch for tracing: they hold no bytes, and their own dispatch must not run first.
 _TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
-class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that runs every operator unchanged and records what it returned."""
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Run every operator unchanged and record its results, as a dispatch mode."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, log: MemoryLog, storages: StorageTracker, packs: PackWatch) -> None:
+    def __init__(self, log: MemoryLog, storages: StorageTracker, pack_hooks: PackHookTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._log = log
         self._storages = storages
-        self._packs = packs
-        self._see = storages.see
-        self._kinds: dict[Any, tuple[Any, Role | None]] = {}
+        self._pack_hooks = pack_hooks
+        self._track = storages.track
+        self._classified: dict[Any, tuple[Any, Role | None]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False if the compiler skips this mode already; torch's wrapper for it
-        costs 0.5 us per call.
-        """
+        """Return False if the compiler already skips this mode: torch's own wrapper costs 0.5 us per call."""
         return not skip_in_compiler(cls.__torch_dispatch__.__code__)
 
     @classmethod
@@ -55,44 +52,45 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, or let a tensor subclass (DTensor) go first, whose inner operators come here
-        again.
+        """Run the operator, or let a tensor subclass (DTensor) handle it first; its inner operators are
+        dispatched here again.
         """
         if types:
             for kind in types:
                 if kind not in PLAIN and kind.__torch_dispatch__ is not NO_DISPATCH:
-                    return func(*args, **(kwargs or {})) if _is_traced(types) else NotImplemented
+                    return func(*args, **(kwargs or {})) if _is_any_traced(types) else NotImplemented
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._log.active:
             try:
-                allocator, role = self._kinds.get(func) or self._learn(func)
+                allocator, role = self._classified.get(func) or self._classify(func)
                 if type(result) is _Tensor:
-                    self._see(result, allocator)
+                    self._track(result, allocator)
                 elif result is not None:
-                    self._see_all((result,), allocator)
+                    self._track_all((result,), allocator)
                 if role is not None:
                     self._claim_operands((args, kwargs, result), role)
-                elif self._packs.depth:
+                elif self._pack_hooks.depth:
                     self._claim_operands(result, SAVED)
-            except Exception as error:  # a fault of zprof must never reach the training loop
+            except Exception as error:  # an error in zprof must never reach the training loop
                 self._log.fail(f"operator {func}", error)
         return result
 
-    def _learn(self, func: Any) -> tuple[Any, Role | None]:
-        kind = self._kinds[func] = _classify_operator(func)
+    def _classify(self, func: Any) -> tuple[Any, Role | None]:
+        kind = self._classified[func] = _classify_operator(func)
         return kind
 
-    def _see_all(self, values: Any, allocator: Any) -> None:
+    def _track_all(self, values: Any, allocator: Any) -> None:
         for value in values:
             if type(value) is torch.Tensor:
-                self._see(value, allocator)
+                self._track(value, allocator)
             elif isinstance(value, tuple | list):
-                self._see_all(value, allocator)
+                self._track_all(value, allocator)
 
     def _claim_operands(self, value: Any, role: Role) -> None:
         if type(value) in PLAIN:
-            entry = self._see(value)
-            # Only an unclaimed storage is backdated: an activation reduced in place was one until now.
+            entry = self._track(value)
+            # Only an unclaimed storage is backdated: an activation that is reduced in place was an activation
+            # until now.
             self._storages.claim(entry, role, backdated=not entry.claimed)
         elif isinstance(value, tuple | list):
             for item in value:
@@ -101,13 +99,13 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._claim_operands(tuple(value.values()), role)
 
 
-def _is_traced(types: Any) -> bool:
+def _is_any_traced(types: Any) -> bool:
     return any(issubclass(kind, _TRACED) for kind in types)
 
 
 def _classify_operator(func: Any) -> tuple[Any, Role | None]:
-    """Return the operator as allocator (None if it may return its input), and the role of its operands."""
-    if isinstance(func, HigherOrderOperator):  # it has no schema, and calls operators of its own
+    """Return the operator as allocator (None if it may return its input), and its operands' role."""
+    if isinstance(func, HigherOrderOperator):  # it has no schema and calls other operators
         return None, None
     aliases = any(returned.alias_info is not None for returned in func._schema.returns)
     if func.namespace not in _COLLECTIVE_NAMESPACES:
@@ -117,7 +115,7 @@ def _classify_operator(func: Any) -> tuple[Any, Role | None]:
 
 
 class ResizePatch:
-    """Replaces ``UntypedStorage.resize_`` on the class while installed."""
+    """Replace ``UntypedStorage.resize_`` on the class while installed."""
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
         self._log = log
@@ -132,8 +130,8 @@ class ResizePatch:
             result = original(storage, *args, **kwargs)
             if self._log.active:
                 try:
-                    self._storages.resized(storage)
-                except Exception as error:  # a fault of zprof must never reach the training loop
+                    self._storages.on_resize(storage)
+                except Exception as error:  # an error in zprof must never reach the training loop
                     self._log.fail("storage resize", error)
             return result
 
@@ -147,8 +145,8 @@ class ResizePatch:
         self._patch = None
 
 
-class RandomStatePatch:
-    """Replaces ``torch.get_rng_state``, which checkpointing looks up in ``torch``, while installed."""
+class RngStatePatch:
+    """Replace ``torch.get_rng_state``, which checkpointing looks up in ``torch``, while installed."""
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
         self._log = log
@@ -165,8 +163,8 @@ class RandomStatePatch:
             state = original()
             if self._log.active:
                 try:
-                    self._storages.see(state, "get_rng_state")
-                except Exception as error:  # a fault of zprof must never reach the training loop
+                    self._storages.track(state, "get_rng_state")
+                except Exception as error:  # an error in zprof must never reach the training loop
                     self._log.fail("random state", error)
             return state
 

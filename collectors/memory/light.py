@@ -1,8 +1,8 @@
-"""Record memory in light mode: hooks only, at most 1 % of the step; operators are not seen.
+"""Record memory in light mode: hooks only, at most 1 % overhead; operators are not recorded.
 
-What autograd saves is recorded until the first step of the window is over (a saved tensor costs two calls
-into Python, a hundred of them per step). Gradients, states and gathered parameters are recorded in all steps,
-with scans reduced to what can have changed.
+Saved tensors are recorded for the first step of the window only (a saved tensor costs two calls into Python,
+and a step has about a hundred). Gradients, states and gathered parameters are recorded in all steps,
+rescanning only what may have changed.
 """
 
 import threading
@@ -20,66 +20,68 @@ from zprof.collectors.torch_private import current_graph_task_id
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import Phase
 
-#: Operator of storages that a hook saw first: some operator of the window allocated them.
-SEEN_BY_HOOK = "(seen by a hook)"
+#: Placeholder operator of storages first recorded by a hook; some operator in the window allocated them.
+UNKNOWN_OPERATOR = "(seen by a hook)"
 
-OPERATORS_UNSEEN = Gap(
+OPERATORS_NOT_RECORDED = Gap(
     kind=GapKind.MEMORY_PART,
-    what="memory that operators use for themselves, and communication buffers but gathered parameters",
-    reason="light mode watches hooks, not operators",
+    what="operator workspaces, and communication buffers other than gathered parameters",
+    reason="light mode records hooks, not operators",
     remedy="record memory in full mode",
 )
 FIRST_STEP_ONLY = Gap(
     kind=GapKind.MEMORY_PART,
     what="activations after the first step of the memory window",
-    reason="light mode watches what autograd saves in the first step only",
-    remedy="read the peak of the window, which holds the first step; or record memory in full mode",
+    reason="light mode records saved tensors in the first step only",
+    remedy="use the peak of the window, which covers the first step, or record memory in full mode",
 )
 
 
 class LightScans:
-    """Scans within a step, reduced to what can have changed."""
+    """Scan within a step, limited to what may have changed."""
 
     def __init__(
         self, scanner: OwnerScanner, storages: StorageTracker, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Count the present states of ``optimizers``: the scan at the window's start claims them."""
+        """Count the existing states of ``optimizers``, which the scan at the window's start claims."""
         self._scanner, self._storages = scanner, storages
         self._sizes = {id(optimizer): _count_states(optimizer) for optimizer in optimizers}
-        self.absent = scanner.absent
+        self.empty_parameters = scanner.empty_parameters
 
     def begin_forward(self) -> None:
-        """Do nothing: a dropped gradient dies with its storage, and the window's last scan sees the rest."""
+        """Do nothing: a dropped gradient ends with its storage, and the window's last scan covers
+        the rest.
+        """
 
-    def gathered(self, module: nn.Module) -> None:
-        """Scan the module only if a parameter is not in the storage that the window's first scan found."""
+    def on_module_called(self, module: nn.Module) -> None:
+        """Scan the module only if a parameter has moved to another storage since the window's first scan."""
         for parameter in module._parameters.values():
             if parameter is not None:
                 entry = self._storages.live.get(_get_storage_key(parameter))
                 if entry is None or WEIGHT not in entry.claimed:
-                    self._scanner.gathered(module)
+                    self._scanner.on_module_called(module)
                     return
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Claim the gradients that no hook saw: reduced, copied or reshaped ones."""
+        """Claim gradients that no hook recorded: reduced, copied or reshaped ones."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     for gradient in find_plain_tensors(parameter.grad):
-                        entry = self._storages.see(gradient)
+                        entry = self._storages.track(gradient)
                         if not entry.claimed:
                             self._storages.claim(entry, GRADIENT)
 
-    def states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Claim the states if their number has changed; the scan at the window's end sees all."""
+    def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Claim the states if their number has changed; the scan at the window's end covers all."""
         size = _count_states(optimizer)
         if self._sizes.get(id(optimizer)) != size:
             self._sizes[id(optimizer)] = size
-            self._scanner.states(optimizer)
+            self._scanner.after_optimizer(optimizer)
 
 
 def _get_storage_key(parameter: nn.Parameter) -> int:
-    """Return the key of the storage with the parameter's bytes; -1 if it holds none itself (DTensor)."""
+    """Return the key of the parameter's storage; -1 if it has no storage of its own (DTensor)."""
     return parameter.untyped_storage()._cdata if type(parameter) is nn.Parameter else -1
 
 
@@ -88,21 +90,21 @@ def _count_states(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(state) for state in states.values() if isinstance(state, dict)) if states else 0
 
 
-_STEPS = (Phase.FORWARD, Phase.OPTIMIZER)
+_STEP_PHASES = (Phase.FORWARD, Phase.OPTIMIZER)
 
 
-class FirstStep:
-    """Calls ``over`` once, after the optimizers' first step of the window."""
+class FirstStepWatcher:
+    """Call ``on_done`` once, after the first step of all optimizers in the window."""
 
     def __init__(
-        self, log: MemoryLog, optimizers: Sequence[torch.optim.Optimizer], over: Callable[[], None]
+        self, log: MemoryLog, optimizers: Sequence[torch.optim.Optimizer], on_done: Callable[[], None]
     ) -> None:
-        self._log, self._over = log, over
-        self._waited_for = {id(optimizer) for optimizer in optimizers}
+        self._log, self._on_done = log, on_done
+        self._expected = {id(optimizer) for optimizer in optimizers}
         self._stepped: set[int] = set()
         self._thread = 0
         self._handle: Any = None
-        self._over_at: int | None = None
+        self._end_phase_index: int | None = None
 
     def install(self) -> None:
         """Start waiting for the optimizers' steps on the calling thread."""
@@ -117,24 +119,24 @@ class FirstStep:
 
     def gaps(self) -> list[Gap]:
         """Return a gap if the window has steps after the first, whose saved tensors are not recorded."""
-        later = [] if self._over_at is None else self._log.phases[self._over_at :]
+        later_phases = [] if self._end_phase_index is None else self._log.phases[self._end_phase_index :]
         # A compiled model has no forward hooks; its optimizer's step still shows that a step ran.
-        return [FIRST_STEP_ONLY] if any(phase in _STEPS for _, phase in later) else []
+        return [FIRST_STEP_ONLY] if any(phase in _STEP_PHASES for _, phase in later_phases) else []
 
     def _step_done(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Call ``over`` when all optimizers have stepped, or one has for the second time.
+        """Call ``on_done`` when all optimizers have stepped, or one has stepped twice.
 
-        Not from within a backward (a per-parameter optimizer may step there), nor on another thread:
+        Do nothing within a backward (a per-parameter optimizer may step there) or on another thread:
         saved-tensor hooks belong to the thread, and the autograd engine restores its own set of them.
         """
-        again = id(optimizer) in self._stepped
+        is_second_step = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        if not (again or self._waited_for <= self._stepped):
+        if not (is_second_step or self._expected <= self._stepped):
             return
         if current_graph_task_id() == -1 and threading.get_ident() == self._thread:
             self.remove()
-            self._over_at = len(self._log.phases)
+            self._end_phase_index = len(self._log.phases)
             try:
-                self._over()
-            except Exception as error:  # a fault of zprof must never reach the training loop
+                self._on_done()
+            except Exception as error:  # an error in zprof must never reach the training loop
                 self._log.fail("end of the first step", error)

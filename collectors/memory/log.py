@@ -1,7 +1,7 @@
-"""Hold what the hooks record while the program trains: births, deaths and claims of storages, as tuples that
-any thread appends.
+"""Store what the hooks record while the program trains: births, deaths and claims of storages, as tuples
+appended by any thread.
 
-``list.append`` and ``itertools.count`` are atomic under the GIL, so that no hook takes a lock. Nothing here
+``list.append`` and ``itertools.count`` are atomic under the GIL, so hooks need no lock. Nothing here
 keeps a tensor or a storage alive.
 """
 
@@ -30,7 +30,7 @@ SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
 
 
 class Birth(NamedTuple):
-    """Start of a storage's life: bytes were allocated, or first seen (then ``operator`` is None).
+    """Start of a storage's lifetime: bytes were allocated, or first recorded (then ``operator`` is None).
 
     ``module`` is a module name in the forward pass, and the autograd node's sequence number in the backward.
     ``stack`` is the profiler's raw Python stack, not yet symbolized.
@@ -50,7 +50,7 @@ class Birth(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A role given to a storage's life. ``backdated`` claims hold from its birth on."""
+    """A role of a storage's lifetime. ``backdated`` claims apply from its birth on."""
 
     generation: int
     time_ns: int
@@ -59,7 +59,7 @@ class Claim(NamedTuple):
 
 
 class MemoryLog:
-    """All records of one window. ``active`` is set to False by the first fault."""
+    """Store all records of one window. The first error sets ``active`` to False."""
 
     def __init__(self) -> None:
         # Rows are the fields of Birth and Claim as plain tuples: a named tuple costs half a microsecond.
@@ -81,32 +81,32 @@ class MemoryLog:
         """Return the claims by time."""
         return [Claim(*row) for row in self.claim_rows]
 
-    def backward_began_ns(self) -> int | None:
-        """Return when the current or last backward started; None if there was none."""
-        began_ns = None
+    def get_backward_start_ns(self) -> int | None:
+        """Return the start of the current or last backward; None if there was none."""
+        start_ns = None
         for time_ns, phase in reversed(self.phases):
             if phase in (Phase.BACKWARD, Phase.RECOMPUTE):
-                began_ns = time_ns
-            elif began_ns is not None:
+                start_ns = time_ns
+            elif start_ns is not None:
                 break
-        return began_ns
+        return start_ns
 
-    def died(self, generation: int) -> None:
-        """Record that a storage's life is over."""
+    def record_death(self, generation: int) -> None:
+        """Record the end of a storage's lifetime."""
         if self.active:
             self.deaths.append((generation, time.time_ns()))
 
-    def miss(self, what: str, error: BaseException) -> None:
+    def record_missed(self, what: str, error: BaseException) -> None:
         """Record once per kind that something could not be read; the recording goes on."""
         what = f"memory: {what}"
         if all(gap.what != what for gap in self.gaps):
-            remedy = "see the reason; the rest of the recording and training are not touched"
+            remedy = "see the reason; the rest of the recording and training are not affected"
             self.gaps.append(
                 Gap(kind=GapKind.MEMORY_PART, what=what, reason=first_line(error), remedy=remedy)
             )
 
     def fail(self, what: str, error: BaseException) -> None:
-        """Stop recording after a fault of zprof: training goes on, the rest of the window is unknown."""
+        """Stop recording after an error in zprof: training continues, the rest of the window is unknown."""
         if not self.active:
             return
         self.active = False
@@ -115,6 +115,6 @@ class MemoryLog:
                 kind=GapKind.MEMORY_PART,
                 what=f"memory of this window ({what})",
                 reason=first_line(error),
-                remedy="please report this; training was not touched",
+                remedy="please report this; training was not affected",
             )
         )

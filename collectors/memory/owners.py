@@ -1,8 +1,8 @@
-"""Read at step boundaries which storages the module and the optimizer own, and end claims whose holder has
-released them (a ``.grad`` set to None, a deleted state).
+"""Find at step boundaries which storages the module and the optimizer own, and end claims that were released
+(a ``.grad`` set to None, a deleted state).
 
-A module's parameter is ``parameters`` only if it is there at a step boundary: what an engine gathers for a
-forward or backward pass is a communication buffer, even if a parameter is a view of it.
+A module's parameter counts as ``parameters`` only if it exists at a step boundary: memory that an engine
+gathers for a forward or backward pass is a communication buffer, even if a parameter is a view of it.
 """
 
 import time
@@ -28,7 +28,7 @@ Life = tuple[Storage, int]
 
 
 class Holdings:
-    """Lives of storages by holder, for one tenant. Entries are weak references and keep no storage alive."""
+    """Track storage lifetimes by holder, for one tenant. Entries are weak references."""
 
     def __init__(self, log: MemoryLog, tenant: Tenant) -> None:
         self._log = log
@@ -38,34 +38,34 @@ class Holdings:
         self._lost: set[int] = set()
 
     def has_lost(self, generation: int) -> bool:
-        """Return whether this life has lost its tenant before, so that a new claim is not backdated to its
+        """Return True if this lifetime has lost its tenant before; then a new claim is not backdated to its
         birth.
         """
         return generation in self._lost
 
-    def holds(self, holder: Hashable, entries: Iterable[Storage]) -> None:
-        """Replace all that ``holder`` holds by ``entries``."""
-        now = [(entry, entry.generation) for entry in entries if entry.generation >= 0]
-        for _, generation in now:
+    def set_held(self, holder: Hashable, entries: Iterable[Storage]) -> None:
+        """Replace the storages held by ``holder`` with ``entries``."""
+        lives = [(entry, entry.generation) for entry in entries if entry.generation >= 0]
+        for _, generation in lives:
             self._holders[generation] = self._holders.get(generation, 0) + 1
         for life in self._held.pop(holder, ()):
             self._release(*life)
-        if now:
-            self._held[holder] = now
+        if lives:
+            self._held[holder] = lives
 
-    def release_all_but(self, holders: set[Hashable]) -> None:
-        """Release what is held by holders other than these."""
+    def release_others(self, holders: set[Hashable]) -> None:
+        """Release the storages of all other holders."""
         for holder in [holder for holder in self._held if holder not in holders]:
-            self.holds(holder, ())
+            self.set_held(holder, ())
 
     def _release(self, entry: Storage, generation: int) -> None:
-        left = self._holders.get(generation, 1) - 1
-        if left:
-            self._holders[generation] = left
+        remaining = self._holders.get(generation, 1) - 1
+        if remaining:
+            self._holders[generation] = remaining
             return
         self._holders.pop(generation, None)
         if entry() is None or entry.generation != generation:
-            return  # the memory is gone, and the claim with it
+            return  # the memory was freed, and the claim ended with it
         entry.claimed = [role for role in entry.claimed if role.tenant is not self._tenant]
         self._lost.add(generation)
         self._log.drop_rows.append((generation, time.time_ns(), self._tenant))
@@ -81,7 +81,7 @@ UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
 
 
 class OwnerScanner:
-    """Claims storages for the tenants that persist: parameters, gradients, optimizer state."""
+    """Claim storages for the persistent tenants: parameters, gradients, optimizer state."""
 
     def __init__(
         self,
@@ -99,74 +99,74 @@ class OwnerScanner:
         self._parameters = Holdings(log, Tenant.PARAMETERS)
         self._gradients = Holdings(log, Tenant.GRADIENTS)
         self._states = Holdings(log, Tenant.OPTIMIZER_STATE)
-        self._graded: dict[int, weakref.ref[torch.Tensor]] = {}
-        self.module_of: dict[int, str] = {}
-        self.absent: list[weakref.ref[nn.Parameter]] = []
+        self._tensors_with_grad: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.module_names: dict[int, str] = {}
+        self.empty_parameters: list[weakref.ref[nn.Parameter]] = []
 
-    def boundary(self, *, first: bool) -> None:
+    def scan_boundary(self, *, first: bool) -> None:
         """Claim everything at a step boundary; the first scan also records tensors from before the window."""
         for module_name, module in self._named_modules():
             for name, parameter in module._parameters.items():
                 self._hold_parameter(module_name, module, name, parameter, first)
             self._hold_buffers(module_name, module, first)
-        self.gradients(*self._optimizers, first=first)
-        self.states(*self._optimizers, first=first)
+        self.claim_gradients(*self._optimizers, first=first)
+        self.after_optimizer(*self._optimizers, first=first)
         if first:
-            for tensor in find_live_tensors(self._missed_old):
+            for tensor in find_live_tensors(self._record_missed):
                 try:
-                    self._note_old(tensor)
+                    self._track_existing(tensor)
                 except Exception as error:  # a third-party subclass may raise on access
-                    self._missed_old(error)
+                    self._record_missed(error)
 
     def begin_forward(self) -> None:
         """Release the gradients and states dropped since the last scan, when the model is called."""
         if current_graph_task_id() != -1:
             return  # called within a backward, to recompute
-        for key, reference in list(self._graded.items()):
+        for key, reference in list(self._tensors_with_grad.items()):
             tensor = reference()
             if tensor is None or tensor.grad is None:
-                self._gradients.holds(key, ())
-                del self._graded[key]
+                self._gradients.set_held(key, ())
+                del self._tensors_with_grad[key]
             else:
                 self._hold_gradient(tensor)
         for optimizer in self._optimizers:
             if not optimizer.state:
-                self._states.holds(id(optimizer), ())
+                self._states.set_held(id(optimizer), ())
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Claim the gradients, which are complete now.
 
-        An optimizer that steps within the backward (a per-parameter optimizer, say) does not scan the whole
-        model: that would be done once for each parameter.
+        For an optimizer that steps within the backward (such as a per-parameter optimizer), the model is not
+        scanned: that would happen once per parameter.
         """
         if current_graph_task_id() != -1:
-            self._optimized_gradients([optimizer])
+            self._claim_optimized_gradients([optimizer])
             return
-        self.gradients(optimizer)
+        self.claim_gradients(optimizer)
         for module_name, module in self._named_modules():
             self._hold_buffers(module_name, module)
-        self._parameters.release_all_but(self._slots())
+        self._parameters.release_others(self._list_slots())
 
     def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Set model and optimizers within the window."""
+        """Set the model and optimizers within the window."""
         self._model, self._optimizers = model, tuple(optimizers)
         self._optimized_role = OPTIMIZED if model is None else MASTER
 
-    def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
+    def on_registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
         """Claim a new parameter or buffer of a module, which may be outside the model."""
         for entry in self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False):
             entry.holds_parameter = entry.holds_parameter or not is_buffer
 
     def forget(self) -> None:
-        """Drop model and optimizers.
+        """Drop the references to the model and the optimizers.
 
         A pending collective has captured the thread's hooks, and with them this object; a reference back to
-        the model, which holds the collective, would be a cycle that Python's garbage collector cannot see.
+        the model, which holds the collective, would be a cycle invisible to Python's garbage collector.
         """
         self._model = None
         self._optimizers = ()
 
-    def gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
+    def claim_gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the ``.grad`` of every module's parameters and of the optimized tensors."""
         owners: dict[int, torch.Tensor] = {id(tensor): tensor for tensor in _list_optimized(optimizers)}
         for _, module in self._named_modules():
@@ -176,7 +176,7 @@ class OwnerScanner:
         for owner in owners.values():
             self._hold_gradient(owner, first)
 
-    def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
+    def after_optimizer(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the states, and all optimized tensors as master weights (without a model, as parameters).
 
         The model's own parameters are among them: their claim as parameters takes precedence in analysis.
@@ -188,22 +188,22 @@ class OwnerScanner:
             entries = [
                 entry for tensor in tensors for entry in self._claim(tensor, STATE, first, self._states)
             ]
-            self._states.holds(id(optimizer), entries)
+            self._states.set_held(id(optimizer), entries)
         for tensor in _list_optimized(optimizers):
             self._claim(tensor, self._optimized_role, first)
 
-    def gathered(self, module: nn.Module) -> None:
-        """Claim the parameters that no scan at a boundary has found: they are gathered for this forward."""
+    def on_module_called(self, module: nn.Module) -> None:
+        """Claim the parameters that no boundary scan has found: they are gathered for this forward."""
         for parameter in module._parameters.values():
             if parameter is None:
                 continue
             for tensor in find_plain_tensors(parameter):
-                entry = self._storages.see(tensor)
+                entry = self._storages.track(tensor)
                 entry.holds_parameter = True
                 if WEIGHT not in entry.claimed:
                     self._storages.claim(entry, GATHERED)
 
-    def _optimized_gradients(
+    def _claim_optimized_gradients(
         self, optimizers: Sequence[torch.optim.Optimizer], *, first: bool = False
     ) -> None:
         for tensor in _list_optimized(optimizers):
@@ -212,10 +212,10 @@ class OwnerScanner:
     def _hold_gradient(self, owner: torch.Tensor, first: bool = False) -> None:
         key, gradient = id(owner), owner.grad
         if gradient is not None:
-            self._gradients.holds(key, self._claim(gradient, GRADIENT, first, self._gradients))
-            self._graded[key] = weakref.ref(owner)
-        elif self._graded.pop(key, None) is not None:
-            self._gradients.holds(key, ())
+            self._gradients.set_held(key, self._claim(gradient, GRADIENT, first, self._gradients))
+            self._tensors_with_grad[key] = weakref.ref(owner)
+        elif self._tensors_with_grad.pop(key, None) is not None:
+            self._gradients.set_held(key, ())
 
     def _hold_parameter(
         self, module_name: str, module: nn.Module, name: str, parameter: nn.Parameter | None, first: bool
@@ -225,18 +225,18 @@ class OwnerScanner:
         entries = self._claim(parameter, WEIGHT, first, self._parameters)
         for entry in entries:
             entry.holds_parameter = True
-        self._name(entries, module_name)
-        self._parameters.holds((id(module), name), entries)
+        self._name_storages(entries, module_name)
+        self._parameters.set_held((id(module), name), entries)
 
     def _hold_buffers(self, module_name: str, module: nn.Module, first: bool = False) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 entries = self._claim(buffer, BUFFER, first, self._parameters)
-                self._name(entries, module_name)
-                self._parameters.holds((id(module), name), entries)
+                self._name_storages(entries, module_name)
+                self._parameters.set_held((id(module), name), entries)
 
-    def _slots(self) -> set[Hashable]:
-        """Return the places of parameters and buffers. Their tensors may change: engines gather there."""
+    def _list_slots(self) -> set[Hashable]:
+        """List the slots of parameters and buffers. Their tensors may change, as engines gather into them."""
         return {
             (id(module), name)
             for _, module in self._named_modules()
@@ -248,7 +248,7 @@ class OwnerScanner:
     def _claim(
         self, tensor: torch.Tensor, role: Role, first: bool, holdings: Holdings | None = None
     ) -> list[Storage]:
-        entries = [self._storages.see(plain, before_window=first) for plain in find_plain_tensors(tensor)]
+        entries = [self._storages.track(plain, before_window=first) for plain in find_plain_tensors(tensor)]
         for entry in entries:
             if role in entry.claimed:
                 continue
@@ -259,27 +259,27 @@ class OwnerScanner:
         return entries
 
     def _claim_again(self, entry: Storage, role: Role) -> None:
-        """Claim without backdating to birth: gradients from the backward's start (DDP's buckets), else from
-        now.
+        """Claim without backdating to birth: gradients from the start of the backward (DDP's buckets), others
+        from now.
         """
         entry.claimed.append(role)
-        time_ns = self._log.backward_began_ns() if role is GRADIENT else None
+        time_ns = self._log.get_backward_start_ns() if role is GRADIENT else None
         self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
 
-    def _name(self, entries: Sequence[Storage], module: str) -> None:
+    def _name_storages(self, entries: Sequence[Storage], module: str) -> None:
         for entry in entries:
             if entry.generation >= 0:
-                self.module_of.setdefault(entry.generation, module)
+                self.module_names.setdefault(entry.generation, module)
 
-    def _missed_old(self, error: Exception) -> None:
-        self._log.miss("tensors from before the window", error)
+    def _record_missed(self, error: Exception) -> None:
+        self._log.record_missed("tensors allocated before the window", error)
 
-    def _note_old(self, tensor: torch.Tensor) -> None:
+    def _track_existing(self, tensor: torch.Tensor) -> None:
         """Record a tensor from before the window; a parameter without bytes is filled when it is gathered."""
-        entry = self._storages.see(tensor, before_window=True)
+        entry = self._storages.track(tensor, before_window=True)
         if entry.bytes == 0 and isinstance(tensor, nn.Parameter):
             entry.holds_parameter = True
-            self.absent.append(weakref.ref(tensor))
+            self.empty_parameters.append(weakref.ref(tensor))
 
     def _named_modules(self) -> list[tuple[str, nn.Module]]:
         return list(self._model.named_modules()) if self._model is not None else []

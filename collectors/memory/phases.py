@@ -1,8 +1,8 @@
 """Track the phase of the step and the running module, from module and optimizer hooks.
 
-In the backward pass no module hook runs. There an operator is identified by the sequence number of its
-autograd node: nodes are numbered upwards during the forward pass, so the numbers at entry and exit of each
-module later map a node to the module that created it.
+No module hook runs in the backward pass. There, an operator is identified by the sequence number of its
+autograd node: nodes are numbered in ascending order during the forward pass, so the numbers at the entry and
+exit of each module map a node to the module that created it.
 """
 
 import bisect
@@ -12,31 +12,31 @@ from zprof.collectors.memory.log import MemoryLog
 from zprof.collectors.torch_private import current_autograd_node, current_graph_task_id, next_sequence_number
 from zprof.model.training import Phase
 
-# Read at every birth and every module: attribute look-ups would be a quarter of the cost.
+# Used at every birth and every module: attribute look-ups would be a quarter of the cost.
 _FORWARD, _BACKWARD, _OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OTHER
 
 
 class PhaseTracker:
-    """The current phase and module; set by hooks, read at each birth."""
+    """Track the current phase and module; set by hooks, read at each birth."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self._modules: list[str] = []
-        self._recomputing = 0
-        self._entrances: list[tuple[int, str | None]] = []
+        self._recompute_depth = 0
+        self._module_starts: list[tuple[int, str | None]] = []
         self.phase = _OTHER
 
     def enter_module(self, name: str) -> None:
         """Record the start of a module's forward."""
         if current_graph_task_id() != -1:
-            if not self._recomputing:
-                self.switch(_BACKWARD)  # its start is recorded, though it has allocated nothing yet
-            self._recomputing += 1
+            if not self._recompute_depth:
+                self.switch(_BACKWARD)  # record its start, although it has not allocated anything yet
+            self._recompute_depth += 1
             self.switch(Phase.RECOMPUTE)
         elif self.phase is not _FORWARD and self.phase is not Phase.OPTIMIZER:
             self.switch(_FORWARD)
         self._modules.append(name)
-        self._note(name)
+        self._record_module(name)
 
     def leave_module(self, name: str) -> None:
         """Record the end of a module's forward, successful or not."""
@@ -44,10 +44,10 @@ class PhaseTracker:
         if name in modules:
             while modules.pop() != name:
                 pass
-        self._note(modules[-1] if modules else None)
-        if self._recomputing:
-            self._recomputing -= 1
-            if not self._recomputing:
+        self._record_module(modules[-1] if modules else None)
+        if self._recompute_depth:
+            self._recompute_depth -= 1
+            if not self._recompute_depth:
                 self.switch(_BACKWARD)
 
     def switch(self, phase: Phase) -> None:
@@ -67,10 +67,10 @@ class PhaseTracker:
         node = current_autograd_node()
         return phase, None if node is None else node._sequence_nr()
 
-    def module_of(self, sequence: int) -> str | None:
+    def find_module(self, sequence: int) -> str | None:
         """Return the module whose forward created the autograd node with this number."""
-        index = bisect.bisect_right(self._entrances, sequence, key=lambda entrance: entrance[0])
-        return self._entrances[index - 1][1] if index else None
+        index = bisect.bisect_right(self._module_starts, sequence, key=lambda module_start: module_start[0])
+        return self._module_starts[index - 1][1] if index else None
 
-    def _note(self, name: str | None) -> None:
-        self._entrances.append((next_sequence_number(), name))
+    def _record_module(self, name: str | None) -> None:
+        self._module_starts.append((next_sequence_number(), name))

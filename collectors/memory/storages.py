@@ -1,9 +1,9 @@
-"""Follow tensor storages from birth to death without keeping them alive, and find the plain tensors that hold
-bytes (inside DTensor and other subclasses, in optimizer states).
+"""Track tensor storages from birth to death without keeping them alive, and find the plain tensors that hold
+bytes (inside DTensor and other subclasses, and in optimizer states).
 
 A storage is identified by the address of its StorageImpl, which lives as long as its Python object. Each time
-its (data pointer, size) changes, a new life (generation) starts: engines resize one storage to 0 and back.
-This runs for every operator: the cost of a known storage (0.3 us) is paid a thousand times per step.
+its (data pointer, size) changes, a new lifetime (generation) starts: engines resize a storage to 0 and back.
+This runs for every operator: the cost of a known storage (0.3 us) occurs a thousand times per step.
 """
 
 import gc
@@ -24,7 +24,7 @@ GATHERED = Role(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")
 
 _now_ns = time.time_ns
 
-#: Value of ``stack_from_bytes`` with which no allocation gets a stack.
+#: Value of ``min_stack_bytes`` that disables stacks.
 NO_STACKS = sys.maxsize
 
 
@@ -41,71 +41,71 @@ class Storage(weakref.ref):  # type: ignore[type-arg]
 
 
 class StorageTracker:
-    """All live storages that were seen, by the address of their StorageImpl.
+    """Track all recorded live storages, by the address of their StorageImpl.
 
-    ``stack_from_bytes``: allocations by an operator are recorded with their Python stack from this size on.
-    ``otherwise``: the operator if none is known; None if the storage may be older than the window.
+    ``min_stack_bytes``: minimum size at which an operator's allocation is recorded with its Python stack.
+    ``default_operator``: the operator if unknown; None if the storage may be older than the window.
     """
 
     def __init__(
         self,
         log: MemoryLog,
         phases: PhaseTracker,
-        stack_from_bytes: int = NO_STACKS,
-        otherwise: str | None = None,
+        min_stack_bytes: int = NO_STACKS,
+        default_operator: str | None = None,
     ) -> None:
         self._log = log
         self._phases = phases
-        self._stack_from_bytes = stack_from_bytes
-        self._otherwise = otherwise
+        self._min_stack_bytes = min_stack_bytes
+        self._default_operator = default_operator
         self.live: dict[int, Storage] = {}
 
-    def see(self, tensor: torch.Tensor, operator: Any = None, *, before_window: bool = False) -> Storage:
+    def track(self, tensor: torch.Tensor, operator: Any = None, *, before_window: bool = False) -> Storage:
         """Record a tensor's storage. ``operator`` is the one that allocated it, None if unknown."""
         try:
             storage = tensor.untyped_storage()
-        except NotImplementedError:  # sparse and opaque tensors; their inner tensors are seen themselves
+        except NotImplementedError:  # sparse and opaque tensors; their inner tensors are tracked separately
             return _clear_storage(Storage(tensor))
         entry = self.live.get(storage._cdata)
         if entry is None or storage.nbytes() != entry.bytes or storage.data_ptr() != entry.address:
-            return self._begin_life(entry or self._add(storage), storage, operator, before_window)
+            return self._start_lifetime(entry or self._add(storage), storage, operator, before_window)
         return entry
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Record that a storage was resized in place: its old bytes are gone, new ones may be there."""
+    def on_resize(self, storage: torch.UntypedStorage) -> None:
+        """Record an in-place resize: the old bytes are freed, new ones may be allocated."""
         if storage.device.type == "meta":  # torch traces with these, and some raise on access
             return
         entry = self.live.get(storage._cdata) or self._add(storage)
         if storage.nbytes() != entry.bytes or storage.data_ptr() != entry.address:
-            self._begin_life(entry, storage, "storage.resize_", False)
+            self._start_lifetime(entry, storage, "storage.resize_", False)
 
     def claim(self, entry: Storage, role: Role, *, backdated: bool = True) -> None:
-        """Give the storage's current life a role, once."""
+        """Assign a role to the storage's current lifetime, once."""
         if entry.generation < 0 or role in entry.claimed:
             return
         entry.claimed.append(role)
         self._log.claim_rows.append((entry.generation, _now_ns(), role, backdated))
 
     def clear(self) -> None:
-        """Forget all storages; their deaths are no longer recorded."""
+        """Drop all storages; their deaths are no longer recorded."""
         self.live.clear()
 
     def _add(self, storage: torch.UntypedStorage) -> Storage:
-        entry = _clear_storage(Storage(storage, self._forget))
+        entry = _clear_storage(Storage(storage, self._on_freed))
         entry.key = key = storage._cdata
         return self.live.setdefault(key, entry)
 
-    def _forget(self, entry: Storage) -> None:
+    def _on_freed(self, entry: Storage) -> None:
         log = self._log
         if self.live.pop(entry.key, None) is not None and entry.generation >= 0 and log.active:
             log.deaths.append((entry.generation, _now_ns()))
 
-    def _begin_life(
+    def _start_lifetime(
         self, entry: Storage, storage: torch.UntypedStorage, operator: Any, before_window: bool
     ) -> Storage:
         log = self._log
         if entry.generation >= 0:
-            log.died(entry.generation)
+            log.record_death(entry.generation)
             entry.generation, entry.claimed = -1, []
         entry.bytes, entry.address = size, address = _measure_storage(storage)
         if size == 0 or address == 0:  # empty, or a tensor without memory (meta)
@@ -113,11 +113,11 @@ class StorageTracker:
         entry.generation = generation = log.next_generation()
         phase, module = self._phases.locate()
         stack = None
-        if size >= self._stack_from_bytes and operator is not None:
+        if size >= self._min_stack_bytes and operator is not None:
             # Code objects and positions only, no frames: 0.3 us, and nothing is kept alive.
             stack = gather_stack(True, False, False)
         if operator is None and not before_window:
-            operator = self._otherwise
+            operator = self._default_operator
         log.birth_rows.append(
             (
                 generation, _now_ns(), address, size, storage.device,
@@ -129,7 +129,9 @@ class StorageTracker:
         return entry
 
 
-skip_in_compiler(StorageTracker._forget.__code__)  # it runs wherever a storage dies, also in compiled code
+skip_in_compiler(
+    StorageTracker._on_freed.__code__
+)  # it runs wherever a storage is freed, including compiled code
 
 
 def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -145,7 +147,7 @@ def _clear_storage(entry: Storage) -> Storage:
     return entry
 
 
-#: Types whose tensors hold their bytes themselves.
+#: Types whose tensors hold their own bytes.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _MAX_DEPTH = 4
 
@@ -155,7 +157,7 @@ def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     if type(value) in PLAIN:
         return (value,) if value.layout is torch.strided else _list_sparse_parts(value)
     if not isinstance(value, torch.Tensor):
-        return ()  # the parts of a subclass need not be tensors: DTensor has its device mesh
+        return ()  # parts of a subclass may not be tensors: DTensor has a device mesh
     flatten = getattr(value, "__tensor_flatten__", None)
     if flatten is not None:
         return [plain for name in flatten()[0] for plain in find_plain_tensors(getattr(value, name))]
@@ -174,7 +176,7 @@ def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         yield from find_plain_tensors(value)
     elif depth < _MAX_DEPTH and isinstance(value, dict):
         for item in list(value.values()):
-            # Skips a generator for plain tensors: hundreds of states are read after each optimizer step.
+            # Avoids a generator for plain tensors: hundreds of states are read after each optimizer step.
             yield from (
                 find_plain_tensors(item) if type(item) in PLAIN else find_nested_tensors(item, depth + 1)
             )
@@ -183,17 +185,17 @@ def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from find_nested_tensors(item, depth + 1)
 
 
-def find_live_tensors(refused: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
+def find_live_tensors(on_error: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
     """Yield every plain tensor that a Python object of this process holds.
 
-    ``refused`` gets the error of each subclass that raises on access.
+    ``on_error`` gets the error of each subclass that raises on access.
     """
     for value in gc.get_objects():
         # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
         if issubclass(type(value), torch.Tensor):
             try:
-                found = find_plain_tensors(value)
+                tensors = find_plain_tensors(value)
             except Exception as error:  # a third-party subclass may raise on access
-                refused(error)
+                on_error(error)
             else:
-                yield from found
+                yield from tensors

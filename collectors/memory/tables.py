@@ -1,6 +1,6 @@
-"""Build the tables ``alloc``, ``role``, ``mark`` and ``stack`` from the logs of a window, once it is over.
+"""Build the tables ``alloc``, ``role``, ``mark`` and ``stack`` from the logs of a window after it has ended.
 
-Python stacks are symbolized here: while the program trains, only code objects and positions are gathered, in
+Python stacks are symbolized here: while the program trains, only code objects and positions are collected, in
 0.3 us.
 """
 
@@ -19,7 +19,7 @@ from zprof.model.training import Phase
 MAX_FRAMES = 24
 _BATCH = 1000
 _PACKAGE = Path(__file__).parents[2]  # not resolved: frames have the path that the interpreter uses
-#: Code that records and starts the program. The reference engine is a program, and not among it.
+#: Code that records and starts the program. The reference engine counts as a program.
 _OWN_FILES = (
     *(f"{_PACKAGE}/{part}" for part in ("collectors/", "integrations/", "cli/", "__main__.py")),
     "<frozen runpy>",
@@ -35,26 +35,28 @@ Frame = tuple[str, int, str]
 
 
 class AllocationStacks:
-    """Numbers the stacks of births, and builds the table ``stack``."""
+    """Number the stacks of births, and build the table ``stack``."""
 
     def __init__(self) -> None:
         self._numbers: dict[Sequence[Frame], int] = {}
-        self._of: dict[int, int] = {}
+        self._number_by_generation: dict[int, int] = {}
 
     def read(self, births: Iterable[Birth]) -> None:
         """Symbolize the frames of all births, in batches: symbolized stacks are large."""
         gathered = [(birth.generation, birth.stack) for birth in births if birth.stack is not None]
-        for begin in range(0, len(gathered), _BATCH):
-            batch = gathered[begin : begin + _BATCH]
-            named = symbolize_stacks([stack for _, stack in batch])
-            for (generation, _), frames in zip(batch, named, strict=True):
-                kept = tuple(itertools.islice(filter_program_frames(frames), MAX_FRAMES))
-                if kept:
-                    self._of[generation] = self._numbers.setdefault(kept, len(self._numbers))
+        for start in range(0, len(gathered), _BATCH):
+            batch = gathered[start : start + _BATCH]
+            symbolized = symbolize_stacks([stack for _, stack in batch])
+            for (generation, _), frames in zip(batch, symbolized, strict=True):
+                program_frames = tuple(itertools.islice(filter_program_frames(frames), MAX_FRAMES))
+                if program_frames:
+                    self._number_by_generation[generation] = self._numbers.setdefault(
+                        program_frames, len(self._numbers)
+                    )
 
-    def of(self, generation: int) -> int | None:
+    def get_number(self, generation: int) -> int | None:
         """Return the number of the allocation's stack, or None."""
-        return self._of.get(generation)
+        return self._number_by_generation.get(generation)
 
     def table(self) -> dict[str, list[Any]]:
         """Return the table ``stack``: one row per frame."""
@@ -68,7 +70,7 @@ class AllocationStacks:
 
 
 def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame]:
-    """Yield frames (file, line, function) without those of the recorder and of torch's path to it."""
+    """Yield frames (file, line, function) without frames of the recorder and of torch's path to it."""
     for frame in frames:
         file, function = str(frame["filename"]), str(frame["name"])
         if not file.startswith(_OWN_FILES) and not _is_internal(file, function):
@@ -76,7 +78,9 @@ def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame
 
 
 def _is_internal(file: str, function: str) -> bool:
-    return any(file.endswith(end) and (names is None or function in names) for end, names in _TORCH_FRAMES)
+    return any(
+        file.endswith(suffix) and (names is None or function in names) for suffix, names in _TORCH_FRAMES
+    )
 
 
 TableColumns = dict[str, list[Any]]
@@ -85,13 +89,13 @@ TableColumns = dict[str, list[Any]]
 def build_alloc_table(
     log: MemoryLog,
     phases: PhaseTracker,
-    module_of: Mapping[int, str],
+    module_names: Mapping[int, str],
     allocations: Iterable[Allocation],
     stacks: AllocationStacks,
 ) -> TableColumns:
-    """Return the table ``alloc``: lives of storages first, then the allocator's blocks."""
+    """Return the table ``alloc``: storage lifetimes first, then the allocator's blocks."""
     deaths = dict(log.deaths)
-    rows = [_make_storage_row(birth, deaths, phases, module_of, stacks) for birth in log.births()]
+    rows = [_make_storage_row(birth, deaths, phases, module_names, stacks) for birth in log.births()]
     rows += [_make_allocator_row(block) for block in allocations]
     names = (
         "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
@@ -129,12 +133,12 @@ def _make_storage_row(
     birth: Birth,
     deaths: Mapping[int, int],
     phases: PhaseTracker,
-    module_of: Mapping[int, str],
+    module_names: Mapping[int, str],
     stacks: AllocationStacks,
 ) -> Sequence[Any]:
     module = birth.module
     if isinstance(module, int):
-        module = phases.module_of(module)
+        module = phases.find_module(module)
     return (
         birth.generation,
         "foreign" if birth.foreign else "storage",
@@ -146,9 +150,9 @@ def _make_storage_row(
         birth.before_window,
         None if birth.operator is None else str(birth.operator),
         birth.phase.value,
-        module_of.get(birth.generation, module),
+        module_names.get(birth.generation, module),
         None,
-        stacks.of(birth.generation),
+        stacks.get_number(birth.generation),
     )
 
 

@@ -1,7 +1,7 @@
-"""Find what a program trains among the live Python objects: its models and its optimizers.
+"""Find the models and optimizers that a program trains among the live Python objects.
 
 A model is an ``nn.Module`` that no other module contains and that holds optimized parameters: the wrapper
-(DDP, a compiled module, a LightningModule), not what it wraps.
+(DDP, a compiled module, a LightningModule), not the wrapped module.
 """
 
 import gc
@@ -19,7 +19,8 @@ Optimizer = torch.optim.Optimizer
 class Trained:
     """Models, by the number of optimized elements (largest first), and optimizers.
 
-    ``by_size``: no module holds the optimized tensors (an engine optimizes copies), so the largest was taken.
+    ``by_size``: no module holds the optimized tensors (an engine optimizes copies), so the largest one is
+    used.
     """
 
     models: tuple[nn.Module, ...]
@@ -27,53 +28,53 @@ class Trained:
     by_size: bool = False
 
     def model(self) -> nn.Module | None:
-        """Return the model; several as children of one module, named by their class."""
+        """Return the model; several models become children of one module, named after their classes."""
         if len(self.models) < 2:
             return self.models[0] if self.models else None
-        together = nn.Module()
-        for model in self.models:  # written directly, so that no registration hook of the program runs
-            together._modules[_make_free_name(type(model).__name__, together._modules)] = model
-        return together
+        container = nn.Module()
+        for model in self.models:  # set directly, so that no registration hook of the program runs
+            container._modules[_make_unused_name(type(model).__name__, container._modules)] = model
+        return container
 
 
 def find_trained(stepped: Sequence[Optimizer]) -> Trained:
     """Return the models and optimizers of a program whose optimizers in ``stepped`` have stepped."""
     optimizers = (*stepped, *_find_related(stepped, find_live_optimizers()))
-    wanted = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
+    wanted_ids = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
     roots = list(_find_roots(list(_find_live(nn.Module))))
-    sizes = [(_count_elements(root, wanted), root) for root in roots]
+    sizes = [(_count_elements(root, wanted_ids), root) for root in roots]
     by_size = not any(size for size, _ in sizes)
     if by_size:
         sizes = sorted(((_count_elements(root, None), root) for root in roots), key=_get_size)[-1:]
-    found = [root for size, root in sorted(sizes, key=_get_size, reverse=True) if size]
-    return Trained(models=tuple(found), optimizers=tuple(optimizers), by_size=by_size and bool(found))
+    models = [root for size, root in sorted(sizes, key=_get_size, reverse=True) if size]
+    return Trained(models=tuple(models), optimizers=tuple(optimizers), by_size=by_size and bool(models))
 
 
 def find_live_optimizers() -> Iterator[Optimizer]:
-    """Return all live optimizers, whether they step or not."""
+    """Return all live optimizers."""
     return _find_live(Optimizer)
 
 
 def find_idle_optimizers(stepped: Sequence[Optimizer]) -> list[Optimizer]:
-    """Return the optimizers that have tensors of their own and have not stepped yet."""
-    known = {id(tensor) for optimizer in stepped for tensor in list_optimized(optimizer)}
+    """Return the optimizers that have not stepped and whose tensors belong to no stepped optimizer."""
+    stepped_ids = {id(tensor) for optimizer in stepped for tensor in list_optimized(optimizer)}
     return [
         optimizer
         for optimizer in find_live_optimizers()
-        if (own := list_optimized(optimizer)) and not any(id(tensor) in known for tensor in own)
+        if (own := list_optimized(optimizer)) and not any(id(tensor) in stepped_ids for tensor in own)
     ]
 
 
 def list_optimized(optimizer: Any) -> list[torch.Tensor]:
-    """Return the tensors that an optimizer optimizes; none for a wrapper without param groups."""
+    """List the tensors that an optimizer updates; empty for a wrapper without param groups."""
     groups = getattr(optimizer, "param_groups", None) or []
     return [tensor for group in groups for tensor in group["params"]]
 
 
 def _find_related(stepped: Sequence[Optimizer], live: Iterable[Optimizer]) -> Iterator[Optimizer]:
-    """Return live optimizers with states that did not step: they are inside those that stepped."""
-    known = {id(optimizer) for optimizer in stepped}
-    return (other for other in live if id(other) not in known and getattr(other, "state", None))
+    """Return live optimizers with states that did not step: they are wrapped by optimizers that did."""
+    stepped_ids = {id(optimizer) for optimizer in stepped}
+    return (other for other in live if id(other) not in stepped_ids and getattr(other, "state", None))
 
 
 def _find_roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
@@ -81,32 +82,32 @@ def _find_roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
     return (module for module in modules if id(module) not in contained)
 
 
-def _count_elements(root: nn.Module, wanted: set[int] | None) -> int:
-    """Return the elements of the parameters in ``wanted``, or of all that require gradients if None."""
+def _count_elements(root: nn.Module, wanted_ids: set[int] | None) -> int:
+    """Count the elements of the parameters in ``wanted_ids``, or of all that require gradients if None."""
     return sum(
         parameter.numel()
         for parameter in root.parameters()
-        if (id(parameter) in wanted if wanted is not None else parameter.requires_grad)
+        if (id(parameter) in wanted_ids if wanted_ids is not None else parameter.requires_grad)
     )
 
 
-def _get_size(sized: tuple[int, nn.Module]) -> int:
-    return sized[0]
+def _get_size(entry: tuple[int, nn.Module]) -> int:
+    return entry[0]
 
 
 def _find_live(kind: type) -> Iterator[Any]:
     # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
-    return (found for found in gc.get_objects() if issubclass(type(found), kind) and _is_made(found))
+    return (value for value in gc.get_objects() if issubclass(type(value), kind) and _is_initialized(value))
 
 
-def _is_made(found: Any) -> bool:
+def _is_initialized(value: Any) -> bool:
     """Return False for an object whose ``__init__`` has not run yet."""
-    return bool(getattr(found, "__dict__", None))
+    return bool(getattr(value, "__dict__", None))
 
 
-def _make_free_name(name: str, taken: Any) -> str:
+def _make_unused_name(name: str, used_names: Any) -> str:
     number = 2
-    free = name
-    while free in taken:
-        free, number = f"{name}{number}", number + 1
-    return free
+    candidate = name
+    while candidate in used_names:
+        candidate, number = f"{name}{number}", number + 1
+    return candidate

@@ -1,8 +1,8 @@
 """Record memory from the first parameter that a program registers to the end of its first step.
 
-The window starts there and not with the process: a process that never builds a model (a launcher, a
-data-loader worker) pays nothing, and a full model that is built before it is sharded is seen from its first
-parameter on. The profiler's events stay in memory, so the window ends early at a limit.
+The window does not start with the process: a process that never builds a model (a launcher, a data-loader
+worker) has no cost, and a full model that is built before it is sharded is recorded from its first parameter.
+The profiler's events stay in memory, so the window ends early at a limit.
 """
 
 import threading
@@ -25,12 +25,12 @@ from zprof.model.gaps import Gap, GapKind
 MAX_ROWS = 1_000_000
 MAX_SECONDS = 600.0
 _CHECK_EVERY_S = 1.0
-#: Step number of the window's marks, which are before the first step.
+#: Step number of the window's marks, which precede the first step.
 BEFORE_STEPS = -1
 
 
 class InitWindow:
-    """The init window, armed at the start of a program; every fault within is a gap."""
+    """Record the init window, armed at the start of a program; every error in it becomes a gap."""
 
     def __init__(self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS) -> None:
         self._max_rows, self._max_seconds = max_rows, max_seconds
@@ -40,25 +40,25 @@ class InitWindow:
         self._tables: dict[str, Columns] = {}
         self._handles: list[Any] = []
         self._thread = 0
-        self._over_limit = ""
+        self._limit_message = ""
         self._closed = threading.Event()
 
     def arm(self) -> None:
         """Install the hooks that start the window at the first parameter."""
         parameter = torch_module.register_module_parameter_registration_hook
         buffer = torch_module.register_module_buffer_registration_hook
-        self._handles.append(parameter(self._hook(is_buffer=False)))
-        self._handles.append(buffer(self._hook(is_buffer=True)))
+        self._handles.append(parameter(self._make_hook(is_buffer=False)))
+        self._handles.append(buffer(self._make_hook(is_buffer=True)))
 
-    def know(self, trained: Trained) -> None:
-        """Set what is trained, before the first optimizer steps."""
+    def set_trained(self, trained: Trained) -> None:
+        """Set the trained models and optimizers, before the first optimizer steps."""
         collector = self._collector
         if collector is not None:
             self._guard.run("init window", lambda: collector.adopt(trained.model(), trained.optimizers))
 
     def check(self) -> None:
-        """End the window if it is over its limit; called where no operator runs."""
-        if self._over_limit and threading.get_ident() == self._thread:
+        """End the window if it exceeds its limit; called where no operator runs."""
+        if self._limit_message and threading.get_ident() == self._thread:
             self.close()
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class InitWindow:
             return
         self._marks.add("window_end", BEFORE_STEPS, Window.INIT)
         if self._guard.succeeds("init window", collector.stop):
-            self._guard.run("init window", lambda: self._keep(collector))
+            self._guard.run("init window", lambda: self._store(collector))
 
     def abandon(self) -> None:
         """Remove everything that was installed, in a fork of the recording process."""
@@ -93,41 +93,43 @@ class InitWindow:
     def gaps(self) -> list[Gap]:
         """Return a gap for everything that could not be recorded."""
         gaps = list(self._guard.gaps)
-        if self._over_limit:
-            gaps.append(_make_cut_short_gap(self._over_limit))
+        if self._limit_message:
+            gaps.append(_make_cut_short_gap(self._limit_message))
         elif not self._marks.time_ns:
             gaps.append(_make_never_started_gap())
         return gaps
 
-    def _hook(self, *, is_buffer: bool) -> Callable[..., None]:
-        def registered(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+    def _make_hook(self, *, is_buffer: bool) -> Callable[..., None]:
+        def on_registered(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
             if tensor is not None and not torch.compiler.is_compiling():
-                self._guard.run("init window", lambda: self._registered(tensor, is_buffer))
+                self._guard.run("init window", lambda: self._on_registered(tensor, is_buffer))
 
-        return registered
+        return on_registered
 
-    def _registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
+    def _on_registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
         if not self._thread and not self._closed.is_set() and is_outside_modes():
-            self._begin()
+            self._start()
         self.check()
-        if self._collector is not None and not self._over_limit:
-            self._collector.registered(tensor, is_buffer=is_buffer)
+        if self._collector is not None and not self._limit_message:
+            self._collector.on_registered(tensor, is_buffer=is_buffer)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._thread = threading.get_ident()
         collector = MemoryCollector(None, None)
         collector.start()
         self._collector = collector
         self._marks.add("window_begin", BEFORE_STEPS, Window.INIT)
-        threading.Thread(target=self._watch, args=(collector,), name="zprof-init", daemon=True).start()
+        threading.Thread(target=self._watch_limit, args=(collector,), name="zprof-init", daemon=True).start()
 
-    def _watch(self, collector: MemoryCollector) -> None:
-        """Watch the limit on a thread of its own, which can only mute: the window's thread has to end it."""
-        began = time.monotonic()
+    def _watch_limit(self, collector: MemoryCollector) -> None:
+        """Watch the limit on a separate thread, which can only mute; the window's thread must end
+        the window.
+        """
+        started_s = time.monotonic()
         while not self._closed.wait(_CHECK_EVERY_S):
-            rows, seconds = collector.rows(), time.monotonic() - began
-            if rows > self._max_rows or seconds > self._max_seconds:
-                self._over_limit = f"{rows} rows in {seconds:.0f} s"
+            row_count, seconds = collector.count_rows(), time.monotonic() - started_s
+            if row_count > self._max_rows or seconds > self._max_seconds:
+                self._limit_message = f"{row_count} rows in {seconds:.0f} s"
                 collector.mute()
                 self._handles.append(torch_module.register_module_forward_pre_hook(self._before_forward))
                 return
@@ -136,21 +138,23 @@ class InitWindow:
         if not torch.compiler.is_compiling():
             self.check()
 
-    def _keep(self, collector: MemoryCollector) -> None:
+    def _store(self, collector: MemoryCollector) -> None:
         tables = collector.tables()
-        none = [None] * len(tables["alloc"]["stack"])  # the table ``stack`` has the memory window's only
-        alloc = {**tables["alloc"], "stack": none}
+        no_stacks = [None] * len(
+            tables["alloc"]["stack"]
+        )  # the table ``stack`` belongs to the memory window only
+        alloc = {**tables["alloc"], "stack": no_stacks}
         self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
         self._guard.gaps.extend(collector.gaps())
 
 
-def _make_cut_short_gap(how_far: str) -> Gap:
+def _make_cut_short_gap(limit: str) -> Gap:
     return Gap(
         kind=GapKind.MEMORY_PART,
         what="memory before the first step",
-        reason=f"the first step did not come soon enough: watching ended after {how_far}",
-        remedy="what is shown is true until then; --no-init leaves this window out",
+        reason=f"the first step came too late: recording ended after {limit}",
+        remedy="the recorded part is valid; --no-init disables this window",
     )
 
 
@@ -158,6 +162,6 @@ def _make_never_started_gap() -> Gap:
     return Gap(
         kind=GapKind.MEMORY_PART,
         what="memory before the first step",
-        reason="no module registered a parameter where it could be watched",
-        remedy="none for programs that train plain tensors",
+        reason="no module registered a parameter where zprof could record it",
+        remedy="none for programs that train tensors outside modules",
     )

@@ -1,8 +1,8 @@
-"""Record a program that does not know zprof, from its first parameter to the end of the schedule.
+"""Record a program that does not use zprof, from its first parameter to the end of the schedule.
 
-    arm -> (first parameter: init window) -> first step over: folder, init tables -> cycle known: Recorder
+    arm -> (first parameter: init window) -> first step done: folder, init tables -> cycle known: Recorder
 
-A fault in here ends the recording, with a warning; it never reaches the program.
+An error here ends the recording with a warning; it never reaches the program.
 """
 
 import atexit
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zprof.collectors.recorder import Collectors, Recorder
 
 
-#: Steps for which the schedule waits for an optimizer that exists and has not stepped yet.
+#: Steps to wait for an optimizer that exists but has not stepped yet.
 MAX_STEPS_TO_WAIT = 6
 
 
@@ -36,7 +36,7 @@ MAX_STEPS_TO_WAIT = 6
 class RecordingPlan:
     """Plan of a recording from outside. ``may_record`` is called once, with this process's rank.
 
-    ``say`` is called with a line that says why nothing was recorded.
+    ``say`` is called with one line, the reason why nothing was recorded.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class RecordingPlan:
 
 
 class ProgramRecording(OutsideRecording):
-    """The recording of a program from outside.
+    """Record a program from outside.
 
     Create it after torch has been imported and before the program creates an optimizer.
     """
@@ -57,18 +57,20 @@ class ProgramRecording(OutsideRecording):
         self._plan = plan
         self._guard = FaultGuard()
         self._cycle = StepCycle()
-        self._steps = OptimizerSteps(self._before, self._after, self._after_backward)
+        self._steps = OptimizerSteps(self._before_step, self._after_step, self._after_backward)
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
-        self._devices = DeviceWatch()  # from the start: a group's first collective comes before the windows
-        self._seen: dict[int, weakref.ref[Optimizer]] = {}
+        self._devices = (
+            DeviceWatch()
+        )  # from the start, because a group's first collective precedes the windows
+        self._stepped_optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self._recorder: Recorder | None = None
-        self._began = False
-        self._patience = MAX_STEPS_TO_WAIT
+        self._has_started = False
+        self._steps_to_wait = MAX_STEPS_TO_WAIT
         self._process_id = 0
         self._is_fork = False
 
     def arm(self) -> None:
-        """Start watching the program."""
+        """Start recording the program."""
         self._process_id = os.getpid()
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._guard.run("program recording", self._steps.install)
@@ -76,57 +78,59 @@ class ProgramRecording(OutsideRecording):
             self._guard.run("init window", self._init.arm)
         self._guard.run("device counters", self._devices.start)
         atexit.register(self.finish)
-        forked = weakref.WeakMethod(self._forked)
-        os.register_at_fork(after_in_child=lambda: (call := forked()) and call())
+        on_fork = weakref.WeakMethod(self._on_fork)
+        os.register_at_fork(after_in_child=lambda: (call := on_fork()) and call())
 
     def finish(self) -> None:
-        """Write what is not written yet and remove everything, at the program's exit."""
+        """Write the remaining tables and remove everything, at the program's exit."""
         if self._process_id == os.getpid():
-            self._end()
+            self._stop()
 
     def stand_down(self) -> None:
         """Stop recording, because the program records itself."""
-        self._plan.say("the program records itself with zprof.record(): its own recording is the only one")
-        self._end()
+        self._plan.say("the program records itself with zprof.record(); only that recording is kept")
+        self._stop()
 
-    def _before(self, optimizer: Optimizer) -> None:
-        self._guard.run("program recording", lambda: self._see(optimizer))
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self._guard.run("program recording", lambda: self._add_optimizer(optimizer))
 
-    def _see(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._seen:
+    def _add_optimizer(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._stepped_optimizers:
             return
-        self._seen[id(optimizer)] = weakref.ref(optimizer)
+        self._stepped_optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._recorder is None and self._init is not None:
-            self._init.know(self._find())
+            self._init.set_trained(self._find_trained())
 
-    def _after(self, optimizer: Hashable) -> None:
+    def _after_step(self, optimizer: Hashable) -> None:
         if self._process_id == os.getpid() and not self._guard.succeeds(
-            "program recording", lambda: self._stepped(optimizer)
+            "program recording", lambda: self._handle_step(optimizer)
         ):
-            self._guard.run("program recording", self._end)
+            self._guard.run("program recording", self._stop)
 
     def _after_backward(self) -> None:
         if self._init is not None:
             self._guard.run("init window", self._init.check)
 
-    def _stepped(self, optimizer: Hashable) -> None:
-        step_over = self._cycle.ended(optimizer)
-        recorder = self._recorder = self._recorder or self._open()
+    def _handle_step(self, optimizer: Hashable) -> None:
+        is_step_end = self._cycle.record_step(optimizer)
+        recorder = self._recorder = self._recorder or self._create_recorder()
         if recorder is None:
-            self._end()
-        elif self._began and step_over:
+            self._stop()
+        elif self._has_started and is_step_end:
             recorder.step()
-        elif self._cycle.repeated and step_over and not self._waits():
-            self._cycle.wait_pending()
-            self._began = True
-            if (trained := self._find()).by_size:
+        elif self._cycle.has_repeated and is_step_end and not self._must_wait():
+            self._cycle.settle()
+            self._has_started = True
+            if (trained := self._find_trained()).by_size:
                 recorder.add({}, [_make_model_by_size_gap(trained)])
-            recorder.begin(self._cycle.closings)  # last: slow work here must not be part of a recorded step
+            recorder.begin(
+                self._cycle.step_count
+            )  # last, so that slow work here is not part of a recorded step
         if recorder is not None and not recorder.active:
-            self._end()
+            self._stop()
 
-    def _open(self) -> "Recorder | None":
-        """Create the recorder after the first step and write what came before; None to record nothing."""
+    def _create_recorder(self) -> "Recorder | None":
+        """Create the recorder after the first step and write earlier tables; None to record nothing."""
         from zprof.collectors.recorder import Recorder
 
         if self._init is not None:
@@ -137,54 +141,60 @@ class ProgramRecording(OutsideRecording):
         recorder = Recorder(
             self._plan.path,
             self._plan.schedule,
-            self._facts,
-            self._collectors(),
+            self._detect_facts,
+            self._make_collectors(),
             memory_mode=self._plan.memory_mode,
             identity=lambda: identity,
             devices=self._devices,
         )
         if not recorder.open():
-            self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.why_not()}")
+            self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.get_failure_reason()}")
             return None
         atexit.unregister(self.finish)
-        atexit.register(self.finish)  # to run before the recorder's own handler, which knows less
+        atexit.register(self.finish)  # to run before the recorder's own handler, which has less information
         if self._is_fork:
-            multiprocessing.util.Finalize(None, self.finish, exitpriority=0)  # a fork exits without atexit
+            multiprocessing.util.Finalize(
+                None, self.finish, exitpriority=0
+            )  # a fork exits without atexit handlers
             recorder.add({}, [_FORKED_GAP])
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
         return recorder
 
-    def _collectors(self) -> "Collectors":
+    def _make_collectors(self) -> "Collectors":
         from zprof.collectors.kineto.collector import KinetoCollector
         from zprof.collectors.memory.collector import MemoryCollector
 
-        def memory() -> MemoryCollector:
-            trained = self._find()
+        def make_memory_collector() -> MemoryCollector:
+            trained = self._find_trained()
             return MemoryCollector(trained.model(), trained.optimizers, self._plan.memory_mode)
 
-        return {Window.MEMORY: memory, Window.TIME: KinetoCollector}
+        return {Window.MEMORY: make_memory_collector, Window.TIME: KinetoCollector}
 
-    def _facts(self) -> TrainingFacts:
+    def _detect_facts(self) -> TrainingFacts:
         from zprof.collectors.training import detect_training
 
-        trained = self._find()
+        trained = self._find_trained()
         return detect_training(trained.model(), trained.optimizers)
 
-    def _find(self) -> Trained:
-        """Find what is trained, each time anew: to keep the program's objects would keep them alive."""
-        return find_trained(self._stepped_ones())
+    def _find_trained(self) -> Trained:
+        """Find the trained objects anew each time: a stored reference would keep them alive."""
+        return find_trained(self._list_stepped())
 
-    def _stepped_ones(self) -> list[Optimizer]:
-        return [optimizer for reference in self._seen.values() if (optimizer := reference()) is not None]
+    def _list_stepped(self) -> list[Optimizer]:
+        return [
+            optimizer
+            for reference in self._stepped_optimizers.values()
+            if (optimizer := reference()) is not None
+        ]
 
-    def _waits(self) -> bool:
-        """Return whether an optimizer that may belong to the cycle has not stepped yet."""
-        self._patience -= 1
-        return self._patience > 0 and bool(find_idle_optimizers(self._stepped_ones()))
+    def _must_wait(self) -> bool:
+        """Return True if an optimizer that may belong to the cycle has not stepped yet."""
+        self._steps_to_wait -= 1
+        return self._steps_to_wait > 0 and bool(find_idle_optimizers(self._list_stepped()))
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         self._process_id = 0
         os.environ.pop(RECORDING_VARIABLE, None)
         atexit.unregister(self.finish)
@@ -194,13 +204,14 @@ class ProgramRecording(OutsideRecording):
         recorder = self._recorder
         if recorder is not None and recorder.active:
             recorder.add({}, self._guard.gaps)
-            recorder.close("failed", steps=self._cycle.closings)
+            recorder.close("failed", steps=self._cycle.step_count)
         self._guard.run("device counters", self._devices.stop)
 
-    def _forked(self) -> None:
-        """Leave the parent's recording alone; before its first step, watch this process as a new one.
+    def _on_fork(self) -> None:
+        """Do not touch the parent's recording; if the parent has not stepped, record this process as a new
+        one.
 
-        A launcher that forks its ranks (a notebook's) imports torch and never trains itself.
+        A launcher that forks its ranks (from a notebook) imports torch but never trains.
         """
         if not self._process_id:
             return
@@ -214,14 +225,15 @@ class ProgramRecording(OutsideRecording):
         self._process_id = os.getpid()
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._is_fork = True
-        self._devices = DeviceWatch()  # the parent's thread is not in this process
+        self._devices = DeviceWatch()  # the parent's thread does not exist in this process
 
 
 _FORKED_GAP = Gap(
     kind=GapKind.MEMORY_PART,
     what="memory before the first step",
-    reason="this process was forked from one that had begun to make the model: what came before is not seen",
-    remedy="start the ranks with torchrun or by spawn to see it",
+    reason="this process was forked from one that had started to build the model; "
+    "earlier memory was not recorded",
+    remedy="start the ranks with torchrun or with spawn",
 )
 
 
@@ -229,7 +241,7 @@ def _make_model_by_size_gap(trained: Trained) -> Gap:
     names = ", ".join(type(model).__name__ for model in trained.models)
     return Gap(
         kind=GapKind.RECORDING,
-        what="which model is trained",
-        reason=f"no module holds what is optimized; the largest one was taken: {names}",
+        what="identity of the trained model",
+        reason=f"no module holds the optimized tensors; the largest one was used: {names}",
         remedy="call zprof.record(model=…) in the program",
     )

@@ -1,10 +1,10 @@
-"""Read one snapshot under limits, from standard input into a private folder, in a process of its own. Run as
+"""Read one snapshot under limits, from standard input into a private folder, in a separate process. Run as
 ``python -I -c BOOT ROOT FOLDER LIMITS`` by ``reader``.
 
 It writes an Arrow IPC file per table and ``answer.json``: row counts, gaps and the starts of the histories,
 or the error as one line. The pickle is loaded as plain data: a pickle's power is in the opcodes that fetch a
 callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE, OBJ, NEWOBJ, BUILD on top of them) and in
-persistent ids, and all of them go through two methods that refuse.
+persistent ids, and all of them go through two methods that reject them.
 """
 
 import gc
@@ -25,14 +25,15 @@ from zprof.model.errors import BadInput
 from zprof.run.schema import TABLES
 
 ANSWER = "answer.json"
-_DAMAGED = "no sound snapshot of its size does: dump it again"
+_DAMAGED_HINT = "this is not expected for a valid snapshot of its size: dump it again"
 _MAX_GAPS = 200
 _RESERVE_BYTES = 1 << 20
 
 
 def main(folder: Path, limits: Limits) -> None:
-    """Read standard input; write the answer, and the tables if there are any."""
-    # A snapshot is millions of small objects that live to the end: garbage collection takes half the time.
+    """Read standard input; write the answer, and the tables, if any."""
+    # A snapshot is millions of small objects that live to the end: garbage collection would take half the
+    # time.
     gc.disable()
     reserve = bytearray(_RESERVE_BYTES)
     try:
@@ -43,7 +44,7 @@ def main(folder: Path, limits: Limits) -> None:
     except MemoryError:
         del reserve
         mebibytes = limits.memory_bytes >> 20
-        answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": _DAMAGED}
+        answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": _DAMAGED_HINT}
     except OSError as error:
         answer = _make_error(f"its tables cannot be written ({error.strerror})")
     except Exception as error:
@@ -54,7 +55,7 @@ def main(folder: Path, limits: Limits) -> None:
 def _write_tables(folder: Path, limits: Limits) -> dict[str, Any]:
     with open(0, "rb", closefd=False) as file:
         snapshot = load_plain_data(file)
-    tables = convert_snapshot(snapshot, most_rows=limits.rows)
+    tables = convert_snapshot(snapshot, max_rows=limits.rows)
     return {
         "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
         "gaps": [asdict(gap) for gap in tables.gaps[:_MAX_GAPS]],
@@ -82,28 +83,28 @@ def start(arguments: list[str]) -> None:
 
 
 class ForbiddenPickle(BadInput):
-    """The pickle contains more than data."""
+    """The pickle contains more than plain data."""
 
 
 class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse every global."""
+        """Reject every global."""
         raise ForbiddenPickle(
-            f"it asks Python to load {format_name(module)}.{format_name(name)}: no snapshot does, this "
-            "may be an attack",
-            hint="do not open it with anything else",
+            f"it makes Python load {format_name(module)}.{format_name(name)}; a snapshot never does, so "
+            "this may be an attack",
+            hint="do not open it with other tools",
         )
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        """Refuse every persistent id."""
-        raise ForbiddenPickle("it refers to objects outside the file: this is no snapshot", hint=HINT)
+        """Reject every persistent id."""
+        raise ForbiddenPickle("it refers to objects outside the file; a snapshot never does", hint=HINT)
 
 
 def load_plain_data(file: BinaryIO) -> Any:
     """Return the data in ``file``.
 
     Raises:
-        BadInput: it is damaged, or more than data.
+        BadInput: it is damaged, or contains more than plain data.
         MemoryError: it does not fit into the memory limit of this process.
     """
     try:

@@ -1,7 +1,7 @@
 """Read checked columns from the rows of an untrusted snapshot (lists of dicts), and encode columns for Arrow.
 
-Only the keys that are asked for are visited, so nesting, cycles and unknown keys cost nothing. A shared
-object is counted on every visit: ``Budget`` limits the number of visits.
+Only requested keys are visited, so nesting, cycles and unknown keys cost nothing. A shared object is counted
+on every visit: ``Budget`` limits the number of visits.
 """
 
 from collections.abc import Sequence
@@ -20,29 +20,29 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Row = dict[str, Any]
 _MAX_NAME = 4096
-#: More than all sizes of a trace together; below it no sum of them overflows 64 bits.
+#: Above the sum of all sizes in a trace; sums below it do not overflow 64 bits.
 _MAX_BYTES = 2.0**62
 
 
 class Budget:
-    """Number of rows that a snapshot may make the reader visit: a file of n bytes holds fewer than n rows.
+    """Limit the rows that a snapshot may make the reader visit: a file of n bytes has fewer than n rows.
 
-    Without it, a list that is shared many times (two bytes each) would be walked as often.
+    Otherwise a list that is referenced many times (two bytes each) would be walked each time.
     """
 
-    def __init__(self, nodes: int) -> None:
-        self.left = nodes
+    def __init__(self, rows: int) -> None:
+        self.rows_left = rows
 
-    def spend(self, nodes: int, where: str) -> None:
-        """Subtract ``nodes``; raises BadInput if the budget is exceeded."""
-        self.left -= nodes
-        if self.left < 0:
-            raise make_damaged_error(f"{where} repeats more rows than the file can hold")
+    def spend(self, rows: int, where: str) -> None:
+        """Subtract ``rows``; raises BadInput if the budget is exceeded."""
+        self.rows_left -= rows
+        if self.rows_left < 0:
+            raise make_damaged_error(f"{where} references more rows than the file can contain")
 
 
 def make_damaged_error(what: str) -> BadInput:
-    """Return the error for a snapshot that is not as torch writes it."""
-    return BadInput(f"not a snapshot as torch writes it: {what}", hint=HINT)
+    """Return the error for a snapshot that does not have torch's format."""
+    return BadInput(f"not in torch's snapshot format: {what}", hint=HINT)
 
 
 def read_rows(value: object, where: str, budget: Budget) -> list[Row]:
@@ -66,7 +66,7 @@ def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None
     """Return one column of 64-bit integers; a missing key is ``default``, if given.
 
     Raises:
-        BadInput: a value is missing, is no integer, or does not fit.
+        BadInput: a value is missing, is not an integer, or does not fit.
     """
     values = read_column(rows, key, default)
     _check_types(values, {int}, where, key)
@@ -78,16 +78,16 @@ def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None
 
 def read_sizes(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
     """Return a column of non-negative integers: sizes, addresses, times."""
-    found = read_integers(rows, key, where, default)
-    if found.size and found.min() < 0:
+    sizes = read_integers(rows, key, where, default)
+    if sizes.size and sizes.min() < 0:
         raise make_damaged_error(f"{where}: {key} is negative")
-    return found
+    return sizes
 
 
-def check_total(found: Integers, where: str) -> None:
+def check_total(sizes: Integers, where: str) -> None:
     """Check that the sum of sizes does not overflow; raises BadInput if it does."""
-    if found.sum(dtype=np.float64) > _MAX_BYTES:
-        raise make_damaged_error(f"{where}: sizes are larger than any memory")
+    if sizes.sum(dtype=np.float64) > _MAX_BYTES:
+        raise make_damaged_error(f"{where}: sizes exceed any possible memory")
 
 
 def read_texts(rows: Sequence[Row], key: str, where: str, default: str = "") -> list[str]:
@@ -101,14 +101,16 @@ def read_texts(rows: Sequence[Row], key: str, where: str, default: str = "") -> 
 
 
 def clean_text(text: str) -> str:
-    """Return ``text`` with lone surrogates (a pickle may hold them) escaped, cut to the limit on names."""
+    """Return ``text`` with lone surrogates (which a pickle may contain) escaped, cut to the limit
+    on names.
+    """
     if len(text) > _MAX_NAME:
         text = text[:_MAX_NAME] + "…"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def format_name(text: str) -> str:
-    """Return a name from the snapshot for a message of one line."""
+    """Format a name from the snapshot for a one-line message."""
     return shorten(printable(text[:_MAX_NAME]), 40)
 
 
@@ -125,7 +127,7 @@ def _get_type_name(value: object) -> str:
 
 
 class TextNumbers:
-    """Numbers texts in the order of first use."""
+    """Number texts in the order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -143,9 +145,11 @@ class TextNumbers:
 
 def encode_texts(texts: Sequence[str | None]) -> Any:
     """Return a column of texts; None is null."""
-    known = TextNumbers()
-    numbers = {text: -1 if text is None else known.number(clean_text(text)) for text in dict.fromkeys(texts)}
-    return known.column(np.array([numbers[text] for text in texts], dtype=np.int32))
+    numbering = TextNumbers()
+    numbers = {
+        text: -1 if text is None else numbering.number(clean_text(text)) for text in dict.fromkeys(texts)
+    }
+    return numbering.column(np.array([numbers[text] for text in texts], dtype=np.int32))
 
 
 def nullable_integers(values: npt.NDArray[np.int64]) -> Any:

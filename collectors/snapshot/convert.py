@@ -1,10 +1,10 @@
-"""Convert a snapshot as torch returns it into tables of a run. Pure: no file, no torch.
+"""Convert a snapshot as torch returns it into tables of a run. Pure: uses neither files nor torch.
 
     {segments: [{device, address, total_size, ..., blocks: [{address, size, requested_size, state, frames}]}],
      device_traces: [[{action, addr, size, stream, time_us, frames, ...}]], external_annotations: [...]}
 
-(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.) What it does not contain becomes a
-gap.
+(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.) Missing parts become
+gaps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from zprof.collectors.snapshot.columns import (
 )
 from zprof.collectors.snapshot.device import DeviceTables, build_device_tables
 from zprof.collectors.snapshot.gaps import list_snapshot_gaps
-from zprof.collectors.snapshot.segments import read_held_segments
+from zprof.collectors.snapshot.segments import read_final_segments
 from zprof.collectors.snapshot.stacks import StackTable
 from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gaps import Gap
@@ -58,34 +58,34 @@ class SnapshotTables:
 
 
 def convert_snapshot(
-    snapshot: Mapping[str, Any], *, kind: str = "cuda", most_rows: int = _MAX_ROWS
+    snapshot: Mapping[str, Any], *, kind: str = "cuda", max_rows: int = _MAX_ROWS
 ) -> SnapshotTables:
     """Convert a snapshot; ``kind`` is the prefix of device names.
 
     Raises:
-        BadInput: it is not as torch writes it, or reading it visits more than ``most_rows`` rows.
+        BadInput: it does not have torch's format, or reading it visits more than ``max_rows`` rows.
     """
-    budget = Budget(most_rows)
+    budget = Budget(max_rows)
     traces = _read_traces(snapshot, budget)
     segments = _read_segments(snapshot, budget)
-    notes = read_annotations(snapshot.get("external_annotations", []), budget)
+    annotations = read_annotations(snapshot.get("external_annotations", []), budget)
     stacks = StackTable(budget)
-    fallback_ns = find_last_ns(traces, notes)
+    fallback_ns = find_last_ns(traces, annotations)
     devices = [
         build_device_tables(
-            f"{kind}:{number}",
-            traces.get(number) or read_device_trace([], f"{kind}:{number}", budget),
-            read_held_segments(segments.get(number, []), f"segments of {kind}:{number}", budget),
+            f"{kind}:{device}",
+            traces.get(device) or read_device_trace([], f"{kind}:{device}", budget),
+            read_final_segments(segments.get(device, []), f"segments of {kind}:{device}", budget),
             stacks,
             fallback_ns,
         )
-        for number in sorted({n for n, trace in traces.items() if trace.rows} | set(segments))
+        for device in sorted({n for n, trace in traces.items() if trace.rows} | set(segments))
     ]
     return SnapshotTables(
         block=_concat_tables("block", [device.block for device in devices]),
         segment=_concat_tables("segment", [device.segment for device in devices]),
         stack=_concat_tables("stack", [stacks.columns()]),
-        mark=_concat_tables("mark", [build_marks(devices, notes)]),
+        mark=_concat_tables("mark", [build_marks(devices, annotations)]),
         gaps=tuple(list_snapshot_gaps(devices)),
         history_begin_ns={device.name: device.begin_ns for device in devices if device.trace.rows},
     )
@@ -95,34 +95,34 @@ def _read_traces(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, Devic
     if not isinstance(snapshot, Mapping):
         raise make_damaged_error(f"it is {type(snapshot).__name__}, not dict")
     if "segments" not in snapshot and "device_traces" not in snapshot:
-        raise make_damaged_error("neither segments nor device_traces is in it")
+        raise make_damaged_error("it has neither segments nor device_traces")
     lists = snapshot.get("device_traces", [])
     if type(lists) is not list and type(lists) is not tuple:
         raise make_damaged_error(f"device_traces is {type(lists).__name__}, not a list")
     if len(lists) > _MAX_DEVICES:
-        raise make_damaged_error("device_traces has more devices than a machine")
+        raise make_damaged_error("device_traces has more devices than any machine")
     return {
-        number: read_device_trace(each, f"trace of device {number}", budget)
-        for number, each in enumerate(lists)
+        device: read_device_trace(entries, f"trace of device {device}", budget)
+        for device, entries in enumerate(lists)
     }
 
 
 def _read_segments(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, list[Row]]:
     rows = read_rows(snapshot.get("segments", []), "segments", budget)
-    found: dict[int, list[Row]] = {}
-    for number, row in zip(read_sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
-        if number >= _MAX_DEVICES:
-            raise make_damaged_error("a segment of a device that no machine has")
-        found.setdefault(number, []).append(row)
-    return found
+    segments: dict[int, list[Row]] = {}
+    for device, row in zip(read_sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
+        if device >= _MAX_DEVICES:
+            raise make_damaged_error("a segment has an impossible device number")
+        segments.setdefault(device, []).append(row)
+    return segments
 
 
 def _concat_tables(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the concatenated parts, with the schema's columns and types."""
     schema = TABLES[name]
     tables = [pa.table({field.name: part[field.name] for field in schema}, schema=schema) for part in parts]
-    whole = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()
-    return {field.name: _get_single_array(whole.column(field.name), field.type) for field in schema}
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()
+    return {field.name: _get_single_array(table.column(field.name), field.type) for field in schema}
 
 
 def _get_single_array(column: Any, kind: Any) -> Any:
@@ -133,12 +133,12 @@ def _get_single_array(column: Any, kind: Any) -> Any:
 
 _ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
 _NS_PER_US = 1000
-_LAST_US = 9_000_000_000_000_000
+_MAX_TIME_US = 9_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """Starts and ends of named ranges (``record_function``), in the order of the file."""
+    """Starts and ends of named ranges (``record_function``), in file order."""
 
     time_ns: Integers
     kind: Sequence[str]
@@ -147,46 +147,46 @@ class Annotations:
 
 
 def read_annotations(value: object, budget: Budget) -> Annotations:
-    """Return the ranges of ``external_annotations``; stages other than START and END are left out.
+    """Return the ranges of ``external_annotations``; stages other than START and END are ignored.
 
     Raises:
-        BadInput: they are not as torch writes them.
+        BadInput: they do not have torch's format.
     """
     where = "external_annotations"
     rows = read_rows(value, where, budget)
     stages = read_texts(rows, "stage", where)
     rows = [row for row, stage in zip(rows, stages, strict=True) if stage in _ANNOTATION_KINDS]
     return Annotations(
-        time_ns=np.minimum(read_sizes(rows, "time_us", where, default=0), _LAST_US) * _NS_PER_US,
+        time_ns=np.minimum(read_sizes(rows, "time_us", where, default=0), _MAX_TIME_US) * _NS_PER_US,
         kind=[_ANNOTATION_KINDS[stage] for stage in stages if stage in _ANNOTATION_KINDS],
         device=read_integers(rows, "device", where, default=0),
         name=read_texts(rows, "name", where),
     )
 
 
-def find_last_ns(traces: Mapping[int, DeviceTrace], notes: Annotations) -> int:
+def find_last_ns(traces: Mapping[int, DeviceTrace], annotations: Annotations) -> int:
     """Return the last time in the snapshot, 0 if it has no times."""
     ends = [int(trace.time_ns[-1]) for trace in traces.values() if len(trace.time_ns)]
-    noted = [int(time_ns) for time_ns in notes.time_ns]
-    return max([*ends, *noted, 0])
+    annotation_times = [int(time_ns) for time_ns in annotations.time_ns]
+    return max([*ends, *annotation_times, 0])
 
 
-def build_marks(devices: Sequence[DeviceTables], notes: Annotations) -> dict[str, Any]:
+def build_marks(devices: Sequence[DeviceTables], annotations: Annotations) -> dict[str, Any]:
     """Return the table ``mark``: annotations (number: device), and two rows per failed allocation.
 
     These are oom (number: free bytes of the device) and oom_request (number: requested bytes), both named
     after the device.
     """
-    times, kinds = [notes.time_ns], list(notes.kind)
-    numbers, names = [notes.device], list(notes.name)
+    times, kinds = [annotations.time_ns], list(annotations.kind)
+    numbers, names = [annotations.device], list(annotations.name)
     for device in devices:
-        at = np.flatnonzero(device.trace.action == TraceAction.OOM)
-        rows = [device.trace.rows[index] for index in at.tolist()]
+        entries = np.flatnonzero(device.trace.action == TraceAction.OOM)
+        rows = [device.trace.rows[index] for index in entries.tolist()]
         free = read_integers(rows, "device_free", f"oom of {device.name}", default=-1)
-        times += [device.trace.time_ns[at]] * 2
-        numbers += [free, device.trace.size[at]]
-        kinds += ["oom"] * len(at) + ["oom_request"] * len(at)
-        names += [device.name] * (2 * len(at))
+        times += [device.trace.time_ns[entries]] * 2
+        numbers += [free, device.trace.size[entries]]
+        kinds += ["oom"] * len(entries) + ["oom_request"] * len(entries)
+        names += [device.name] * (2 * len(entries))
     time_ns = np.concatenate(times)
     order = np.argsort(time_ns, kind="stable")
     return {

@@ -1,4 +1,4 @@
-"""Make gaps for what a snapshot does not contain, or contradicts."""
+"""Make gaps for missing and contradictory parts of a snapshot."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -11,11 +11,11 @@ from zprof.collectors.snapshot.device import DeviceTables
 from zprof.model.gaps import Gap, GapKind
 
 _NS_PER_S = 1_000_000_000
-_MAX_BACKWARDS_NS = 1_000_000
-_EARLIER = (
+_MAX_BACKSTEP_NS = 1_000_000
+_RECORD_EARLIER = (
     "call torch.cuda.memory._record_memory_history before the model is built, with a larger max_entries"
 )
-_AGAIN = "dump the snapshot again, with a current torch"
+_DUMP_AGAIN = "dump the snapshot again, with a current torch"
 
 
 def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
@@ -31,29 +31,34 @@ def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
 
 def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
     if not len(device.trace.rows):
-        reason = f"{device.name}: the snapshot has no trace of it, only what was held when it was taken"
-        yield Gap(kind=GapKind.BEFORE_HISTORY, what="allocator history", reason=reason, remedy=_EARLIER)
+        reason = (
+            f"{device.name}: the snapshot has no trace for this device, only its memory at the time of the "
+            "snapshot"
+        )
+        yield Gap(
+            kind=GapKind.BEFORE_HISTORY, what="allocator history", reason=reason, remedy=_RECORD_EARLIER
+        )
         return
     before = np.asarray(device.block["before_history"])
     if before.any():
-        there = int(np.asarray(device.block["requested_bytes"])[before].sum())
-        when = _format_time(device.begin_ns) if device.trace.timed else "its first entry"
+        bytes_before = int(np.asarray(device.block["requested_bytes"])[before].sum())
+        start_text = _format_time(device.begin_ns) if device.trace.has_times else "its first entry"
         yield Gap(
             kind=GapKind.BEFORE_HISTORY,
             what="allocator history",
-            reason=f"{device.name}: it begins at {when}; blocks that were there already: "
-            f"{int(before.sum())} ({there} bytes); where they came from, and any peak before, is not in it",
-            remedy=_EARLIER,
+            reason=f"{device.name}: the history starts at {start_text}; {int(before.sum())} blocks "
+            f"({bytes_before} bytes) already existed; their origin and any earlier peak are unknown",
+            remedy=_RECORD_EARLIER,
         )
 
 
 def _format_time(time_ns: int) -> str:
-    seconds, rest = divmod(time_ns + 1, _NS_PER_S)
+    seconds, remainder_ns = divmod(time_ns + 1, _NS_PER_S)
     try:
         day = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return f"{time_ns} ns"
-    return f"{day}.{rest // 1000:06d} UTC"
+    return f"{day}.{remainder_ns // 1000:06d} UTC"
 
 
 def _iter_unknown_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
@@ -61,78 +66,88 @@ def _iter_unknown_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
     if unknown:
         names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
         count = sum(unknown.values())
-        reason = f"{device.name}: entries of kinds that this version does not know: {count} ({names})"
+        reason = f"{device.name}: {count} entries are of kinds that this version does not support ({names})"
         yield Gap(
             kind=GapKind.ALLOCATOR_HISTORY, what="allocator history", reason=reason, remedy="upgrade zprof"
         )
 
 
 def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:
-    lives, counts = device.lives, []
-    if lives.overlaps:
-        counts.append(f"blocks allocated where one was still in use: {lives.overlaps}")
-    if lives.not_held and len(device.held.address):
-        counts.append(f"blocks in use that the segments do not have: {lives.not_held}")
-    if lives.resized:
-        counts.append(f"blocks of another size than in the segments: {lives.resized}")
-    if device.odd_segments and len(device.held.address):
-        counts.append(f"entries about segments that do not fit them: {device.odd_segments}")
+    lifetimes, counts = device.lifetimes, []
+    if lifetimes.overlaps:
+        counts.append(f"{lifetimes.overlaps} blocks allocated at an address in use")
+    if lifetimes.missing_in_segments and len(device.final_segments.address):
+        counts.append(f"{lifetimes.missing_in_segments} blocks in use that are missing in the segments")
+    if lifetimes.resized:
+        counts.append(f"{lifetimes.resized} blocks with a different size in the segments")
+    if device.inconsistent_segments and len(device.final_segments.address):
+        counts.append(f"{device.inconsistent_segments} entries that contradict the segments")
     if counts:
         reason = f"{device.name}: the trace and the segments disagree: {'; '.join(counts)}"
         yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY, what="allocator history disagrees", reason=reason, remedy=_AGAIN
+            kind=GapKind.ALLOCATOR_HISTORY,
+            what="allocator history disagrees",
+            reason=reason,
+            remedy=_DUMP_AGAIN,
         )
-    if not len(device.held.address) and len(device.trace.rows):
+    if not len(device.final_segments.address) and len(device.trace.rows):
         reason = (
             f"{device.name}: the snapshot has no segments, so its trace could not be checked against them"
         )
-        yield Gap(kind=GapKind.ALLOCATOR_HISTORY, what="allocator state", reason=reason, remedy=_AGAIN)
+        yield Gap(kind=GapKind.ALLOCATOR_HISTORY, what="allocator state", reason=reason, remedy=_DUMP_AGAIN)
 
 
 def _iter_clock_gaps(device: DeviceTables) -> Iterator[Gap]:
-    if not device.trace.timed:
-        reason = f"{device.name}: entries without a time; their order stands in for it"
+    if not device.trace.has_times:
+        reason = f"{device.name}: some entries have no time; their order is used instead"
         yield Gap(
             kind=GapKind.ALLOCATOR_HISTORY,
             what="times of the allocator history",
             reason=reason,
-            remedy=_AGAIN,
+            remedy=_DUMP_AGAIN,
         )
-    if device.trace.backwards_ns > _MAX_BACKWARDS_NS:
-        reason = f"{device.name}: the clock of the trace runs back by {device.trace.backwards_ns} ns"
+    if device.trace.max_backstep_ns > _MAX_BACKSTEP_NS:
+        reason = (
+            f"{device.name}: the clock of the trace jumps back by up to {device.trace.max_backstep_ns} ns"
+        )
         yield Gap(
             kind=GapKind.ALLOCATOR_HISTORY,
             what="times of the allocator history",
             reason=reason,
-            remedy=_AGAIN,
+            remedy=_DUMP_AGAIN,
         )
 
 
 def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
-    lost = {
-        "free_requested": ("given back: taken as when it was free again", device.lives.requests_lost),
-        "free_completed": ("free again: taken as when it was given back", device.lives.completions_lost),
+    missing_kinds = {
+        "free_requested": ("freed: the time of free_completed is used", device.lifetimes.has_no_requests),
+        "free_completed": (
+            "available again: the time of free_requested is used",
+            device.lifetimes.has_no_completions,
+        ),
     }
-    for name, (means, is_lost) in lost.items():
-        if is_lost:
-            reason = f"{device.name}: the trace has no {name} entries, which say when a block was {means}"
+    for name, (meaning, is_missing) in missing_kinds.items():
+        if is_missing:
+            reason = (
+                f"{device.name}: the trace has no {name} entries, which record when a block was {meaning}"
+            )
             yield Gap(
                 kind=GapKind.ALLOCATOR_HISTORY,
                 what="blocks awaiting free",
                 reason=reason,
-                remedy="leave skip_actions out",
+                remedy="record without skip_actions",
             )
 
 
 def _iter_size_gaps(device: DeviceTables) -> Iterator[Gap]:
-    if device.other_sizes:
+    if device.size_mismatches:
         reason = (
-            f"{device.name}: blocks in use of another size than torch's rule gives: {device.other_sizes}; "
-            "so what freed blocks took of their segments is an estimate"
+            f"{device.name}: {device.size_mismatches} blocks in use differ in size from torch's rounding "
+            "rule; the sizes of freed blocks within their segments are estimates"
         )
         yield Gap(
             kind=GapKind.ALLOCATOR_HISTORY,
             what="sizes of freed blocks",
             reason=reason,
-            remedy="compare the peak with the allocator's own",
+            remedy="compare the peak with the allocator's counters",
         )

@@ -1,14 +1,16 @@
-"""Limit the resources for reading a snapshot: an honest file of n bytes needs about 7 n of memory."""
+"""Limit the resources for reading a snapshot: a well-formed file of n bytes needs about 7n bytes of
+memory.
+"""
 
 import resource
 from dataclasses import dataclass
 from pathlib import Path
 
 MEBIBYTE = 1 << 20
-#: Larger files are refused: the allocator's ring never gets near this size with practical settings.
+#: Larger files are rejected: the allocator's ring buffer stays far below this size with practical settings.
 MAX_FILE_BYTES = 2 << 30
 _MAX_MEMORY_BYTES = 28 << 30
-#: Highest compression ratio; real files have 10 to 40.
+#: Maximum compression ratio; real files have 10 to 40.
 _MAX_INFLATION = 200
 
 
@@ -16,30 +18,31 @@ _MAX_INFLATION = 200
 class Limits:
     """Limits of the process that reads one file.
 
-    ``memory_bytes`` is in addition to what Python and its libraries have mapped when the limits are set.
+    ``memory_bytes`` is in addition to the memory that Python and its libraries have mapped when the limits
+    are set.
     """
 
     memory_bytes: int
-    processor_s: int
+    cpu_s: int
     wall_s: float
     output_bytes: int
     rows: int
     open_files: int = 32
 
 
-def limits_for(file_bytes: int) -> Limits:
+def compute_limits(file_bytes: int) -> Limits:
     """Return the limits for a file of this size (an uncompressed pickle)."""
-    processor_s = 20 + file_bytes // (2 * MEBIBYTE)
+    cpu_s = 20 + file_bytes // (2 * MEBIBYTE)
     return Limits(
         memory_bytes=min(12 * file_bytes + 512 * MEBIBYTE, _MAX_MEMORY_BYTES),
-        processor_s=processor_s,
-        wall_s=60.0 + 4.0 * processor_s,
+        cpu_s=cpu_s,
+        wall_s=60.0 + 4.0 * cpu_s,
         output_bytes=4 * file_bytes + 64 * MEBIBYTE,
         rows=file_bytes,
     )
 
 
-def max_inflated_bytes(file_bytes: int) -> int:
+def compute_max_inflated_bytes(file_bytes: int) -> int:
     """Return the size up to which a compressed file may be decompressed."""
     return min(_MAX_INFLATION * file_bytes, MAX_FILE_BYTES)
 
@@ -48,20 +51,20 @@ def apply_limits(limits: Limits) -> None:
     """Apply the limits to this process, irrevocably.
 
     Raises:
-        OSError, ValueError: the system refuses a limit.
+        OSError, ValueError: the system rejects a limit.
     """
     _lower_limit(resource.RLIMIT_AS, _read_mapped_bytes() + limits.memory_bytes)
-    _lower_limit(resource.RLIMIT_CPU, limits.processor_s)
+    _lower_limit(resource.RLIMIT_CPU, limits.cpu_s)
     _lower_limit(resource.RLIMIT_FSIZE, limits.output_bytes)
     _lower_limit(resource.RLIMIT_NOFILE, limits.open_files)
     _lower_limit(resource.RLIMIT_CORE, 0)
 
 
-def _lower_limit(which: int, value: int) -> None:
+def _lower_limit(limit_id: int, value: int) -> None:
     """Lower a limit, unless it is lower already."""
-    bounds = [bound for bound in resource.getrlimit(which) if bound != resource.RLIM_INFINITY]
-    chosen = min([value, *bounds])
-    resource.setrlimit(which, (chosen, chosen))
+    current_limits = [limit for limit in resource.getrlimit(limit_id) if limit != resource.RLIM_INFINITY]
+    new_limit = min([value, *current_limits])
+    resource.setrlimit(limit_id, (new_limit, new_limit))
 
 
 def _read_mapped_bytes() -> int:

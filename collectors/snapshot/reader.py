@@ -1,7 +1,7 @@
 """Read a CUDA memory snapshot file in a child process, and check the result.
 
-The child gets the open file, a private folder, and limits by the file's size; it is killed when it exceeds
-them. Its tables are checked again here: nothing that it reports is trusted.
+The child gets the open file, a private folder, and limits based on the file size; it is killed if it exceeds
+them. Its tables are checked again here: its output is not trusted.
 """
 
 import json
@@ -22,7 +22,12 @@ import pyarrow as pa
 
 import zprof
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
-from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, limits_for, max_inflated_bytes
+from zprof.collectors.snapshot.limits import (
+    MAX_FILE_BYTES,
+    Limits,
+    compute_limits,
+    compute_max_inflated_bytes,
+)
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.schema import TABLES
@@ -31,9 +36,9 @@ _ANSWER = "answer.json"
 _TABLES = ("block", "segment", "stack", "mark")
 _MAX_ROWS = 50_000_000
 _MAX_ANSWER_BYTES = 4 << 20
-_AGAIN = "dump the snapshot again; if it fails again, please report it"
-_DAMAGED = "no sound snapshot of its size does: dump it again"
-#: The child's search path: the standard library, then the zprof that runs here, then installed packages.
+_DUMP_AGAIN = "dump the snapshot again; if it fails again, please report it"
+_DAMAGED_HINT = "this is not expected for a valid snapshot of its size: dump it again"
+#: The child's search path: the standard library, then this zprof, then installed packages.
 _BOOT = (
     "import sys;"
     "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
@@ -42,7 +47,7 @@ _BOOT = (
     "start(sys.argv[2:])"
 )
 #: Arrow's own allocators map gigabytes at once, and each thread a stack: both would exceed the limit.
-_FRUGAL = {
+_LOW_MEMORY_VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
@@ -71,68 +76,68 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[SnapshotFile]:
     """Yield the contents of the snapshot at ``path``; its tables are valid until the context ends.
 
-    ``limits`` default to those for the file's size.
+    ``limits`` default to the limits for the file size.
 
     Raises:
-        BadInput: it is no snapshot, damaged, hostile, or exceeds the limits.
+        BadInput: it is not a snapshot, is damaged or malicious, or exceeds the limits.
     """
     with tempfile.TemporaryDirectory(prefix="zprof-snapshot-") as name:
         folder = Path(name)
         try:
             with _open_plain(path, folder) as file:
                 size = os.fstat(file.fileno()).st_size
-                bound = limits or limits_for(size)
-                end = _run_child(file, folder, bound)
-            found = _read_result(folder, end, bound)
+                child_limits = limits or compute_limits(size)
+                status = _run_child(file, folder, child_limits)
+            contents = _read_result(folder, status, child_limits)
         except BadInput as error:
             raise BadInput(f"{path}: {error.message}", hint=error.hint) from None
-        yield found
+        yield contents
 
 
 @contextmanager
 def _open_plain(path: Path, folder: Path) -> Iterator[BinaryIO]:
     """Open the file, decompressed if necessary."""
     if not path.is_file():
-        raise BadInput("no such file", hint="give a snapshot file, or a folder of them")
+        raise BadInput("no such file", hint="pass a snapshot file, or a folder of snapshots")
     try:
         with path.open("rb") as file:
             _check_size(file)
             kind = detect_file_kind(file)
             if kind is not FileKind.GZIP_SNAPSHOT:
-                refuse_other(kind)
+                reject_other_kinds(kind)
                 yield file
                 return
             unpacked = folder / "unpacked.pickle"
-            inflate(file, unpacked, max_inflated_bytes(os.fstat(file.fileno()).st_size))
+            inflate(file, unpacked, compute_max_inflated_bytes(os.fstat(file.fileno()).st_size))
         with unpacked.open("rb") as file:
             yield file
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", hint="give a snapshot that is there") from None
+        raise BadInput(f"cannot be read ({error.strerror})", hint="pass a readable snapshot file") from None
 
 
 def _check_size(file: BinaryIO) -> None:
     size = os.fstat(file.fileno()).st_size
     if size > MAX_FILE_BYTES:
         raise BadInput(
-            f"{size >> 20} MiB are more than the {MAX_FILE_BYTES >> 20} that a snapshot may have",
+            f"{size >> 20} MiB exceed the limit of {MAX_FILE_BYTES >> 20} MiB for a snapshot",
             hint="dump it again with a smaller max_entries",
         )
 
 
-def refuse_other(kind: FileKind) -> None:
-    """Raise an error that names the kind of a file that is not a snapshot.
+def reject_other_kinds(kind: FileKind) -> None:
+    """Raise an error with the kind of a file that is not a snapshot.
 
     Raises:
         BadInput: for every kind but snapshots.
     """
     if kind in (FileKind.TRACE, FileKind.JSON):
         raise BadInput(
-            "a Kineto trace, or other JSON: no memory snapshot",
+            "a Kineto trace or other JSON, not a memory snapshot",
             hint="dump one with torch.cuda.memory._dump_snapshot",
         )
     if kind is FileKind.TORCH_ARCHIVE:
         raise BadInput(
-            "an archive (as torch.save writes): tensors, not a memory snapshot",
+            "an archive written by torch.save, not a memory snapshot",
             hint="dump one with torch.cuda.memory._dump_snapshot",
         )
     if kind is FileKind.OTHER:
@@ -152,7 +157,7 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,
-        env=os.environ | _FRUGAL,
+        env=os.environ | _LOW_MEMORY_VARIABLES,
         start_new_session=True,
     )
     try:
@@ -164,33 +169,32 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
         child.wait()
 
 
-def _read_result(folder: Path, end: int | None, limits: Limits) -> SnapshotFile:
-    if end is None:
-        raise BadInput(f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED)
-    if end in (-signal.SIGXCPU, -signal.SIGKILL):
+def _read_result(folder: Path, status: int | None, limits: Limits) -> SnapshotFile:
+    if status is None:
+        raise BadInput(f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED_HINT)
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
         raise BadInput(
-            f"reading it takes more than {limits.processor_s} seconds of processor time, or more memory than "
-            "there is",
-            hint=_DAMAGED,
+            f"reading it takes more than {limits.cpu_s} seconds of CPU time, or more memory than available",
+            hint=_DAMAGED_HINT,
         )
-    if end != 0:
-        raise BadInput(f"it ends the process that reads it (status {end})", hint=_DAMAGED)
-    answer = _answer(folder)
+    if status != 0:
+        raise BadInput(f"it crashes the process that reads it (status {status})", hint=_DAMAGED_HINT)
+    answer = _read_answer(folder)
     if answer.error:
         raise BadInput(answer.error, hint=answer.hint)
     tables = {name: _read_table(folder, name, answer.rows.get(name, -1)) for name in _TABLES}
-    begin = answer.history_begin_ns
-    return SnapshotFile(tables=tables, gaps=tuple(answer.gaps), history_begin_ns=begin)
+    history_start_ns = answer.history_begin_ns
+    return SnapshotFile(tables=tables, gaps=tuple(answer.gaps), history_begin_ns=history_start_ns)
 
 
-def _answer(folder: Path) -> _Answer:
+def _read_answer(folder: Path) -> _Answer:
     path = folder / _ANSWER
     try:
         if path.stat().st_size > _MAX_ANSWER_BYTES:
-            raise BadInput("what its reader says is too long", hint=_AGAIN)
+            raise BadInput("the result of its reader is too long", hint=_DUMP_AGAIN)
         return msgspec.json.decode(path.read_bytes(), type=_Answer)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        raise BadInput("its reader left no answer", hint=_AGAIN) from None
+        raise BadInput("its reader wrote no valid result", hint=_DUMP_AGAIN) from None
 
 
 def _read_table(folder: Path, name: str, rows: int) -> Any:
@@ -201,10 +205,10 @@ def _read_table(folder: Path, name: str, rows: int) -> Any:
         table.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-        raise BadInput(f"its table {name} cannot be read ({reason})", hint=_AGAIN) from None
+        raise BadInput(f"its table {name} cannot be read ({reason})", hint=_DUMP_AGAIN) from None
     nulls = [field.name for field in table.schema if not field.nullable and table[field.name].null_count]
     if table.schema != TABLES[name] or table.num_rows != rows or rows > _MAX_ROWS or nulls:
-        raise BadInput(f"its table {name} is not as it should be", hint=_AGAIN)
+        raise BadInput(f"its table {name} has the wrong schema, row count or nulls", hint=_DUMP_AGAIN)
     return table
 
 
@@ -212,28 +216,28 @@ _CHUNK_BYTES = 1 << 20
 _GZIP = 31
 
 
-def inflate(source: BinaryIO, target: Path, most_bytes: int) -> None:
+def inflate(source: BinaryIO, target: Path, max_bytes: int) -> None:
     """Decompress the first gzip member of ``source`` into ``target``.
 
     Raises:
-        BadInput: it is damaged, or decompresses to more than ``most_bytes``.
+        BadInput: it is damaged, or decompresses to more than ``max_bytes``.
     """
-    machine = zlib.decompressobj(wbits=_GZIP)
+    decompressor = zlib.decompressobj(wbits=_GZIP)
     written = 0
     with target.open("wb") as sink:
-        while not machine.eof:
-            chunk = machine.unconsumed_tail or source.read(_CHUNK_BYTES)
+        while not decompressor.eof:
+            chunk = decompressor.unconsumed_tail or source.read(_CHUNK_BYTES)
             if not chunk:
                 raise BadInput("a damaged gzip file (it ends too early)", hint="copy the file again")
-            piece = _inflate_chunk(machine, chunk)
+            piece = _inflate_chunk(decompressor, chunk)
             written += len(piece)
-            if written > most_bytes:
-                raise BadInput(f"it unpacks to more than {most_bytes >> 20} MiB", hint="unpack it yourself")
+            if written > max_bytes:
+                raise BadInput(f"it unpacks to more than {max_bytes >> 20} MiB", hint="unpack it yourself")
             sink.write(piece)
 
 
-def _inflate_chunk(machine: Any, chunk: bytes) -> bytes:
+def _inflate_chunk(decompressor: Any, chunk: bytes) -> bytes:
     try:
-        return bytes(machine.decompress(chunk, _CHUNK_BYTES))
+        return bytes(decompressor.decompress(chunk, _CHUNK_BYTES))
     except zlib.error as error:
         raise BadInput(f"a damaged gzip file ({error})", hint="copy the file again") from None

@@ -1,9 +1,9 @@
-"""Find the segments of device memory that the allocator held: those at the end as the snapshot lists them,
-and when each was mapped and unmapped.
+"""Find the allocator's segments of device memory: the final segments listed in the snapshot, and the times at
+which each segment was mapped and unmapped.
 
-The trace is walked backwards from the segments at the end: a segment_free or segment_unmap adds a span, a
-segment_alloc or segment_map removes its bytes and so sets their start. What is left at the first entry was
-there when the history starts. A segment of mapped pieces (expandable) is split into them.
+The trace is walked backwards from the final segments: a segment_free or segment_unmap adds a span, a
+segment_alloc or segment_map removes its bytes and thereby sets their start. Spans that remain at the first
+entry existed before the history. An expandable segment is split into its mapped pieces.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -30,14 +30,14 @@ from zprof.collectors.snapshot.columns import (
 from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction
 
 ALLOCATED = "active_allocated"
-#: torch's documentation and its C++ code spell this state differently.
+#: torch's documentation and C++ code spell this state differently.
 AWAITING_FREE = frozenset({"active_pending_free", "active_awaiting_free"})
 _STATES = AWAITING_FREE | {ALLOCATED, "inactive"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBlocks:
-    """Blocks in use at the end. ``awaiting`` marks those that the program has freed already."""
+class FinalBlocks:
+    """Blocks in use at the end. ``awaiting`` marks blocks that the program has already freed."""
 
     rows: Sequence[Row]
     address: Integers
@@ -48,7 +48,7 @@ class HeldBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSegments:
+class FinalSegments:
     """Segments of one device, sorted by address, and their blocks in use."""
 
     address: Integers
@@ -56,14 +56,14 @@ class HeldSegments:
     stream: Integers
     pool: Sequence[str | None]
     expandable: Flags
-    blocks: HeldBlocks
+    blocks: FinalBlocks
 
 
-def read_held_segments(segments: Sequence[Row], where: str, budget: Budget) -> HeldSegments:
+def read_final_segments(segments: Sequence[Row], where: str, budget: Budget) -> FinalSegments:
     """Return the segments of one device.
 
     Raises:
-        BadInput: a segment or block is not as torch writes it, or two segments overlap.
+        BadInput: a segment or block does not have torch's format, or two segments overlap.
     """
     segments = sorted(segments, key=lambda row: int(read_integers([row], "address", where)[0]))
     address = read_sizes(segments, "address", where)
@@ -71,7 +71,7 @@ def read_held_segments(segments: Sequence[Row], where: str, budget: Budget) -> H
     check_total(size, where)
     if (address[1:] < address[:-1] + size[:-1]).any():
         raise make_damaged_error(f"{where} overlap")
-    return HeldSegments(
+    return FinalSegments(
         address=address,
         size=size,
         stream=read_integers(segments, "stream", where, default=0),
@@ -100,54 +100,54 @@ def _format_pool(value: object, texts: dict[Any, str | None], where: str) -> str
     return texts[pair]
 
 
-def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: Budget) -> HeldBlocks:
+def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: Budget) -> FinalBlocks:
     lists = [read_rows(row.get("blocks", []), f"blocks of {where}", budget) for row in segments]
     where = f"blocks of {where}"
     rows = list(chain.from_iterable(lists))
-    segment = np.repeat(np.arange(len(lists), dtype=np.int64), [len(each) for each in lists])
+    segment = np.repeat(np.arange(len(lists), dtype=np.int64), [len(block_rows) for block_rows in lists])
     size = read_sizes(rows, "size", where)
     check_total(size, where)
     states = read_texts(rows, "state", where)
     unknown = set(states) - _STATES
     if unknown:
-        raise make_damaged_error(f"{where}: a state that torch does not have")
+        raise make_damaged_error(f"{where}: an unknown block state")
     address = _find_addresses(rows, size, segment, starts, where)
-    used = np.array([state != "inactive" for state in states], dtype=np.bool_)
+    is_used = np.array([state != "inactive" for state in states], dtype=np.bool_)
     awaiting = np.array([state in AWAITING_FREE for state in states], dtype=np.bool_)
     requested = read_integers(rows, "requested_size", where, default=-1)
     requested = np.where(requested < 0, size, requested)
-    return HeldBlocks(
-        rows=[row for row, kept in zip(rows, used, strict=True) if kept],
-        address=address[used],
-        size=size[used],
-        requested=requested[used],
-        segment=segment[used],
-        awaiting=awaiting[used],
+    return FinalBlocks(
+        rows=[row for row, is_kept in zip(rows, is_used, strict=True) if is_kept],
+        address=address[is_used],
+        size=size[is_used],
+        requested=requested[is_used],
+        segment=segment[is_used],
+        awaiting=awaiting[is_used],
     )
 
 
 def _find_addresses(
     rows: Sequence[Row], size: Integers, segment: Integers, starts: Integers, where: str
 ) -> Integers:
-    """Return the address of each block: as stated, else (older torch) right after the previous block."""
+    """Return the address of each block: as recorded, else (older torch) directly after the previous block."""
     if all("address" in row for row in rows):
         return read_sizes(rows, "address", where)
     ends = np.cumsum(size)
-    before = ends - size
+    offsets = ends - size
     first = np.zeros(len(starts) + 1, dtype=np.int64)
     np.maximum.at(first, segment + 1, ends)
-    return starts[segment] + before - np.maximum.accumulate(first)[segment]
+    return starts[segment] + offsets - np.maximum.accumulate(first)[segment]
 
 
 _UNMAPPING = (TraceAction.SEGMENT_FREE, TraceAction.SEGMENT_UNMAP)
 _MAPPING = (TraceAction.SEGMENT_ALLOC, TraceAction.SEGMENT_MAP)
-_MAPS = (TraceAction.SEGMENT_MAP, TraceAction.SEGMENT_UNMAP)
+_EXPANDABLE_ACTIONS = (TraceAction.SEGMENT_MAP, TraceAction.SEGMENT_UNMAP)
 NO_ENTRY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenSpan:
-    """A span held at this point of the walk. ``end`` is the entry that frees it."""
+    """A span that is mapped at this point of the walk. ``end`` is the entry that frees it."""
 
     address: int
     size: int
@@ -160,7 +160,7 @@ class _OpenSpan:
 class SegmentSpan:
     """One row of the table. ``begin`` and ``end`` are entries (``NO_ENTRY``: before the first, not yet).
 
-    ``held`` is the segment of the snapshot that it is a part of, ``NO_ENTRY`` if it is gone by then.
+    ``held`` is the final segment that contains it, ``NO_ENTRY`` if it was unmapped before.
     """
 
     address: int
@@ -173,71 +173,74 @@ class SegmentSpan:
 
 @dataclass(slots=True)
 class BackwardWalk:
-    """The backward walk. ``odd`` counts entries that contradict what is held."""
+    """Walk the trace backwards. ``contradictions`` counts entries that contradict the mapped spans."""
 
-    open: dict[int, _OpenSpan] = field(default_factory=dict)
+    open_spans: dict[int, _OpenSpan] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
-    found: list[SegmentSpan] = field(default_factory=list)
-    odd: int = 0
+    closed_spans: list[SegmentSpan] = field(default_factory=list)
+    contradictions: int = 0
 
-    def put(self, stretch: _OpenSpan) -> None:
-        """Add a span that is held before this point of the trace."""
-        if stretch.size <= 0 or any(True for _ in self._within(stretch.address, stretch.size)):
-            self.odd += stretch.size > 0
+    def add(self, span: _OpenSpan) -> None:
+        """Add a span that is mapped before this point of the trace."""
+        if span.size <= 0 or any(True for _ in self._find_overlapping(span.address, span.size)):
+            self.contradictions += span.size > 0
             return
-        self.open[stretch.address] = stretch
-        insort(self.starts, stretch.address)
+        self.open_spans[span.address] = span
+        insort(self.starts, span.address)
 
-    def take(self, address: int, size: int, entry: int) -> None:
-        """Remove these bytes: they are held from ``entry`` on."""
-        pieces = [self.open[start] for start in self._within(address, size)]
+    def remove(self, address: int, size: int, entry: int) -> None:
+        """Remove these bytes, which are mapped from ``entry`` on."""
+        pieces = [self.open_spans[start] for start in self._find_overlapping(address, size)]
         covered = 0
         for piece in pieces:
-            covered += self._cut(piece, address, address + size, entry)
-        self.odd += covered != size
+            covered += self._cut_span(piece, address, address + size, entry)
+        self.contradictions += covered != size
 
     def finish(self) -> list[SegmentSpan]:
-        """Return all rows, oldest first; the spans left were there before the trace."""
-        rest = [
-            SegmentSpan(o.address, o.size, NO_ENTRY, o.end, o.held, o.expandable) for o in self.open.values()
+        """Return all rows, oldest first; the remaining spans existed before the trace."""
+        preexisting = [
+            SegmentSpan(o.address, o.size, NO_ENTRY, o.end, o.held, o.expandable)
+            for o in self.open_spans.values()
         ]
-        return sorted(rest + self.found, key=lambda row: (row.begin, row.address))
+        return sorted(preexisting + self.closed_spans, key=lambda row: (row.begin, row.address))
 
-    def _cut(self, piece: _OpenSpan, low: int, high: int, entry: int) -> int:
+    def _cut_span(self, piece: _OpenSpan, range_start: int, range_end: int, entry: int) -> int:
         """Set the start of the part of ``piece`` in [low, high), keep the rest; return the part's bytes."""
         self._drop(piece.address)
-        start, stop = max(low, piece.address), min(high, piece.address + piece.size)
-        self.found.append(SegmentSpan(start, stop - start, entry, piece.end, piece.held, piece.expandable))
+        start, stop = max(range_start, piece.address), min(range_end, piece.address + piece.size)
+        self.closed_spans.append(
+            SegmentSpan(start, stop - start, entry, piece.end, piece.held, piece.expandable)
+        )
         for left, right in ((piece.address, start), (stop, piece.address + piece.size)):
-            self.put(_OpenSpan(left, right - left, piece.end, piece.held, piece.expandable))
+            self.add(_OpenSpan(left, right - left, piece.end, piece.held, piece.expandable))
         return stop - start
 
     def _drop(self, address: int) -> None:
-        del self.open[address]
+        del self.open_spans[address]
         del self.starts[bisect_left(self.starts, address)]
 
-    def _within(self, address: int, size: int) -> Iterator[int]:
-        """Yield the starts of the spans held that overlap [address, address + size)."""
+    def _find_overlapping(self, address: int, size: int) -> Iterator[int]:
+        """Yield the starts of the mapped spans that overlap [address, address + size)."""
         first = max(bisect_right(self.starts, address) - 1, 0)
-        for at in range(first, len(self.starts)):
-            start = self.starts[at]
+        for index in range(first, len(self.starts)):
+            start = self.starts[index]
             if start >= address + size:
                 return
-            if start + self.open[start].size > address:
+            if start + self.open_spans[start].size > address:
                 yield start
 
 
-def find_segment_spans(trace: DeviceTrace, held: HeldSegments) -> tuple[Sequence[SegmentSpan], int]:
+def find_segment_spans(trace: DeviceTrace, held: FinalSegments) -> tuple[Sequence[SegmentSpan], int]:
     """Return all spans, and the number of entries that contradict the segments."""
     walk = BackwardWalk()
     columns = zip(held.address.tolist(), held.size.tolist(), held.expandable.tolist(), strict=True)
-    for number, (address, size, expandable) in enumerate(columns):
-        walk.put(_OpenSpan(address, size, NO_ENTRY, number, expandable))
+    for index, (address, size, expandable) in enumerate(columns):
+        walk.add(_OpenSpan(address, size, NO_ENTRY, index, expandable))
     entries = np.flatnonzero(np.isin(trace.action, [*_MAPPING, *_UNMAPPING]))
     for entry in entries[::-1].tolist():
         action, address, size = trace.action[entry], int(trace.address[entry]), int(trace.size[entry])
         if action in _UNMAPPING:
-            walk.put(_OpenSpan(address, size, entry, NO_ENTRY, action in _MAPS))
+            walk.add(_OpenSpan(address, size, entry, NO_ENTRY, action in _EXPANDABLE_ACTIONS))
         else:
-            walk.take(address, size, entry)
-    return walk.finish(), walk.odd
+            walk.remove(address, size, entry)
+    return walk.finish(), walk.contradictions

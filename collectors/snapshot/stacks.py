@@ -1,4 +1,4 @@
-"""Number call stacks and store each once: by the list's identity, then its frames, then their content."""
+"""Number call stacks and store each once, by the identity of the list, of its frames, then by content."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -13,7 +13,9 @@ _MAX_LINE = 1 << 40
 
 
 class StackTable:
-    """Numbers stacks in the order of first use. The snapshot must outlive it: object ids are kept."""
+    """Number stacks in the order of first use. The snapshot must outlive the table, which stores
+    object ids.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -23,26 +25,26 @@ class StackTable:
         self._by_content: dict[tuple[str, int, str], int] = {}
 
     def numbers(self, lists: Sequence[object], where: str) -> Integers:
-        """Return the stack number of each list of frames; -1 for none.
+        """Return the stack number of each list of frames; -1 for an empty list.
 
         Raises:
             BadInput: an entry is not a frame.
         """
         known = self._by_list
-        found = [known.get(id(frames)) for frames in lists]
-        if None in found:
-            found = [
+        stack_numbers = [known.get(id(frames)) for frames in lists]
+        if None in stack_numbers:
+            stack_numbers = [
                 self._number(frames, where) if number is None else number
-                for number, frames in zip(found, lists, strict=True)
+                for number, frames in zip(stack_numbers, lists, strict=True)
             ]
-        return np.array(found, dtype=np.int64)
+        return np.array(stack_numbers, dtype=np.int64)
 
     def columns(self) -> dict[str, Any]:
         """Return the table ``stack``."""
         frames = list(self._by_content)
         stacks = list(self._by_frames)
         depths = np.array([len(stack) for stack in stacks], dtype=np.int64)
-        at = np.fromiter(chain.from_iterable(stacks), dtype=np.int64, count=int(depths.sum()))
+        frame_numbers = np.fromiter(chain.from_iterable(stacks), dtype=np.int64, count=int(depths.sum()))
         before = np.repeat(np.cumsum(depths) - depths, depths)
         files, functions = TextNumbers(), TextNumbers()
         file = np.array([files.number(frame[0]) for frame in frames], dtype=np.int32)
@@ -50,42 +52,42 @@ class StackTable:
         line = np.array([frame[1] for frame in frames], dtype=np.int64)
         return {
             "stack": np.repeat(np.arange(len(stacks), dtype=np.int64), depths),
-            "depth": np.arange(len(at), dtype=np.int64) - before,
-            "file": files.column(file[at]),
-            "line": line[at],
-            "function": functions.column(function[at]),
+            "depth": np.arange(len(frame_numbers), dtype=np.int64) - before,
+            "file": files.column(file[frame_numbers]),
+            "line": line[frame_numbers],
+            "function": functions.column(function[frame_numbers]),
         }
 
     def _number(self, frames: object, where: str) -> int:
         known = self._by_list.get(id(frames))
         if known is None:
-            known = self._by_list[id(frames)] = self._new(frames, where)
+            known = self._by_list[id(frames)] = self._add_stack(frames, where)
         return known
 
-    def _new(self, frames: object, where: str) -> int:
+    def _add_stack(self, frames: object, where: str) -> int:
         if frames is None:
             return -1
         if type(frames) is not list and type(frames) is not tuple:
             raise make_damaged_error(f"{where}: frames is {type(frames).__name__}, not a list")
         if not frames:
             return -1
-        kept = frames[:_MAX_DEPTH]
-        self._budget.spend(len(kept), f"frames of {where}")
+        used_frames = frames[:_MAX_DEPTH]
+        self._budget.spend(len(used_frames), f"frames of {where}")
         known = self._by_identity
         try:
-            key = tuple(map(known.__getitem__, map(id, kept)))
+            key = tuple(map(known.__getitem__, map(id, used_frames)))
         except KeyError:
-            key = tuple([self._frame(frame, where) for frame in kept])
+            key = tuple([self._number_frame(frame, where) for frame in used_frames])
         return self._by_frames.setdefault(key, len(self._by_frames))
 
-    def _frame(self, frame: object, where: str) -> int:
+    def _number_frame(self, frame: object, where: str) -> int:
         if type(frame) is not dict:
             raise make_damaged_error(f"{where}: a frame is {type(frame).__name__}, not dict")
         file, line, name = frame.get("filename", "?"), frame.get("line", 0), frame.get("name", "?")
         if type(file) is not str or type(name) is not str or type(line) is not int:
             raise make_damaged_error(f"{where}: a frame without file, line and name")
         if not -_MAX_LINE < line < _MAX_LINE:
-            raise make_damaged_error(f"{where}: a line number that no file has")
+            raise make_damaged_error(f"{where}: a line number is out of range")
         content = (clean_text(file), line, clean_text(name))
         number = self._by_content.setdefault(content, len(self._by_content))
         self._by_identity[id(frame)] = number

@@ -1,9 +1,9 @@
 """Read the entries of one device's trace as columns (TraceEntry of torch's CUDACachingAllocator).
 
-``size`` is the requested size, not the rounded block, in alloc, free_requested and free_completed alike. An
-``oom`` entry has ``device_free`` instead of ``addr``; a ``snapshot`` entry has neither. torch's clock ticks
-in microseconds and many events share a tick; here each event has a distinct time, at least a nanosecond after
-the previous one, so that sorting by time keeps their order.
+In alloc, free_requested and free_completed, ``size`` is always the requested size, not the rounded block
+size. An ``oom`` entry has ``device_free`` instead of ``addr``; a ``snapshot`` entry has neither. torch's
+timestamps have microsecond resolution, so many events share one; here each event has a distinct time, at
+least a nanosecond after the previous one, so that sorting by time keeps their order.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ from zprof.collectors.snapshot.columns import (
     read_texts,
 )
 
-#: Latest time that fits into 64 bits as nanoseconds, with a margin for the events that share a tick.
-_LAST_US = 9_000_000_000_000_000
+#: Maximum time that fits into 64 bits as nanoseconds, with headroom for events that share a timestamp.
+_MAX_TIME_US = 9_000_000_000_000_000
 _NS_PER_US = 1000
 
 
@@ -47,14 +47,15 @@ class TraceAction(IntEnum):
 
 
 _CODES = {action.name.lower(): int(action) for action in TraceAction if action is not TraceAction.UNKNOWN}
-_ADDRESSED = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for action in TraceAction])
+_HAS_ADDRESS = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for action in TraceAction])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrace:
-    """Columns of the entries, in the order of the ring, and the entries themselves.
+    """Columns of the entries, in ring-buffer order, and the entries themselves.
 
-    ``backwards_ns`` is the largest step back of the clock; ``unknown`` counts the entries by unknown action.
+    ``max_backstep_ns`` is the largest backward jump of the clock; ``unknown`` counts entries by unknown
+    action.
     """
 
     rows: Sequence[Row]
@@ -63,12 +64,12 @@ class DeviceTrace:
     size: Integers
     stream: Integers
     time_ns: Integers
-    backwards_ns: int
-    timed: bool
+    max_backstep_ns: int
+    has_times: bool
     unknown: dict[str, int]
 
-    def has(self, action: TraceAction) -> bool:
-        """Return whether there is an entry of this kind."""
+    def has_action(self, action: TraceAction) -> bool:
+        """Return True if there is an entry of this kind."""
         return bool((self.action == action).any())
 
 
@@ -76,17 +77,17 @@ def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
     """Return one device's trace.
 
     Raises:
-        BadInput: an entry is not as torch writes it.
+        BadInput: an entry does not have torch's format.
     """
     rows = read_rows(value, where, budget)
     names = read_texts(rows, "action", where)
     action = np.array([_CODES.get(text, 0) for text in names], dtype=np.int64)
     address = read_integers(rows, "addr", where, default=-1)
-    if (address[_ADDRESSED[action]] < 0).any():
+    if (address[_HAS_ADDRESS[action]] < 0).any():
         raise make_damaged_error(f"{where}: addr is missing or negative")
-    timed = None not in read_column(rows, "time_us")
-    times = read_sizes(rows, "time_us", where) if timed else np.arange(1, len(rows) + 1, dtype=np.int64)
-    time_ns, backwards_ns = _make_times_distinct(times, where)
+    has_times = None not in read_column(rows, "time_us")
+    times = read_sizes(rows, "time_us", where) if has_times else np.arange(1, len(rows) + 1, dtype=np.int64)
+    time_ns, max_backstep_ns = _make_times_distinct(times, where)
     return DeviceTrace(
         rows=rows,
         action=action,
@@ -94,27 +95,27 @@ def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
         size=_read_entry_sizes(rows, action, where),
         stream=read_integers(rows, "stream", where, default=0),
         time_ns=time_ns,
-        backwards_ns=backwards_ns,
-        timed=timed,
+        max_backstep_ns=max_backstep_ns,
+        has_times=has_times,
         unknown=dict(Counter(text for text in names if text not in _CODES)) if (action == 0).any() else {},
     )
 
 
 def _read_entry_sizes(rows: Sequence[Row], action: Integers, where: str) -> Integers:
-    found = read_integers(rows, "size", where, default=-1)
-    if (found[action != TraceAction.UNKNOWN] < 0).any():
+    sizes = read_integers(rows, "size", where, default=-1)
+    if (sizes[action != TraceAction.UNKNOWN] < 0).any():
         raise make_damaged_error(f"{where}: size is missing or negative")
-    check_total(np.maximum(found, 0), where)
-    return found
+    check_total(np.maximum(sizes, 0), where)
+    return sizes
 
 
 def _make_times_distinct(times_us: Integers, where: str) -> tuple[Integers, int]:
-    """Return strictly increasing times in ns, and the largest step back of the clock in ns."""
+    """Return strictly increasing times in ns, and the largest backward jump in ns."""
     if not times_us.size:
         return times_us, 0
-    if times_us.max() > _LAST_US:
-        raise make_damaged_error(f"{where}: time_us is beyond any clock")
+    if times_us.max() > _MAX_TIME_US:
+        raise make_damaged_error(f"{where}: time_us is out of range")
     ticks = np.maximum(times_us * _NS_PER_US, 1)
-    backwards = int((np.maximum.accumulate(ticks) - ticks).max())
+    max_backstep_ns = int((np.maximum.accumulate(ticks) - ticks).max())
     order = np.arange(len(ticks), dtype=np.int64)
-    return np.maximum.accumulate(ticks - order) + order, backwards
+    return np.maximum.accumulate(ticks - order) + order, max_backstep_ns

@@ -1,1 +1,1 @@
-"""Simulate sharded steps with a known truth, written as traces that a real job could have left."""
+"""Simulate sharded steps with known ground truth, written as traces that a real job could produce."""

@@ -1,8 +1,8 @@
-"""Plant a cause of a slow step: each makes a plan worse in one way.
+"""Plant performance faults in a plan, one per cause.
 
-``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much, if the cause has a size at all.
-Names are those of reports.  A cause that matters only if communication hardly fits under compute comes
-with a network that makes it so (``tighten_network``): compare it with the healthy plan "tight".
+``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much; causes that are only present or absent
+ignore it.  Names match the findings in reports.  Causes that matter only if communication barely fits behind
+compute also slow down the network (``tighten_network``): compare them with the healthy plan "tight".
 """
 
 from collections.abc import Callable
@@ -15,27 +15,27 @@ from zprof.model.errors import BadInput
 from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Vendor, Window
 
 
-def choose_victim(plan: Plan) -> int:
-    """Return the affected rank of a cause that affects one."""
+def choose_affected_rank(plan: Plan) -> int:
+    """Return the affected rank of a cause that affects a single rank."""
     return (1 + plan.seed) % plan.ranks
 
 
 def tighten_network(plan: Plan, share: float = 0.9) -> Plan:
     """Return the plan with a network on which a unit's gather takes ``share`` of its forward compute."""
     size = max(2, plan.shard_size)
-    moved = plan.unit_elements * plan.precision.gather.size_bytes * (size - 1) / size
-    left = max(1_000, share * plan.compute.forward_ns - plan.network.alpha_ns)
-    return replace(plan, network=replace(plan.network, beta_bytes_per_s=moved * 1e9 / left))
+    moved_bytes = plan.unit_elements * plan.precision.gather.size_bytes * (size - 1) / size
+    transfer_ns = max(1_000, share * plan.compute.forward_ns - plan.network.alpha_ns)
+    return replace(plan, network=replace(plan.network, beta_bytes_per_s=moved_bytes * 1e9 / transfer_ns))
 
 
 def plant_straggler(plan: Plan, strength: float) -> Plan:
     """Slow down one rank's compute."""
-    return replace(plan, speed={**plan.speed, choose_victim(plan): 1 / (1 + 0.25 * strength)})
+    return replace(plan, speed={**plan.speed, choose_affected_rank(plan): 1 / (1 + 0.25 * strength)})
 
 
 def plant_rotating_straggler(plan: Plan, strength: float) -> Plan:
     """Stall another rank's host in each step."""
-    delay = HostDelay(rank=choose_victim(plan), ns=int(8_000_000 * strength), rotating=True)
+    delay = HostDelay(rank=choose_affected_rank(plan), ns=int(8_000_000 * strength), rotating=True)
     return replace(plan, delays=(*plan.delays, delay))
 
 
@@ -54,20 +54,20 @@ def _split_units(plan: Plan, parts: int) -> Plan:
 
 
 def plant_latency(plan: Plan, strength: float) -> Plan:
-    """Send small messages on a network of high latency."""
+    """Send small messages over a network with high latency."""
     network = replace(plan.network, alpha_ns=int(500_000 * strength))
     return replace(_split_units(plan, 4), stage=3, network=network)
 
 
 def plant_small_units(plan: Plan, strength: float) -> Plan:
-    """Wrap the parts of each block instead of the block, which makes many small units."""
+    """Wrap the parts of each block instead of the block, for many small units."""
     network, parts = replace(plan.network, alpha_ns=150_000), max(2, round(16 * strength))
     return replace(_split_units(plan, parts), stage=3, network=network, units_per_block=parts)
 
 
 def plant_single_unit(plan: Plan, strength: float) -> Plan:
-    """Make the whole model one unit."""
-    whole = tighten_network(plan, min(5.0, 0.9 * strength))
+    """Make the entire model one unit."""
+    tightened = tighten_network(plan, min(5.0, 0.9 * strength))
     compute = replace(
         plan.compute,
         forward_ns=plan.compute.forward_ns * plan.units,
@@ -77,7 +77,7 @@ def plant_single_unit(plan: Plan, strength: float) -> Plan:
         copy_ns=plan.compute.copy_ns * plan.units,
     )
     elements = plan.unit_elements * plan.units
-    return replace(whole, stage=3, units=1, unit_elements=elements, compute=compute)
+    return replace(tightened, stage=3, units=1, unit_elements=elements, compute=compute)
 
 
 def plant_no_prefetch(plan: Plan, strength: float) -> Plan:
@@ -93,22 +93,22 @@ def plant_rate_limiter(plan: Plan, strength: float) -> Plan:
 
 
 def plant_cpu_bound_launch(plan: Plan, strength: float) -> Plan:
-    """Make kernels shorter than their launch.
+    """Make kernels shorter than their launch overhead.
 
-    A device runs while the next launch is in progress, so only the time by which a launch exceeds a kernel is
-    lost. A CPU rank does nothing during its launches, and loses all of their time.
+    A device runs during the next launch, so only the time by which a launch exceeds a kernel is lost. A CPU
+    rank does not compute during its launches, and loses all of their time.
     """
-    times = 8
+    factor = 8
     compute = replace(
         plan.compute,
-        forward_kernels=plan.compute.forward_kernels * times,
-        backward_kernels=plan.compute.backward_kernels * times,
+        forward_kernels=plan.compute.forward_kernels * factor,
+        backward_kernels=plan.compute.backward_kernels * factor,
     )
     kernel_ns = (compute.forward_ns + compute.backward_ns) // max(
         1, compute.forward_kernels + compute.backward_kernels
     )
-    hidden = 0 if plan.vendor is Vendor.GLOO else 1
-    launch_ns = int(kernel_ns * (hidden + 0.5 * strength))
+    hidden_launches = 0 if plan.vendor is Vendor.GLOO else 1
+    launch_ns = int(kernel_ns * (hidden_launches + 0.5 * strength))
     return replace(plan, compute=compute, host=replace(plan.host, launch_ns=launch_ns))
 
 
@@ -123,7 +123,7 @@ def plant_contention(plan: Plan, strength: float) -> Plan:
 
 
 def plant_blocked_collectives(plan: Plan, strength: float) -> Plan:
-    """Make collectives start behind queued kernels."""
+    """Make collectives wait for kernels queued before them."""
     network = tighten_network(plan, min(5.0, 0.9 * strength))
     return replace(network, compute=replace(plan.compute, blocks_collectives=True))
 
@@ -153,7 +153,7 @@ def plant_fp32_gather(plan: Plan, strength: float) -> Plan:
 
 
 def plant_accumulation_syncs(plan: Plan, strength: float) -> Plan:
-    """Reduce in each micro-batch: data parallelism that accumulates without ``no_sync``."""
+    """Reduce in each micro-batch, as data parallelism that accumulates without ``no_sync``."""
     return replace(
         tighten_network(plan), stage=0, micro_batches=max(2, round(4 * strength)), reduce_each=True
     )
@@ -174,7 +174,7 @@ def plant_last_unit_regather(plan: Plan, strength: float) -> Plan:
     """Release the last unit and gather it again immediately.
 
     The host reads the loss before the backward, as many programs do.  A host that runs ahead of the device
-    would launch this gather so early that it hides under the unit's own forward.  The other gathers fit.
+    would launch this gather early enough to overlap with the unit's own forward.  The other gathers fit.
     """
     gathering = replace(plan.gathering, keep_last_unit=False)
     host = replace(plan.host, reads_loss=plan.vendor is not Vendor.GLOO)
@@ -182,13 +182,13 @@ def plant_last_unit_regather(plan: Plan, strength: float) -> Plan:
 
 
 def plant_checkpoint_regathers(plan: Plan, strength: float) -> Plan:
-    """Gather once more for the recomputation."""
+    """Gather parameters again for the recomputation."""
     gathering = replace(plan.gathering, recompute=True, recompute_gathers=True)
     return replace(tighten_network(plan, min(5.0, 1.2 * strength)), stage=3, gathering=gathering)
 
 
 def plant_offload(plan: Plan, strength: float) -> Plan:
-    """Keep shards in host memory, behind a slow link, and run the optimizer on the CPU."""
+    """Keep shards in host memory, over a slow link, and run the optimizer on the CPU."""
     offload = replace(
         plan.offload,
         enabled=True,
@@ -234,8 +234,8 @@ def plant_lost_efficiency(plan: Plan, strength: float) -> Plan:
 def plant_measurement_artifact(plan: Plan, strength: float) -> Plan:
     """Start the ranks' profilers tens of ms apart, as setting up device tracing does."""
     random = np.random.Generator(np.random.PCG64([plan.seed, 9]))
-    opening = random.integers(0, int(60_000_000 * strength), size=plan.ranks)
-    windows = {rank: Window(opening_ns=int(opening[rank])) for rank in range(plan.ranks)}
+    start_ns = random.integers(0, int(60_000_000 * strength), size=plan.ranks)
+    windows = {rank: Window(opening_ns=int(start_ns[rank])) for rank in range(plan.ranks)}
     return replace(plan, windows=windows)
 
 
@@ -245,7 +245,7 @@ def keep_plan(plan: Plan, strength: float) -> Plan:
 
 
 class Cause(StrEnum):
-    """Causes that can be planted.  NONE and TIGHT are healthy."""
+    """Cause that can be planted.  NONE and TIGHT are healthy."""
 
     NONE = "none"
     TIGHT = "tight"
@@ -281,7 +281,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """The function that plants a cause; ``says`` describes its effect in a line."""
+    """Function that plants a cause; ``says`` describes its effect in one line."""
 
     says: str
     change: Callable[[Plan, float], Plan]
@@ -294,7 +294,9 @@ def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
         BadInput: the strength is not above 0, or exceeds 100.
     """
     if not 0 < strength <= 100:
-        raise BadInput(f"strength: above 0, at most 100, not {strength}", hint="1 gives a clear effect")
+        raise BadInput(
+            f"strength must be above 0 and at most 100, not {strength}", hint="1 gives a clear effect"
+        )
     planted = PRESETS[cause].change(plan, strength)
     return replace(planted, cause=str(cause), strength=0.0 if cause is Cause.NONE else strength)
 
@@ -302,7 +304,7 @@ def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
 PRESETS: dict[Cause, Preset] = {
     Cause.NONE: Preset(says="nothing is wrong", change=keep_plan),
     Cause.TIGHT: Preset(
-        says="nothing is wrong, but communication only just fits",
+        says="nothing is wrong, but communication barely fits",
         change=lambda plan, _: tighten_network(plan),
     ),
     Cause.STRAGGLER_RANK: Preset(says="one rank computes slower", change=plant_straggler),
@@ -310,25 +312,27 @@ PRESETS: dict[Cause, Preset] = {
         says="another rank's host stalls in every step", change=plant_rotating_straggler
     ),
     Cause.LATENCY_BOUND_COLLECTIVES: Preset(
-        says="small messages on a network of high latency", change=plant_latency
+        says="small messages over a network with high latency", change=plant_latency
     ),
     Cause.UNITS_TOO_SMALL: Preset(says="many small wrapped units", change=plant_small_units),
-    Cause.SINGLE_UNIT: Preset(says="the whole model is one wrapped unit", change=plant_single_unit),
-    Cause.NO_PREFETCH: Preset(says="each unit is gathered when it is needed", change=plant_no_prefetch),
+    Cause.SINGLE_UNIT: Preset(says="the entire model is one wrapped unit", change=plant_single_unit),
+    Cause.NO_PREFETCH: Preset(says="each unit is gathered only when it is needed", change=plant_no_prefetch),
     Cause.RATE_LIMITED_PREFETCH: Preset(says="the host waits before each gather", change=plant_rate_limiter),
     Cause.CPU_BOUND_LAUNCH: Preset(
-        says="the host launches slower than kernels run", change=plant_cpu_bound_launch
+        says="the host launches kernels more slowly than they run", change=plant_cpu_bound_launch
     ),
     Cause.ALLOCATOR_RETRIES: Preset(
         says="the allocator frees and allocates within steps", change=plant_allocator_retries
     ),
-    Cause.COMM_SLOWS_COMPUTE: Preset(says="kernels are slower beside collectives", change=plant_contention),
+    Cause.COMM_SLOWS_COMPUTE: Preset(
+        says="kernels are slower while collectives run", change=plant_contention
+    ),
     Cause.COMPUTE_BLOCKS_COMM: Preset(
-        says="collectives start behind queued kernels", change=plant_blocked_collectives
+        says="collectives wait for queued kernels", change=plant_blocked_collectives
     ),
     Cause.LOW_BUS_BANDWIDTH: Preset(says="the network is slow", change=plant_low_bandwidth),
     Cause.SHARDING_SPANS_NODES: Preset(
-        says="shards lie on two hosts with a slow link", change=plant_node_span
+        says="sharding spans two hosts with a slow link", change=plant_node_span
     ),
     Cause.FP32_REDUCE: Preset(says="gradients are reduced in float32", change=plant_fp32_reduce),
     Cause.FP32_GATHER: Preset(says="parameters are gathered in float32", change=plant_fp32_gather),
@@ -339,26 +343,26 @@ PRESETS: dict[Cause, Preset] = {
         says="each micro-batch gathers parameters again", change=plant_accumulation_regathers
     ),
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Preset(
-        says="units are dropped after forward and gathered again", change=plant_needless_reshard
+        says="units are freed after the forward and gathered again", change=plant_needless_reshard
     ),
     Cause.LAST_UNIT_REGATHERED: Preset(
-        says="the last unit is dropped and gathered again at once", change=plant_last_unit_regather
+        says="the last unit is freed and immediately gathered again", change=plant_last_unit_regather
     ),
     Cause.CHECKPOINT_REGATHERS: Preset(
-        says="recomputation gathers once more", change=plant_checkpoint_regathers
+        says="recomputation gathers parameters again", change=plant_checkpoint_regathers
     ),
     Cause.OFFLOAD_ON_CRITICAL_PATH: Preset(says="the optimizer runs on the CPU", change=plant_offload),
     Cause.BLOCKING_SYNC: Preset(
         says="the host reads scalars back after each unit", change=plant_blocking_syncs
     ),
-    Cause.DATA_LOADER: Preset(says="each step begins with a wait for data", change=plant_data_loader),
+    Cause.DATA_LOADER: Preset(says="each step starts by waiting for data", change=plant_data_loader),
     Cause.UNHIDDEN_OPTIMIZER_GATHER: Preset(
-        says="new parameters are gathered with nothing beside it", change=plant_exposed_optimizer_gather
+        says="new parameters are gathered without overlap", change=plant_exposed_optimizer_gather
     ),
-    Cause.COPY_OVERHEAD: Preset(says="copies around gathers take long", change=plant_copy_overhead),
+    Cause.COPY_OVERHEAD: Preset(says="copies around gathers are slow", change=plant_copy_overhead),
     Cause.UNEVEN_SHAPES: Preset(says="shards are padded", change=plant_uneven_shapes),
     Cause.LOST_COMPUTE_EFFICIENCY: Preset(says="all kernels take longer", change=plant_lost_efficiency),
     Cause.MEASUREMENT_ARTIFACT: Preset(
-        says="recordings open at different times", change=plant_measurement_artifact
+        says="the ranks' recordings start at different times", change=plant_measurement_artifact
     ),
 }

@@ -12,22 +12,22 @@ from zprof.simulator.plan import Plan
 
 def plant_and_fix(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
     """Return ``plant(plan, cause, strength)`` with its fix applied."""
-    sick = plant(plan, cause, strength)
-    cure = FIXES.get(cause)
-    return replace(cure(plan, sick) if cure else sick, cause="none", strength=0.0)
+    planted = plant(plan, cause, strength)
+    apply_fix = FIXES.get(cause)
+    return replace(apply_fix(plan, planted) if apply_fix else planted, cause="none", strength=0.0)
 
 
-def _fix_speed(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, speed=plan.speed)
+def _fix_speed(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, speed=plan.speed)
 
 
-def _fix_delays(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, delays=plan.delays)
+def _fix_delays(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, delays=plan.delays)
 
 
-def _fix_units(plan: Plan, sick: Plan) -> Plan:
+def _fix_units(plan: Plan, planted: Plan) -> Plan:
     return replace(
-        sick,
+        planted,
         units=plan.units,
         units_per_block=plan.units_per_block,
         unit_elements=plan.unit_elements,
@@ -35,72 +35,72 @@ def _fix_units(plan: Plan, sick: Plan) -> Plan:
     )
 
 
-def _fix_prefetch(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, prefetch=max(1, plan.prefetch))
+def _fix_prefetch(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, prefetch=max(1, plan.prefetch))
 
 
-def _fix_limiter(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, gathering=replace(sick.gathering, limiter=plan.gathering.limiter))
+def _fix_limiter(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, gathering=replace(planted.gathering, limiter=plan.gathering.limiter))
 
 
-def _fix_host(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, host=plan.host)
+def _fix_host(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, host=plan.host)
 
 
-def _fix_allocator(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, allocator=plan.allocator)
+def _fix_allocator(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, allocator=plan.allocator)
 
 
-def _fix_compute(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, compute=plan.compute)
+def _fix_compute(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, compute=plan.compute)
 
 
-def _fix_network(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, network=plan.network)
+def _fix_network(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, network=plan.network)
 
 
-def _shard_within_hosts(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, shard=sick.ranks_per_host)
+def _shard_within_hosts(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, shard=planted.ranks_per_host)
 
 
-def _fix_precision(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, precision=plan.precision)
+def _fix_precision(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, precision=plan.precision)
 
 
-def _reduce_once(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, reduce_each=False)
+def _reduce_once(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, reduce_each=False)
 
 
-def _keep_gathered(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, gathering=replace(sick.gathering, reshard_after_forward=False))
+def _keep_gathered(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, gathering=replace(planted.gathering, reshard_after_forward=False))
 
 
-def _keep_last_unit(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, gathering=replace(sick.gathering, keep_last_unit=True))
+def _keep_last_unit(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, gathering=replace(planted.gathering, keep_last_unit=True))
 
 
-def _gather_once(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, gathering=replace(sick.gathering, recompute_gathers=False))
+def _gather_once(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, gathering=replace(planted.gathering, recompute_gathers=False))
 
 
-def _fix_offload(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, offload=plan.offload)
+def _fix_offload(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, offload=plan.offload)
 
 
-def _fix_data(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, data_ns=plan.data_ns)
+def _fix_data(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, data_ns=plan.data_ns)
 
 
-def _hide_optimizer_gather(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, hide_optimizer_gather=True)
+def _hide_optimizer_gather(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, hide_optimizer_gather=True)
 
 
-def _fix_shapes(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, padding_ratio=plan.padding_ratio)
+def _fix_shapes(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, padding_ratio=plan.padding_ratio)
 
 
-def _fix_windows(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, windows=plan.windows)
+def _fix_windows(plan: Plan, planted: Plan) -> Plan:
+    return replace(planted, windows=plan.windows)
 
 
 FIXES: dict[Cause, Callable[[Plan, Plan], Plan]] = {

@@ -1,4 +1,4 @@
-"""Describe a simulation completely: the same plan gives the same files.
+"""Describe a simulation; the same plan gives the same files.
 
 Times are integer nanoseconds, sizes integer bytes, rates bytes per second.  Ranks are laid out with the
 tensor-parallel axis innermost, then the sharding axis, then the replicas.
@@ -22,8 +22,8 @@ class Vendor(StrEnum):
 class Limiter(StrEnum):
     """Limit that keeps gathers from running further ahead than the prefetch depth.
 
-    EVENT: the gather waits on the device for memory to be free (FSDP2).  HOST: the host itself waits
-    before it launches (FSDP1's rate limiter).  NONE: there is no limit.
+    EVENT: the gather waits on the device for free memory (FSDP2).  HOST: the host waits before the launch
+    (FSDP1's rate limiter).  NONE: no limit.
     """
 
     EVENT = "event"
@@ -45,10 +45,10 @@ class DType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Network in which a message takes alpha + bytes * bus factor / beta once the last rank has arrived.
+    """Network in which a message takes alpha + bytes * bus factor / beta after the last rank has arrived.
 
     ``beta_bytes_per_s``: bus bandwidth within a host; ``inter_*``: for groups that span hosts (None: the
-    same). ``links``: share of the bandwidth that a rank's own link has, which limits its groups.
+    same). ``links``: share of the bandwidth of a rank's own link, which limits its groups.
     ``spread_ns``, ``spread_ratio``: maximum difference of ends between ranks, in time and as a share of the
     transfer. ``per_kind_streams``: one stream per kind of collective, instead of one per group.
     """
@@ -65,11 +65,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The thread that launches.
+    """Thread that launches work.
 
-    ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: it reads the loss at the
-    end of a step.  ``syncs_per_unit``: further blocking reads after each unit's forward.  ``reads_loss``: it
-    reads the loss before the backward (to stop if it is not finite).
+    ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: read the loss at the end
+    of a step.  ``syncs_per_unit``: further blocking reads after each unit's forward.  ``reads_loss``: read
+    the loss before the backward (to stop if it is not finite).
     """
 
     launch_ns: int = 6_000
@@ -87,10 +87,10 @@ class Host:
 class Compute:
     """Cost of a unit at full speed.
 
-    ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: between two
-    kernels of a stream.  ``slowdown``: factor on a kernel's time while a collective runs in parallel.
-    ``blocks_collectives``: kernels fill the device, so a collective starts behind the queued ones.
-    ``copy_ns``: copying a gathered unit into place.  ``factor``: on every kernel of every rank.
+    ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: gap between
+    two kernels of a stream.  ``slowdown``: factor on a kernel's time while a collective runs in parallel.
+    ``blocks_collectives``: kernels fill the device, so a collective starts after the queued kernels.
+    ``copy_ns``: time to copy a gathered unit into place.  ``factor``: factor on every kernel of every rank.
     """
 
     forward_ns: int = 2_000_000
@@ -118,9 +118,9 @@ class Precision:
 class Gathering:
     """Gather policy of stage 3.
 
-    ``reshard_after_forward``: release a unit after its forward, so that the backward gathers it again.
-    ``keep_last_unit``: except the last one.  ``recompute``: the backward runs the forward first.
-    ``recompute_gathers``: and gathers once more for it.  ``limiter``: see :class:`Limiter`.
+    ``reshard_after_forward``: free a unit after its forward, so that the backward gathers it again.
+    ``keep_last_unit``: do not free the last unit.  ``recompute``: the backward first repeats the forward.
+    ``recompute_gathers``: the recomputation gathers again.  ``limiter``: see :class:`Limiter`.
     """
 
     reshard_after_forward: bool = True
@@ -165,9 +165,9 @@ class HostDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A recording that opens later and closes earlier than the others'.
+    """Recording that starts later and ends earlier than those of other ranks.
 
-    ``opening_ns``: time for which the host is busy opening it, before its first step; others wait for it.
+    ``opening_ns``: time that the host spends starting it, before its first step; other ranks wait for it.
     """
 
     opening_ns: int = 0
@@ -186,10 +186,10 @@ class Stamps(StrEnum):
 class Recording:
     """Format of the files.
 
-    ``metadata``: kernels of collectives carry their metadata; without it they also have their old names.
-    ``sequence``: ``Seq`` is part of the metadata.  ``wait_ranges``: gloo's waits are visible.
-    ``synchronisation``: CUPTI's cuda_sync events are recorded too.  ``pad_to_bytes``: fill each file with
-    events of the host up to about that size.  ``compress``: .json.gz instead of .json.
+    ``metadata``: kernels of collectives have metadata; without it, they also have their old names.
+    ``sequence``: ``Seq`` is part of the metadata.  ``wait_ranges``: record gloo's waits.
+    ``synchronisation``: also record CUPTI's cuda_sync events.  ``pad_to_bytes``: fill each file with host
+    events up to about that size.  ``compress``: .json.gz instead of .json.
     """
 
     metadata: bool = True
@@ -203,24 +203,24 @@ class Recording:
 
 
 MAX_RANKS = 1024
-#: Parts of a block that are wrapped separately; further ones are its experts.
-_LEAVES = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
+#: Parts of a block that can be wrapped separately; further parts are its experts.
+_BLOCK_PARTS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A sharded training job, the machines that it runs on, and how it is recorded.
+    """A sharded training job, its machines, and its recording.
 
     Attributes:
         units: Wrapped units, each of ``unit_elements`` parameters.
-        units_per_block: Units that form one block of the model; their names follow from it.
-        prefetch: Gathers that run ahead of the unit that computes (stage 3).
+        units_per_block: Units that form one block of the model; determines their names.
+        prefetch: Gathers that run ahead of the computing unit (stage 3).
         bucket_bytes: Gradient bytes per reduction (stages 0 to 2).
         reduce_each: Reduce in every micro-batch, not only in the last.
-        hide_optimizer_gather: Let the gather of new parameters (stages 1, 2) run under the next forward.
+        hide_optimizer_gather: Overlap the gather of new parameters (stages 1, 2) with the next forward.
         tensor, shard: Sizes of these axes; ``shard`` None: all remaining ranks.
         tensor_elements: Elements of each tensor-parallel all-reduce.
-        padding_ratio: Share by which shards that do not divide evenly are padded.
+        padding_ratio: Padding of shards that do not divide evenly, as a share.
         speed: Compute speed by rank (1 = as planned).
         offsets_ns, drift_ppb: By rank: local = common + offset + drift * (common - origin).
         ranks_per_host: Ranks on each host.
@@ -228,8 +228,8 @@ class Plan:
         drop_probability: Share of all events that are lost.
         windows: Recording window by rank.
         missing: Ranks without a trace.
-        loss_all_reduce, norm_all_reduce: All-reduce one element per step, each.
-        cause, strength: What was planted, for the record.
+        loss_all_reduce, norm_all_reduce: Add an all-reduce of one element per step.
+        cause, strength: Planted cause, for the ground truth.
     """
 
     ranks: int = 4
@@ -277,30 +277,36 @@ class Plan:
         """Check that the plan can be simulated.
 
         Raises:
-            BadInput: names the setting that is wrong.
+            BadInput: a setting is invalid; the message names it.
         """
-        for wrong, what in (
-            (not 1 <= self.ranks <= MAX_RANKS, f"ranks: 1 to {MAX_RANKS}, not {self.ranks}"),
-            (not isinstance(self.vendor, Vendor), f"vendor: a Vendor, not {self.vendor!r}"),
-            (not 0 <= self.stage <= 3, f"stage: 0 to 3, not {self.stage}"),
-            (min(self.steps, self.units, self.micro_batches) < 1, "steps, units, micro-batches: at least 1"),
-            (self.units_per_block < 1, f"units_per_block: at least 1, not {self.units_per_block}"),
-            (self.prefetch < 0, f"prefetch: 0 or more, not {self.prefetch}"),
-            (self.unit_elements < 1 or self.bucket_bytes < 1024, "unit_elements, bucket_bytes: too small"),
+        for is_invalid, message in (
+            (not 1 <= self.ranks <= MAX_RANKS, f"ranks must be 1 to {MAX_RANKS}, not {self.ranks}"),
+            (not isinstance(self.vendor, Vendor), f"vendor must be a Vendor, not {self.vendor!r}"),
+            (not 0 <= self.stage <= 3, f"stage must be 0 to 3, not {self.stage}"),
+            (
+                min(self.steps, self.units, self.micro_batches) < 1,
+                "steps, units and micro-batches must be at least 1",
+            ),
+            (self.units_per_block < 1, f"units_per_block must be at least 1, not {self.units_per_block}"),
+            (self.prefetch < 0, f"prefetch must be 0 or more, not {self.prefetch}"),
+            (
+                self.unit_elements < 1 or self.bucket_bytes < 1024,
+                "unit_elements or bucket_bytes is too small",
+            ),
             (self.ranks % (self.tensor * (self.shard or 1)) != 0, "tensor * shard must divide the ranks"),
-            (any(value <= 0 for value in self.speed.values()), "speed: above 0"),
-            (set(range(self.ranks)) <= set(self.missing), "missing: at least one rank must be written"),
+            (any(value <= 0 for value in self.speed.values()), "speed must be above 0"),
+            (set(range(self.ranks)) <= set(self.missing), "missing: at least one rank must have a trace"),
         ):
-            if wrong:
-                raise BadInput(what, hint="zprof simulate --help shows the options")
+            if is_invalid:
+                raise BadInput(message, hint="zprof simulate --help shows the options")
 
     def unit_name(self, unit: int) -> str:
-        """Return the program's name of a unit: a block, or a part of one."""
+        """Return a unit's name in the program: a block, or a part of one."""
         block, part = divmod(unit, self.units_per_block)
         if self.units_per_block == 1:
             return f"layers.{block}"
-        leaf = _LEAVES[part] if part < len(_LEAVES) else f"experts.{part - len(_LEAVES)}"
-        return f"layers.{block}.{leaf}"
+        part_name = _BLOCK_PARTS[part] if part < len(_BLOCK_PARTS) else f"experts.{part - len(_BLOCK_PARTS)}"
+        return f"layers.{block}.{part_name}"
 
     @property
     def shard_size(self) -> int:
@@ -314,6 +320,6 @@ class Plan:
 
     @property
     def padded_unit_elements(self) -> int:
-        """Elements of a unit as messages carry them: a multiple of the shard size."""
-        wanted = int(self.unit_elements * (1 + self.padding_ratio))
-        return -(-wanted // self.shard_size) * self.shard_size
+        """Elements of a unit in messages: a multiple of the shard size."""
+        padded_elements = int(self.unit_elements * (1 + self.padding_ratio))
+        return -(-padded_elements // self.shard_size) * self.shard_size

@@ -1,7 +1,7 @@
-"""Make rows for the collectives that ran on a device, with their launch, unit, group and sequence.
+"""Make rows for the collectives that ran on a device, with launch, unit, group and sequence.
 
-A kernel's row has exactly the start, end and stream of its event. A collective of several copies has one row
-from the first start to the last end, on the stream of the first.
+A kernel's row has the exact start, end and stream of its event. A collective of several copies has one row
+from the first start to the last end, on the stream of the first copy.
 """
 
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, collective_identity, find_units
+from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_units, get_collective_key
 from zprof.collectors.kineto.collective_gaps import list_device_gaps, list_missing_device_work
 from zprof.collectors.kineto.collectives import CollectiveRow
 from zprof.collectors.kineto.device.kernels import (
@@ -29,10 +29,10 @@ from zprof.run.ranges import RangeVerb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPlace:
+class LaunchContext:
     """Annotations around a launch.
 
-    ``group`` and ``sequence`` are those of a launch range that encloses this collective only.
+    ``group`` and ``sequence`` come from a launch range that encloses only this collective.
     """
 
     unit: str | None = None
@@ -40,26 +40,28 @@ class LaunchPlace:
     sequence: int | None = None
 
 
-def find_places(
-    trace: Trace, found: Sequence[DeviceCollective], spans: Sequence[RangeSpan]
-) -> list[LaunchPlace]:
+def find_launch_contexts(
+    trace: Trace, collectives: Sequence[DeviceCollective], spans: Sequence[RangeSpan]
+) -> list[LaunchContext]:
     """Return the annotations around each collective's launch."""
-    calls = np.array([collective.calls[0] if collective.calls else -1 for collective in found], np.int64)
+    calls = np.array(
+        [collective.calls[0] if collective.calls else -1 for collective in collectives], np.int64
+    )
     threads = np.where(calls >= 0, trace.thread[calls], ABSENT) if len(calls) else calls
     times = np.where(calls >= 0, trace.start_ns[calls], ABSENT) if len(calls) else calls
     units = find_units(trace, threads, times)
-    stated = _find_launch_ranges(trace, spans, threads, times)
-    counts = Counter(id(span) for span in stated if span is not None)
+    launch_ranges = _find_launch_ranges(trace, spans, threads, times)
+    counts = Counter(id(span) for span in launch_ranges if span is not None)
     return [
-        _make_place(unit, span if span is not None and counts[id(span)] == 1 else None)
-        for unit, span in zip(units, stated, strict=True)
+        _make_context(unit, span if span is not None and counts[id(span)] == 1 else None)
+        for unit, span in zip(units, launch_ranges, strict=True)
     ]
 
 
-def _make_place(unit: str | None, span: RangeSpan | None) -> LaunchPlace:
+def _make_context(unit: str | None, span: RangeSpan | None) -> LaunchContext:
     if span is None:
-        return LaunchPlace(unit=unit)
-    return LaunchPlace(unit=span.range.unit or unit, group=span.range.group, sequence=span.range.sequence)
+        return LaunchContext(unit=unit)
+    return LaunchContext(unit=span.range.unit or unit, group=span.range.group, sequence=span.range.sequence)
 
 
 def _find_launch_ranges(
@@ -68,28 +70,28 @@ def _find_launch_ranges(
     launches = {
         span.row: span
         for span in spans
-        if span.range.verb is RangeVerb.LAUNCH and collective_identity(span.range) is not None
+        if span.range.verb is RangeVerb.LAUNCH and get_collective_key(span.range) is not None
     }
-    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).at(threads, times_ns)
+    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).find_innermost(threads, times_ns)
     return [launches.get(row) for row in rows.tolist()]
 
 
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: Method of rows whose sequence is stated by the engine's own launch range.
+#: Method of rows whose sequence comes from the engine's own launch range.
 BY_RANGE = "nccl_range"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCollectives:
-    """The collectives of a device, before groups have names."""
+    """The collectives of a device, before groups are named."""
 
-    found: Sequence[DeviceCollective]
-    places: Sequence[LaunchPlace]
+    collectives: Sequence[DeviceCollective]
+    contexts: Sequence[LaunchContext]
 
     def groups(self) -> list[Group]:
-        """Return the distinct groups whose ranks the collectives themselves state."""
-        described = (collective.described for collective in self.found)
-        groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in described if d.ranks)
+        """Return the distinct groups whose ranks are given by the collectives."""
+        description = (collective.description for collective in self.collectives)
+        groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in description if d.ranks)
         return [
             Group(name=name, description=description, ranks=tuple(sorted(ranks)))
             for name, description, ranks in groups
@@ -97,114 +99,121 @@ class DeviceCollectives:
 
 
 def find_device_collectives(trace: Trace, spans: Sequence[RangeSpan]) -> DeviceCollectives:
-    """Find all kernels and copies that are collectives, in the order in which the host launched them."""
+    """Find all kernels and copies that are collectives, in the host's launch order."""
     host = HostLaunches(trace)
-    links = host.links(find_kernel_rows(trace))
-    found = [*find_kernel_collectives(trace, links), *find_copy_collectives(trace, host, links)]
-    found = _sort_by_launch(trace, found)
-    return DeviceCollectives(found=found, places=find_places(trace, found, spans))
+    links = host.find_links(find_kernel_rows(trace))
+    collectives = [*find_kernel_collectives(trace, links), *find_copy_collectives(trace, host, links)]
+    collectives = _sort_by_launch(trace, collectives)
+    return DeviceCollectives(
+        collectives=collectives, contexts=find_launch_contexts(trace, collectives, spans)
+    )
 
 
-def _sort_by_launch(trace: Trace, found: Sequence[DeviceCollective]) -> list[DeviceCollective]:
-    """Sort by launch: all ranks of a group launch its collectives in one order, whatever streams they run on.
+def _sort_by_launch(trace: Trace, collectives: Sequence[DeviceCollective]) -> list[DeviceCollective]:
+    """Sort by launch: all ranks of a group launch its collectives in the same order, on whatever streams.
 
     Kernels of different streams may start in a different order on each rank. A stream runs its work in launch
-    order, so a collective whose launch is not in the trace goes right before the next one of its stream whose
-    launch is known, else right after the last such one. Streams without any known launch were filled before
-    the window: they come first, one after the other.
+    order, so a collective without a launch in the trace is placed directly before the next collective on its
+    stream with a known launch, else directly after the last one. Streams without any known launch were filled
+    before the window: they come first, one after the other.
     """
-    start = np.array([trace.start_ns[each.rows[0]] for each in found], dtype=np.int64)
-    stream = np.array([_get_stream(trace, each.rows[0]) for each in found], dtype=np.int64)
+    start = np.array([trace.start_ns[collective.rows[0]] for collective in collectives], dtype=np.int64)
+    stream = np.array([_get_stream(trace, collective.rows[0]) for collective in collectives], dtype=np.int64)
     launch = np.array(
-        [min((int(trace.start_ns[call]) for call in each.calls), default=ABSENT) for each in found],
+        [
+            min((int(trace.start_ns[call]) for call in collective.calls), default=ABSENT)
+            for collective in collectives
+        ],
         dtype=np.int64,
     )
     order = np.lexsort((start, stream))
-    neighbour, side = _find_neighbouring_launches(launch[order], stream[order])
-    placed = np.lexsort((start[order], stream[order], side, neighbour))
-    return [found[row] for row in order[placed].tolist()]
+    nearest_launch, side = _find_neighbouring_launches(launch[order], stream[order])
+    sorted_rows = np.lexsort((start[order], stream[order], side, nearest_launch))
+    return [collectives[row] for row in order[sorted_rows].tolist()]
 
 
 def _find_neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the launch to sort each row by (rows ordered by stream and start), and the side of it."""
+    """Return the launch by which to sort each row (rows ordered by stream and start), and the side of it."""
     rows = np.arange(len(launch))
     known = launch != ABSENT
     following = np.minimum.accumulate(np.where(known, rows, len(rows))[::-1])[::-1]
-    before = np.maximum.accumulate(np.where(known, rows, -1))
+    previous = np.maximum.accumulate(np.where(known, rows, -1))
     has_following = (following < len(rows)) & (stream[np.minimum(following, len(rows) - 1)] == stream)
-    has_before = (before >= 0) & (stream[before] == stream)
-    near = np.where(has_following, following, np.where(has_before, before, rows))
+    has_previous = (previous >= 0) & (stream[previous] == stream)
+    nearest = np.where(has_following, following, np.where(has_previous, previous, rows))
     side = np.where(known, 0, np.where(has_following, -1, 1))
-    return launch[near], side.astype(np.int64)
+    return launch[nearest], side.astype(np.int64)
 
 
 def make_device_rows(
     trace: Trace, collectives: DeviceCollectives, groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Make a row for each collective, by launch, and gaps for what is unknown about them."""
+    """Make a row for each collective, by launch, and gaps for unknown facts."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
-    for found, place in zip(collectives.found, collectives.places, strict=True):
-        row = _make_row(trace, found, place, groups)
+    for collective, context in zip(collectives.collectives, collectives.contexts, strict=True):
+        row = _make_row(trace, collective, context, groups)
         key = row.group, (row.kind, row.peer_rank) if row.kind in _POINT_TO_POINT else None
-        rows.append(_add_sequence(row, found, place, ordinals[key]))
+        rows.append(_add_sequence(row, collective, context, ordinals[key]))
         ordinals[key] += 1
     return rows, [*list_device_gaps(rows, BY_NAME), *list_missing_device_work(trace, rows)]
 
 
 def _add_sequence(
-    row: CollectiveRow, found: DeviceCollective, place: LaunchPlace, ordinal: int
+    row: CollectiveRow, collective: DeviceCollective, context: LaunchContext, ordinal: int
 ) -> CollectiveRow:
-    """Return the row with the stated sequence, else the order within the group.
+    """Return the row with the recorded sequence, else with the order within the group.
 
-    Sends and receives are numbered per peer: torch counts them per process, so that the two sides differ.
+    Sends and receives are numbered per peer: torch counts them per process, so the two sides would differ.
     """
-    sided = row.kind in _POINT_TO_POINT
-    if found.described.sequence is not None and not sided:
-        return replace(row, sequence=found.described.sequence)
-    if place.sequence is not None and not sided:
-        return replace(row, sequence=place.sequence, method=BY_RANGE)
-    return replace(row, sequence=ordinal, method=f"{found.rung}_order")
+    is_point_to_point = row.kind in _POINT_TO_POINT
+    if collective.description.sequence is not None and not is_point_to_point:
+        return replace(row, sequence=collective.description.sequence)
+    if context.sequence is not None and not is_point_to_point:
+        return replace(row, sequence=context.sequence, method=BY_RANGE)
+    return replace(row, sequence=ordinal, method=f"{collective.method}_order")
 
 
-def _make_row(trace: Trace, found: DeviceCollective, place: LaunchPlace, groups: GroupNames) -> CollectiveRow:
-    described = found.described
-    group, size = _find_group(trace, found, place, groups)
-    full = (described.elements or 0) * (described.element_bytes or 0)
-    stream = _get_stream(trace, found.rows[0])
+def _make_row(
+    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupNames
+) -> CollectiveRow:
+    description = collective.description
+    group, size = _find_group(trace, collective, context, groups)
+    full_bytes = (description.elements or 0) * (description.element_bytes or 0)
+    stream = _get_stream(trace, collective.rows[0])
     return CollectiveRow(
-        kind=str(described.kind or CollectiveKind.OTHER),
+        kind=str(description.kind or CollectiveKind.OTHER),
         group=group,
         group_size=size,
         sequence=0,
-        dtype=described.dtype or "unknown",
-        bytes=max(0, full),
-        start_ns=int(trace.start_ns[found.rows[0]]),
-        end_ns=max(_get_end_ns(trace, row) for row in found.rows),
-        launch_start_ns=min((int(trace.start_ns[call]) for call in found.calls), default=None),
-        launch_end_ns=max((_get_end_ns(trace, call) for call in found.calls), default=None),
-        unit=place.unit,
+        dtype=description.dtype or "unknown",
+        bytes=max(0, full_bytes),
+        start_ns=int(trace.start_ns[collective.rows[0]]),
+        end_ns=max(_get_end_ns(trace, row) for row in collective.rows),
+        launch_start_ns=min((int(trace.start_ns[call]) for call in collective.calls), default=None),
+        launch_end_ns=max((_get_end_ns(trace, call) for call in collective.calls), default=None),
+        unit=context.unit,
         stream=None if stream == ABSENT else stream,
-        peer_rank=described.peer,
-        method=found.rung,
+        peer_rank=description.peer,
+        method=collective.method,
     )
 
 
 def _find_group(
-    trace: Trace, found: DeviceCollective, place: LaunchPlace, groups: GroupNames
+    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupNames
 ) -> tuple[str, int]:
-    """Return the group's name and size: by its ranks, its name, the launch range, or as the only group."""
-    described = found.described
-    name = described.group
-    ranks = described.ranks or (groups.ranks_of(name) if name is not None else ())
+    """Return the group's name and size: from its ranks, its name, the launch range, or as the only group."""
+    description = collective.description
+    name = description.group
+    ranks = description.ranks or (groups.get_ranks(name) if name is not None else ())
     if ranks:
-        return groups.shown(name or "", ranks), len(ranks)
+        return groups.get_display_name(name or "", ranks), len(ranks)
     if name is not None:
-        return f"pg:{name}", described.group_size or 0
-    if place.group is not None:
-        return groups.resolve(place.group)
-    only = groups.listed() if found.rung != BY_NAME else None
-    return only or (f"stream:{_format_stream(trace, found.rows[0])}", 0)
+        return f"pg:{name}", description.group_size or 0
+    if context.group is not None:
+        return groups.resolve(context.group)
+    single_group = groups.get_single_group() if collective.method != BY_NAME else None
+    return single_group or (f"stream:{_format_stream(trace, collective.rows[0])}", 0)
 
 
 def _format_stream(trace: Trace, row: int) -> str:

@@ -1,8 +1,8 @@
-"""Find gloo's collectives in a trace: their launches (c10d operators on the calling thread) and their
-executions (``gloo:<op>`` on the threads of a process group).
+"""Find gloo's collectives in a trace: launches (c10d operators on the calling thread) and executions
+(``gloo:<op>`` on the threads of a process group).
 
-The table of operators was observed in traces of torch 2.13: a reduce-scatter runs as ``gloo:all_reduce`` over
-the full input, so its kind is only known from the launch.
+The table of operators is based on traces of torch 2.13: a reduce-scatter runs as ``gloo:all_reduce`` over the
+full input, so its kind is known only from the launch.
 """
 
 from bisect import bisect_right
@@ -15,17 +15,17 @@ import numpy as np
 from zprof.collectors.kineto.annotations import (
     IntervalIndex,
     RangeSpan,
-    collective_identity,
     find_rows,
     find_units,
+    get_collective_key,
 )
 from zprof.collectors.kineto.collectives import parse_element_type
-from zprof.collectors.kineto.process_groups import GroupNames, parse_place_in_group
+from zprof.collectors.kineto.process_groups import GroupNames, parse_group_rank
 from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.collectives import CollectiveKind
 from zprof.run.ranges import EngineRange, RangeVerb
 
-#: Key that a launch and its execution share: the operator that gloo runs, and its elements.
+#: Key shared by a launch and its execution: the operator that gloo runs, and its elements.
 GlooKey = tuple[str, int | None]
 
 
@@ -33,11 +33,11 @@ GlooKey = tuple[str, int | None]
 class GlooOperator:
     """One c10d operator.
 
-    ``executed`` is the name after ``gloo:``. The execution shows the elements of the launch's ``argument``;
-    None if it shows no tensor that all ranks have. ``repeats``: it executes once per rank of the group.
-    ``gathers``: the full tensor is the tensor shown times the group's size. ``shards``: the arguments with
-    the full tensor and this rank's shard, whose ratio is the group's size. ``root``: the argument of rooted
-    operators that names the root by its group rank.
+    ``executed`` is the name after ``gloo:``. The execution has the elements of the launch's ``argument``;
+    None if it has no tensor that exists on all ranks. ``repeats``: it executes once per rank of the group.
+    ``gathers``: the full tensor is the recorded tensor times the group's size. ``shards``: the arguments with
+    the full tensor and this rank's shard; their ratio is the group's size. ``root``: the argument of rooted
+    operators with the root's group rank.
     """
 
     kind: CollectiveKind
@@ -74,10 +74,10 @@ GLOO_OPERATORS: dict[str, GlooOperator] = {
     "c10d::barrier": GlooOperator(kind=CollectiveKind.BARRIER, executed="barrier", argument=None),
 }
 
-#: Executions that show no tensor that the launches of all ranks have.
+#: Executions without a tensor that the launches of all ranks have.
 WITHOUT_TENSOR = frozenset(o.executed for o in GLOO_OPERATORS.values() if o.argument is None)
 
-#: Executions of point-to-point messages, which run on the caller's thread (see ``messages``).
+#: Executions of point-to-point messages, which run on the calling thread (see ``messages``).
 MESSAGE_KINDS = {
     "gloo:send": CollectiveKind.SEND,
     "gloo:recv": CollectiveKind.RECV,
@@ -87,7 +87,7 @@ MESSAGE_KINDS = {
 
 _NO_ARGUMENTS = Arguments()
 _MAX_REPEATS = 1 << 12
-#: Longest time from the launch of a synchronous call to its wait: a few lines of Python.
+#: Maximum time from the launch of a synchronous call to its wait: a few lines of Python.
 _MAX_WAIT_DELAY_NS = 1_000_000
 
 
@@ -95,20 +95,19 @@ _MAX_WAIT_DELAY_NS = 1_000_000
 class Launch:
     """One c10d operator; ``index`` counts operators by start.
 
-    ``stated``: the ``::launch`` range around it.
-    ``covered``: a ``::comm`` range stands for the collective, because the range encloses this operator or
-    because its engine writes such ranges.
-    ``unit``: from the range, or from another annotation around it.
-    ``root``: the root's group rank, for operators that have one.
-    ``wait``: the next wait of the thread, for synchronous calls, which block right after their launch.
+    ``launch_range``: the ``::launch`` range around it. ``has_comm_range``: a ``::comm`` range represents the
+    collective, because the range encloses this operator or because its engine writes such ranges. ``unit``:
+    from the range, or from another annotation around it. ``root``: the root's group rank, for operators that
+    have one. ``wait``: the next wait of the thread, for synchronous calls, which block right after their
+    launch.
     """
 
     start_ns: int
     end_ns: int
     operator: GlooOperator
-    stated: EngineRange | None
+    launch_range: EngineRange | None
     unit: str | None
-    covered: bool
+    has_comm_range: bool
     wait: RangeSpan | None
     group: str
     group_size: int
@@ -118,114 +117,123 @@ class Launch:
 
 
 def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
-    """Return all launches by start, without those that went to another backend."""
-    find = _LaunchReader(trace, spans, groups)
+    """Return all launches by start, excluding launches on another backend."""
+    reader = _LaunchReader(trace, spans, groups)
     rows = find_launch_rows(trace, GLOO_OPERATORS.__contains__)
     units = find_units(trace, trace.thread[rows], trace.start_ns[rows])
     return [
         launch
         for index, (row, unit) in enumerate(zip(rows, units, strict=True))
-        for launch in find.of(row, index, unit)
+        for launch in reader.read(row, index, unit)
     ]
 
 
 class _LaunchReader:
-    """Makes launches from rows of operators."""
+    """Make launches from rows of operators."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
         self._trace, self._groups = trace, groups
         self._enclosing, self._waits = EnclosingRanges(spans), _NextWaits(spans)
-        self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
+        self._engines_with_comm_ranges = {
+            span.range.engine for span in spans if span.range.verb is RangeVerb.COMM
+        }
 
-    def of(self, row: int, index: int, unit: str | None) -> list[Launch]:
-        """Return the launch, repeated as often as it executes."""
+    def read(self, row: int, index: int, unit: str | None) -> list[Launch]:
+        """Return the launch, once per execution."""
         operator, thread = GLOO_OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
         start, end = _read_times(self._trace, row)
         span = self._enclosing.find(thread, start, end)
-        stated = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
+        launch_range = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
         arguments = self._trace.arguments.get(row, _NO_ARGUMENTS)
-        group, size = self._group(stated, operator, arguments)
+        group, size = self._find_group(launch_range, operator, arguments)
         launch = Launch(
             start_ns=start,
             end_ns=end,
             operator=operator,
-            stated=stated,
-            unit=(stated.unit if stated else None) or unit,
-            covered=span is not None and span.range.engine in self._carrying,
+            launch_range=launch_range,
+            unit=(launch_range.unit if launch_range else None) or unit,
+            has_comm_range=span is not None and span.range.engine in self._engines_with_comm_ranges,
             wait=self._waits.find(thread, end) if _is_synchronous(arguments) else None,
             group=group,
             group_size=size,
             index=index,
             key=_make_launch_key(operator, arguments),
-            root=parse_place_in_group(arguments, operator.root),
+            root=parse_group_rank(arguments, operator.root),
         )
         return [launch] * (max(1, min(size, _MAX_REPEATS)) if operator.repeats else 1)
 
-    def _group(
-        self, stated: EngineRange | None, operator: GlooOperator, arguments: Arguments
+    def _find_group(
+        self, launch_range: EngineRange | None, operator: GlooOperator, arguments: Arguments
     ) -> tuple[str, int]:
-        if stated is not None:
-            return self._groups.resolve(stated.group)
-        return self._groups.of_size(_count_ranks_by_shape(operator, arguments))
+        if launch_range is not None:
+            return self._groups.resolve(launch_range.group)
+        return self._groups.resolve_by_size(_count_ranks_by_shape(operator, arguments))
 
 
 def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
-    """Return the rows of operators by start, without those that enclose a ``record_param_comms``.
-
-    The latter went to NCCL or RCCL.
+    """Return the rows of operators by start, excluding those that enclose a ``record_param_comms``, which
+    ran on NCCL or RCCL.
     """
     rows = find_rows(trace, ("cpu_op",), named)
-    elsewhere = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__)
-    taken = IntervalIndex(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
-    gone = set(taken.tolist())
-    return [row for row in rows.tolist() if row not in gone]
+    nccl_records = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__)
+    nccl_rows = IntervalIndex(trace, rows).find_innermost(
+        trace.thread[nccl_records], trace.start_ns[nccl_records]
+    )
+    nccl_row_set = set(nccl_rows.tolist())
+    return [row for row in rows.tolist() if row not in nccl_row_set]
 
 
 def _count_ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
-    """Return the group's size for a gather or reduce-scatter: elements of the full tensor over a shard's."""
+    """Return the group's size for a gather or reduce-scatter: elements of the full tensor per shard
+    element.
+    """
     if operator.shards is None:
         return None
-    parts, part = (count_elements(arguments.dims, argument) for argument in operator.shards)
-    return parts // part if parts and part and not parts % part else None
+    full_elements, shard_elements = (count_elements(arguments.dims, argument) for argument in operator.shards)
+    return (
+        full_elements // shard_elements
+        if full_elements and shard_elements and not full_elements % shard_elements
+        else None
+    )
 
 
 class EnclosingRanges:
-    """The launch and comm ranges of a trace, to find the one around an operator on its thread."""
+    """Index the launch and comm ranges of a trace, to find the one around an operator on its thread."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
-        self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
+        self._spans_by_thread: dict[int, list[RangeSpan]] = defaultdict(list)
         for span in spans:
             if (
                 span.range.verb in (RangeVerb.LAUNCH, RangeVerb.COMM)
-                and collective_identity(span.range) is not None
+                and get_collective_key(span.range) is not None
             ):
-                self._spans[span.thread].append(span)
+                self._spans_by_thread[span.thread].append(span)
 
     def find(self, thread: int, start_ns: int, end_ns: int) -> RangeSpan | None:
         """Return the range around an operator, or None."""
-        spans = self._spans.get(thread, [])
+        spans = self._spans_by_thread.get(thread, [])
         index = bisect_right(spans, start_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and spans[index].end_ns >= end_ns else None
 
 
 class _NextWaits:
-    """The anonymous waits of a trace, to find the one right after a launch."""
+    """Index the anonymous waits of a trace, to find the one directly after a launch."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
-        self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
+        self._spans_by_thread: dict[int, list[RangeSpan]] = defaultdict(list)
         for span in spans:
             if span.range.verb is RangeVerb.WAIT and span.range.kind is None:
-                self._spans[span.thread].append(span)
+                self._spans_by_thread[span.thread].append(span)
 
-    def find(self, thread: int, launched_ns: int) -> RangeSpan | None:
-        spans = self._spans.get(thread, [])
-        index = bisect_right(spans, launched_ns, key=lambda span: span.start_ns)
-        near = index < len(spans) and spans[index].start_ns - launched_ns <= _MAX_WAIT_DELAY_NS
-        return spans[index] if near else None
+    def find(self, thread: int, launch_ns: int) -> RangeSpan | None:
+        spans = self._spans_by_thread.get(thread, [])
+        index = bisect_right(spans, launch_ns, key=lambda span: span.start_ns)
+        is_close = index < len(spans) and spans[index].start_ns - launch_ns <= _MAX_WAIT_DELAY_NS
+        return spans[index] if is_close else None
 
 
 def _is_synchronous(arguments: Arguments) -> bool:
-    """Return whether ``asyncOp``, the last argument but one of every c10d operator, is false."""
+    """Return True if ``asyncOp``, the second-to-last argument of every c10d operator, is false."""
     values = arguments.values
     return isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
 
@@ -286,7 +294,7 @@ def find_executions(trace: Trace) -> list[Execution]:
 
 
 def _find_worker_threads(trace: Trace, executions: Int64s) -> frozenset[int]:
-    """Return gloo's threads, by their name; if no thread has it, those that run no operators."""
+    """Return gloo's threads by name; if no thread has that name, the threads that run no operators."""
     named = {t for t, names in trace.thread_names.items() if any(_WORKER_THREAD in name for name in names)}
     if named:
         return frozenset(named)

@@ -1,27 +1,27 @@
 """Match each execution of gloo to its launch (method "gloo_fifo").
 
-Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group works off its queue in
+Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group processes its queue in
 order, so the k-th launch of an operator with n elements is the k-th such execution. If the counts differ, or
-an execution starts before its launch, none of them is matched: a guess would shift every later one and blame
-the wrong rank.
+an execution starts before its launch, none is matched: a guess would shift all later matches and blame the
+wrong rank.
 
 Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else the
-sequence is the order of launch, and the method is "gloo_fifo_order". Events of gloo name no group, but each
-group has worker threads of its own: if shapes identify the group of some collectives (a gather over four
-ranks is four times its input), their threads identify it for the others. Without any launch, executions are
-numbered by start (method "gloo_execution_order").
+sequence is the order of launch, and the method is "gloo_fifo_order". Gloo events do not identify the group,
+but each group has its own worker threads: if shapes identify the group of some collectives (a gather over
+four ranks is four times its input), their threads identify it for the others. Without any launch, executions
+are numbered by start (method "gloo_execution_order").
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zprof.collectors.kineto.annotations import Identity, RangeSpan, collective_identity, index_by_identity
+from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collective_key, index_by_collective
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
 from zprof.collectors.kineto.gloo.messages import make_message_rows
-from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, Peers
+from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, PeerResolver
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
@@ -35,7 +35,7 @@ Pairs = list[tuple[Launch, Execution]]
 def make_gloo_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Return a row for each execution of gloo that no ``::comm`` range stands for, and gaps."""
+    """Return a row for each gloo execution without a ``::comm`` range, and gaps."""
     messages, message_gaps = make_message_rows(trace, spans, groups)
     collectives, gaps = _make_collective_rows(trace, spans, groups)
     return collectives + messages, gaps + message_gaps
@@ -51,13 +51,13 @@ def _make_collective_rows(
     if not launches:
         return make_execution_rows(executions, groups)
     launches = add_groups_by_thread(launches, executions)
-    pairs, gaps = _match_executions(launches, executions, index_by_identity(spans, RangeVerb.WAIT))
+    pairs, gaps = _match_executions(launches, executions, index_by_collective(spans, RangeVerb.WAIT))
     numbers = _number_launches(launches)
-    peers = Peers(trace.header)
+    peers = PeerResolver(trace.header)
     rows = [
         _make_matched_row(launch, execution, numbers, peers)
         for launch, execution in pairs
-        if not launch.covered
+        if not launch.has_comm_range
     ]
     return _merge_rows(rows), gaps + list_gloo_gaps(rows)
 
@@ -70,44 +70,44 @@ def _match_executions(
         executed[execution.key].append(execution)
     pairs, gaps = Pairs(), []
     for key, launched in _group_by_key(launches).items():
-        found = executed.get(key, [])
-        joined = _pair_in_order(_drop_unfinished(launched, len(found), waits), found)
-        if joined is not None:
-            pairs += joined
-        elif not all(launch.covered for launch in launched):
-            gaps.append(make_unmatched_gap(key, len(launched), len(found)))
+        matches = executed.get(key, [])
+        matched = _pair_in_order(_drop_unfinished(launched, len(matches), waits), matches)
+        if matched is not None:
+            pairs += matched
+        elif not all(launch.has_comm_range for launch in launched):
+            gaps.append(make_unmatched_gap(key, len(launched), len(matches)))
     return pairs, gaps
 
 
 def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
-    found: dict[GlooKey, list[Launch]] = defaultdict(list)
+    launches_by_key: dict[GlooKey, list[Launch]] = defaultdict(list)
     for launch in launches:
-        found[launch.key].append(launch)
-    return found
+        launches_by_key[launch.key].append(launch)
+    return launches_by_key
 
 
 def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
-    """Number, within each group, the launches that no range encloses."""
+    """Number the launches that no range encloses, within each group."""
     counts: dict[str, int] = defaultdict(int)
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for launch in launches:
-        if launch.index not in found:
-            found[launch.index] = counts[launch.group]
-            counts[launch.group] += launch.stated is None and not launch.covered
-    return found
+        if launch.index not in numbers:
+            numbers[launch.index] = counts[launch.group]
+            counts[launch.group] += launch.launch_range is None and not launch.has_comm_range
+    return numbers
 
 
 def _drop_unfinished(
     launches: list[Launch], executed: int, waits: Mapping[Identity, RangeSpan]
 ) -> list[Launch]:
-    """Drop the last launches whose range has no wait: they may complete after the window closed."""
-    kept = list(launches)
-    while len(kept) > executed and kept[-1].stated is not None:
-        key = collective_identity(kept[-1].stated)
+    """Drop the last launches whose range has no wait: they may complete after the window ended."""
+    launches_left = list(launches)
+    while len(launches_left) > executed and launches_left[-1].launch_range is not None:
+        key = get_collective_key(launches_left[-1].launch_range)
         if key is None or key in waits:
             break
-        kept.pop()
-    return kept
+        launches_left.pop()
+    return launches_left
 
 
 def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs | None:
@@ -119,20 +119,20 @@ def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) 
 
 
 def _make_matched_row(
-    launch: Launch, execution: Execution, ordinals: Mapping[int, int], peers: Peers
+    launch: Launch, execution: Execution, ordinals: Mapping[int, int], peers: PeerResolver
 ) -> CollectiveRow:
-    stated = launch.stated
+    launch_range = launch.launch_range
     count = execution.elements or 0
-    full = count * max(1, launch.group_size) if launch.operator.gathers else count
+    full_elements = count * max(1, launch.group_size) if launch.operator.gathers else count
     dtype, size = execution.dtype or ("none", 0)
     ordinal = ordinals[launch.index]
     return CollectiveRow(
-        kind=str((stated.kind if stated else None) or launch.operator.kind),
+        kind=str((launch_range.kind if launch_range else None) or launch.operator.kind),
         group=launch.group,
         group_size=launch.group_size,
-        sequence=ordinal if stated is None or stated.sequence is None else stated.sequence,
+        sequence=ordinal if launch_range is None or launch_range.sequence is None else launch_range.sequence,
         dtype=dtype,
-        bytes=full * size,
+        bytes=full_elements * size,
         start_ns=execution.start_ns,
         end_ns=execution.end_ns,
         launch_start_ns=launch.start_ns,
@@ -140,8 +140,8 @@ def _make_matched_row(
         wait_start_ns=launch.wait.start_ns if launch.wait else None,
         wait_end_ns=launch.wait.end_ns if launch.wait else None,
         unit=launch.unit,
-        peer_rank=peers.find(launch.group, launch.root, other=False),
-        method=BY_FIFO if stated else BY_FIFO_ORDER,
+        peer_rank=peers.find(launch.group, launch.root, exclude_self=False),
+        method=BY_FIFO if launch_range else BY_FIFO_ORDER,
     )
 
 
@@ -167,7 +167,7 @@ _UNKNOWN: _NamedGroup = (UNKNOWN_GROUP, 0)
 
 
 def add_groups_by_thread(launches: Sequence[Launch], executions: Sequence[Execution]) -> list[Launch]:
-    """Return the launches, with the group of those whose executions all ran on threads of one group."""
+    """Return the launches, with the group filled in if all executions ran on threads of one group."""
     launched: dict[GlooKey, set[_NamedGroup]] = defaultdict(set)
     for launch in launches:
         launched[launch.key].add((launch.group, launch.group_size))
@@ -220,14 +220,14 @@ def make_execution_rows(
 def _make_execution_row(execution: Execution, group: str, size: int, ordinal: int) -> CollectiveRow:
     kind = parse_collective_kind(execution.key[0]) or CollectiveKind.OTHER
     dtype, element_bytes = execution.dtype or ("none", 0)
-    full = (execution.elements or 0) * (max(1, size) if kind in _GATHERS else 1)
+    full_elements = (execution.elements or 0) * (max(1, size) if kind in _GATHERS else 1)
     return CollectiveRow(
         kind=str(kind),
         group=group,
         group_size=size,
         sequence=ordinal,
         dtype=dtype,
-        bytes=full * element_bytes,
+        bytes=full_elements * element_bytes,
         start_ns=execution.start_ns,
         end_ns=execution.end_ns,
         method=BY_EXECUTION_ORDER,

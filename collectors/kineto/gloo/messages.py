@@ -1,10 +1,10 @@
-"""Find gloo's point-to-point messages: ``gloo:send`` and ``gloo:recv`` on the calling thread.
+"""Read gloo's point-to-point messages (``gloo:send``, ``gloo:recv``).
 
-Unlike collectives, which worker threads run, a message is posted by its caller: the range ``gloo:send`` opens
-within the operator ``c10d::send``, on the same thread, and closes when the caller has waited for it. So each
-is joined to its own post and its own wait, without counting. A message without a wait within the window
-leaves no range and becomes a gap. A receive may arrive long before its wait and its range still ends at the
-wait: the blocked time is taken from the waits, not from the range.
+Collectives run on worker threads, but a message is posted by its caller: the range ``gloo:send`` starts
+within the operator ``c10d::send``, on the same thread, and ends when the caller has waited for it. Each
+message can therefore be matched to its post and wait directly, without sequence numbers. A message that is
+not waited for within the window has no range and becomes a gap. Data may arrive long before the wait, but the
+range always ends at the wait: blocked time is taken from the waits, not from the range.
 """
 
 from bisect import bisect_right
@@ -17,38 +17,40 @@ import numpy as np
 from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_rows, find_units
 from zprof.collectors.kineto.collective_gaps import (
     list_gloo_gaps,
+    make_missing_post_gap,
+    make_missing_wait_gap,
     make_unknown_peers_gap,
-    make_unposted_gap,
-    make_unwaited_gap,
 )
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_element_type
 from zprof.collectors.kineto.gloo.launches import MESSAGE_KINDS, EnclosingRanges, find_launch_rows
-from zprof.collectors.kineto.process_groups import GroupNames, Peers, parse_place_in_group
+from zprof.collectors.kineto.process_groups import GroupNames, PeerResolver, parse_group_rank
 from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
 BY_MESSAGE_ORDER = "gloo_message_order"
 _NO_ARGUMENTS = Arguments()
-#: Operators that post a message, and their argument with the peer's rank.
-_POSTS: dict[str, int | None] = {"c10d::send": 2, "c10d::recv_": 2, "c10d::recv_any_source_": None}
+#: Operators that post a message, and the argument with the peer's rank.
+_POST_OPERATORS: dict[str, int | None] = {"c10d::send": 2, "c10d::recv_": 2, "c10d::recv_any_source_": None}
 
 
 def make_message_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Return a row for each message of gloo, numbered per group, kind and peer, and gaps."""
+    """Return a row per message, numbered per group, kind and peer, and gaps."""
     executions = find_rows(trace, ("user_annotation", "cpu_op"), MESSAGE_KINDS.__contains__)
-    posts = np.array(find_launch_rows(trace, _POSTS.__contains__), dtype=np.int64)
-    around = _find_posts(trace, posts, executions)
-    read = _MessageReader(trace, spans, groups)
+    posts = np.array(find_launch_rows(trace, _POST_OPERATORS.__contains__), dtype=np.int64)
+    enclosing_posts = _find_posts(trace, posts, executions)
+    reader = _MessageReader(trace, spans, groups)
     counts: dict[tuple[str, str, int | None], int] = defaultdict(int)
     rows = []
-    for row in read.rows(executions, around):
+    for row in reader.make_rows(executions, enclosing_posts):
         key = row.group, row.kind, row.peer_rank
         rows.append(replace(row, sequence=counts[key]))
         counts[key] += 1
-    unfinished = len(posts) - int((around >= 0).sum()) if len(executions) or not _has_kernels(trace) else 0
+    unfinished = (
+        len(posts) - int((enclosing_posts >= 0).sum()) if len(executions) or not _has_kernels(trace) else 0
+    )
     return rows, _list_message_gaps(rows, unfinished)
 
 
@@ -56,28 +58,32 @@ def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
     """Return the row of the operator in which each execution started, or -1."""
     if not len(posts):
         return np.full(len(executions), -1, dtype=np.int64)
-    return IntervalIndex(trace, posts).at(trace.thread[executions], trace.start_ns[executions])
+    return IntervalIndex(trace, posts).find_innermost(trace.thread[executions], trace.start_ns[executions])
 
 
 class _MessageReader:
-    """Makes rows of the table from executions."""
+    """Convert gloo executions to collective rows."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
-        self._trace, self._groups, self._peers = trace, groups, Peers(trace.header)
+        self._trace, self._groups, self._peers = trace, groups, PeerResolver(trace.header)
         self._ranges, self._waits = EnclosingRanges(spans), _MessageWaits(spans)
-        self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
+        self._engines_with_comm_ranges = {
+            span.range.engine for span in spans if span.range.verb is RangeVerb.COMM
+        }
 
-    def rows(self, executions: Int64s, around: Int64s) -> list[CollectiveRow]:
-        """Return rows by start, without messages that a ``::comm`` range stands for."""
-        posts = np.where(around >= 0, around, executions)
+    def make_rows(self, executions: Int64s, enclosing_posts: Int64s) -> list[CollectiveRow]:
+        """Return rows by start, excluding messages with a ``::comm`` range."""
+        posts = np.where(enclosing_posts >= 0, enclosing_posts, executions)
         units = find_units(self._trace, self._trace.thread[posts], self._trace.start_ns[posts])
-        found = [
-            self._row(execution, post, unit)
-            for execution, post, unit in zip(executions.tolist(), around.tolist(), units, strict=True)
+        rows = [
+            self._make_row(execution, post, unit)
+            for execution, post, unit in zip(
+                executions.tolist(), enclosing_posts.tolist(), units, strict=True
+            )
         ]
-        return [row for row in found if row is not None]
+        return [row for row in rows if row is not None]
 
-    def _row(self, execution: int, post: int, unit: str | None) -> CollectiveRow | None:
+    def _make_row(self, execution: int, post: int, unit: str | None) -> CollectiveRow | None:
         trace = self._trace
         thread, start = int(trace.thread[execution]), int(trace.start_ns[execution])
         end = start + int(trace.duration_ns[execution])
@@ -85,17 +91,19 @@ class _MessageReader:
         types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
         dtype, size = parse_element_type(types[0]) or ("none", 0)
         group, group_size = self._groups.resolve(None)
-        place, launched = None, None
+        peer_index, launch_span = None, None
         if post >= 0:
-            launched = int(trace.start_ns[post]), int(trace.start_ns[post] + trace.duration_ns[post])
-            span = self._ranges.find(thread, *launched)
-            if span is not None and span.range.engine in self._carrying:
+            launch_span = int(trace.start_ns[post]), int(trace.start_ns[post] + trace.duration_ns[post])
+            span = self._ranges.find(thread, *launch_span)
+            if span is not None and span.range.engine in self._engines_with_comm_ranges:
                 return None
             if span is not None and span.range.verb is RangeVerb.LAUNCH:
                 group, group_size = self._groups.resolve(span.range.group)
                 unit = span.range.unit or unit
-            place = parse_place_in_group(trace.arguments.get(post, _NO_ARGUMENTS), _POSTS[trace.name[post]])
-        wait = self._waits.around(thread, end)
+            peer_index = parse_group_rank(
+                trace.arguments.get(post, _NO_ARGUMENTS), _POST_OPERATORS[trace.name[post]]
+            )
+        wait = self._waits.find_enclosing(thread, end)
         return CollectiveRow(
             kind=str(MESSAGE_KINDS[trace.name[execution]]),
             group=group,
@@ -105,27 +113,27 @@ class _MessageReader:
             bytes=(count_elements(arguments.dims, types=arguments.types) or 0) * size,
             start_ns=start,
             end_ns=end,
-            launch_start_ns=launched[0] if launched else None,
-            launch_end_ns=launched[1] if launched else None,
+            launch_start_ns=launch_span[0] if launch_span else None,
+            launch_end_ns=launch_span[1] if launch_span else None,
             wait_start_ns=wait.start_ns if wait else None,
             wait_end_ns=wait.end_ns if wait else None,
             unit=unit,
-            peer_rank=self._peers.find(group, place, other=True),
+            peer_rank=self._peers.find(group, peer_index, exclude_self=True),
             method=BY_MESSAGE_ORDER,
         )
 
 
 class _MessageWaits:
-    """The waits of a trace, to find the one in which a message ended."""
+    """Index the waits of a trace, to find the one in which a message ended."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
-        self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
+        self._spans_by_thread: dict[int, list[RangeSpan]] = defaultdict(list)
         for span in spans:
             if span.range.verb is RangeVerb.WAIT:
-                self._spans[span.thread].append(span)
+                self._spans_by_thread[span.thread].append(span)
 
-    def around(self, thread: int, end_ns: int) -> RangeSpan | None:
-        spans = self._spans.get(thread, [])
+    def find_enclosing(self, thread: int, end_ns: int) -> RangeSpan | None:
+        spans = self._spans_by_thread.get(thread, [])
         index = bisect_right(spans, end_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and end_ns <= spans[index].end_ns else None
 
@@ -137,11 +145,11 @@ def _has_kernels(trace: Trace) -> bool:
 def _list_message_gaps(rows: Sequence[CollectiveRow], unfinished: int) -> list[Gap]:
     gaps = list_gloo_gaps(rows)
     if unfinished:
-        gaps.append(make_unwaited_gap(unfinished))
-    silent = sum(row.launch_start_ns is None for row in rows)
-    if silent:
-        gaps.append(make_unposted_gap(silent, len(rows)))
-    nameless = sum(row.peer_rank is None for row in rows) - silent
-    if nameless:
-        gaps.append(make_unknown_peers_gap(nameless, len(rows)))
+        gaps.append(make_missing_wait_gap(unfinished))
+    without_post = sum(row.launch_start_ns is None for row in rows)
+    if without_post:
+        gaps.append(make_missing_post_gap(without_post, len(rows)))
+    without_peer = sum(row.peer_rank is None for row in rows) - without_post
+    if without_peer:
+        gaps.append(make_unknown_peers_gap(without_peer, len(rows)))
     return gaps

@@ -1,5 +1,5 @@
-"""Build single columns while a trace is read: integers, times in exact nanoseconds, texts by code, categories
-by their current names.
+"""Build single columns while a trace is read: integers, times in exact nanoseconds, texts by code, and
+categories with their current names.
 """
 
 import mmap
@@ -20,7 +20,7 @@ _Number = TypeVar("_Number", np.int32, np.int64)
 class GrowingColumn(Generic[_Number]):
     """A column that rows are appended to.
 
-    Its memory is mapped, so that it returns to the system at once when freed; the heap's may not.
+    Its memory is mapped, so freeing it returns the memory to the system at once; heap memory may stay.
     """
 
     def __init__(self, kind: type[_Number]) -> None:
@@ -41,7 +41,7 @@ class GrowingColumn(Generic[_Number]):
         self._used = end
 
     def _grow(self, rows: int) -> None:
-        """Resize the mapping. Pages that were never written take no memory, so doubling costs none."""
+        """Resize the mapping. Doubling is free: pages that were never written take no memory."""
         size = rows * np.dtype(self._kind).itemsize
         self._rows = np.empty(0, dtype=self._kind)  # A mapping with a view on it cannot be resized.
         try:
@@ -61,54 +61,54 @@ def _map_pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-#: A trace has some thousands of names; these limits are for hostile files.
-_MAX_TEXTS, _MAX_LETTERS = 1 << 20, 64 << 20
-UNKEPT_TEXT = "(one of too many names)"
+#: A trace has a few thousand names; the limits protect against malicious files.
+_MAX_TEXTS, _MAX_CHARACTERS = 1 << 20, 64 << 20
+DROPPED_TEXT = "(one of too many names)"
 
 
 class TextCodes(dict[str | None, int]):
-    """Maps each text to its code; a new text gets the next code.
+    """Map each text to its code; a new text gets the next code.
 
-    ``texts`` are the texts by code; ``unkept`` counts those beyond the limits, which share a placeholder.
+    ``texts`` are the texts by code; ``dropped`` counts texts beyond the limits, which share a placeholder.
 
     Args:
-        today: Returns the current name for a text; texts with the same one share a code.
-        most: Largest number of texts.
+        normalize: Returns the current name for a text; texts with the same name share a code.
+        max_texts: Maximum number of texts.
     """
 
-    def __init__(self, today: Callable[[str], str] = str, most: int = _MAX_TEXTS) -> None:
+    def __init__(self, normalize: Callable[[str], str] = str, max_texts: int = _MAX_TEXTS) -> None:
         super().__init__()
-        self._today = today
-        self._most = most
-        self._letters = 0
+        self._normalize = normalize
+        self._max_texts = max_texts
+        self._characters = 0
         self._codes: dict[str, int] = {}
         self.texts: list[str] = []
-        self.unkept = 0
+        self.dropped = 0
 
     def __missing__(self, text: str | None) -> int:
-        letters = self._letters + len(text or "")
-        if len(self) >= self._most or letters > _MAX_LETTERS:
-            self.unkept += 1
-            return self._code(UNKEPT_TEXT)
-        self._letters = letters
-        self[text] = code = self._code(self._today(text or ""))
+        characters = self._characters + len(text or "")
+        if len(self) >= self._max_texts or characters > _MAX_CHARACTERS:
+            self.dropped += 1
+            return self._encode(DROPPED_TEXT)
+        self._characters = characters
+        self[text] = code = self._encode(self._normalize(text or ""))
         return code
 
-    def _code(self, word: str) -> int:
-        if word not in self._codes:
-            self._codes[word] = len(self.texts)
-            self.texts.append(word)
-        return self._codes[word]
+    def _encode(self, text: str) -> int:
+        if text not in self._codes:
+            self._codes[text] = len(self.texts)
+            self.texts.append(text)
+        return self._codes[text]
 
 
 class TextPredicate:
-    """Caches the results of a predicate by code; it is called once per text."""
+    """Cache the results of a predicate by code; it is called once per text."""
 
     def __init__(self, predicate: Callable[[str], bool]) -> None:
         self._predicate = predicate
         self._answers = np.zeros(0, dtype=np.bool_)
 
-    def of(self, texts: list[str], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    def match(self, texts: list[str], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows with these codes."""
         new = texts[len(self._answers) :]
         if new:
@@ -128,43 +128,45 @@ _CURRENT_NAMES = {
     "async_cpu_to_gpu": "ac2g",
 }
 _MAX_CATEGORIES = 1 << 12
-_ON_A_STREAM = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"})
-_STREAM_IS_THREAD = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"})
+_THREAD_AS_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
 
 
 class Categories:
-    """Encodes categories and finds streams. ``texts`` are the categories so far."""
+    """Encode categories and find streams. ``texts`` are the categories so far."""
 
     def __init__(self) -> None:
         self.texts = TextCodes(lambda category: _CURRENT_NAMES.get(category, category), _MAX_CATEGORIES)
-        self._on_a_stream = TextPredicate(_ON_A_STREAM.__contains__)
-        self._stream_is_thread = TextPredicate(_STREAM_IS_THREAD.__contains__)
+        self._has_stream = TextPredicate(_STREAM_CATEGORIES.__contains__)
+        self._stream_is_thread = TextPredicate(_THREAD_AS_STREAM_CATEGORIES.__contains__)
 
-    def device_rows(self, codes: npt.NDArray[np.int32]) -> Int64s:
-        """Return the rows of device work and of waits for a device."""
-        return np.flatnonzero(self._on_a_stream.of(self.texts.texts, codes))
+    def find_device_rows(self, codes: npt.NDArray[np.int32]) -> Int64s:
+        """Return the rows of device work and device waits."""
+        return np.flatnonzero(self._has_stream.match(self.texts.texts, codes))
 
-    def streams(self, codes: npt.NDArray[np.int32], rows: Int64s, stated: Int64s, thread: Int64s) -> Int64s:
-        """Return the stream of each event: ``stated`` for ``rows``, else the thread for device work.
+    def get_streams(
+        self, codes: npt.NDArray[np.int32], rows: Int64s, recorded: Int64s, thread: Int64s
+    ) -> Int64s:
+        """Return the stream of each event: ``recorded`` for ``rows``, else the thread for device work.
 
         ROCm's runtime calls also have a ``stream`` argument, but it is the address of a handle.
         """
         found = np.full(len(codes), ABSENT, dtype=np.int64)
-        found[rows] = stated
-        falls_back = self._stream_is_thread.of(self.texts.texts, codes) & (found == ABSENT)
-        return np.where(falls_back, thread, found)
+        found[rows] = recorded
+        uses_thread = self._stream_is_thread.match(self.texts.texts, codes) & (found == ABSENT)
+        return np.where(uses_thread, thread, found)
 
 
-#: Times and ids are smaller, and the sum of two fits into 64 bits.
+#: Times and ids are below this limit, and the sum of two fits into 64 bits.
 NUMBER_LIMIT = 1 << 62
 _MAX_DIGITS = 64
 _STREAM = "stream "
 
 
 def to_int64s(values: Sequence[object]) -> Int64s:
-    """Return ids as written in the file; ABSENT for values that are no integer of a column.
+    """Return ids as written in the file; ABSENT for values that are not valid integers.
 
-    ``struct.pack`` takes half the time that numpy takes to convert a list.
+    ``struct.pack`` takes half the time of numpy to convert a list.
     """
     try:
         column = np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
@@ -200,24 +202,29 @@ def _parse_digits(text: str) -> int | None:
 
 
 def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:
-    """Convert microseconds to nanoseconds; ABSENT for values that are no time.
+    """Convert microseconds to nanoseconds; ABSENT for values that are not a time.
 
-    Below 2^43 µs this is exact for three decimals, but only because the whole part is converted separately:
-    ``rint(µs * 1000)`` is off by 1 ns for one in 170 near 2^42.
+    Below 2^43 µs this is exact for three decimals, but only because the integral part is converted
+    separately: ``rint(µs * 1000)`` is off by 1 ns for one in 170 near 2^42.
     """
-    good = np.abs(microseconds) < NUMBER_LIMIT / 1000
-    microseconds = np.where(good, microseconds, 0.0)
-    whole = np.floor(microseconds)
-    found = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
-    return np.where(good, found, ABSENT)
+    is_valid = np.abs(microseconds) < NUMBER_LIMIT / 1000
+    microseconds = np.where(is_valid, microseconds, 0.0)
+    integral = np.floor(microseconds)
+    found = integral.astype(np.int64) * 1000 + np.rint((microseconds - integral) * 1000).astype(np.int64)
+    return np.where(is_valid, found, ABSENT)
 
 
 def microseconds_to_ns(digits: bytes) -> int | None:
-    """Convert a JSON number of microseconds to nanoseconds without a double; None if it is no time."""
+    """Convert a JSON number of microseconds to nanoseconds without a double; None if it is not a time."""
     digits = digits.strip(b'"')
-    whole, _, fraction = digits.partition(b".")
-    if whole.isdigit() and len(whole) < 20 and len(fraction) < 4 and (not fraction or fraction.isdigit()):
-        found = int(whole) * 1000 + int(fraction.ljust(3, b"0"))
+    integral, _, fraction = digits.partition(b".")
+    if (
+        integral.isdigit()
+        and len(integral) < 20
+        and len(fraction) < 4
+        and (not fraction or fraction.isdigit())
+    ):
+        found = int(integral) * 1000 + int(fraction.ljust(3, b"0"))
         return found if found < NUMBER_LIMIT else None
     try:
         value = Decimal(digits.decode("ascii")) * 1000 if len(digits) <= _MAX_DIGITS else Decimal("nan")

@@ -1,4 +1,4 @@
-"""Decode events in the cheapest way that their text allows."""
+"""Decode events with the cheapest decoder that supports them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,43 +25,43 @@ from zprof.collectors.kineto.reading.structure import Separators
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedEvents:
-    """Events by kind. ``number`` counts all kinds, ``phased`` those that have a ``ph``.
+    """Events by kind. ``count`` counts all events, ``with_phase`` those with a ``ph``.
 
-    ``usual``: the arguments of the spans are ``SpanArguments`` only.
+    ``is_common``: the arguments of all spans are ``SpanArguments``.
     """
 
-    number: int
+    count: int
     spans: Sequence[Any]
-    named: Sequence[Any]
-    phased: int
-    usual: bool
+    name_events: Sequence[Any]
+    with_phase: int
+    is_common: bool
 
 
 def _split_by_kind(events: Sequence[Event | ExactEvent]) -> DecodedEvents:
     return DecodedEvents(
-        number=len(events),
+        count=len(events),
         spans=[event for event in events if event.ph == "X"],
-        named=[event for event in events if event.ph == "M"],
-        phased=sum(bool(event.ph) for event in events),
-        usual=False,
+        name_events=[event for event in events if event.ph == "M"],
+        with_phase=sum(bool(event.ph) for event in events),
+        is_common=False,
     )
 
 
 def _split_by_type(events: Sequence[UsualEvent]) -> DecodedEvents:
-    has_named = NameEvent in map(type, events)
+    has_name_events = NameEvent in map(type, events)
     return DecodedEvents(
-        number=len(events),
+        count=len(events),
         spans=[event for event in events if type(event) is Span],
-        named=[event for event in events if type(event) is NameEvent] if has_named else [],
-        phased=len(events),
-        usual=True,
+        name_events=[event for event in events if type(event) is NameEvent] if has_name_events else [],
+        with_phase=len(events),
+        is_common=True,
     )
 
 
-class Piece:
-    """Events in a part of a text, which has the brackets of an array around it.
+class Chunk:
+    """Events in a part of a text that is enclosed in the brackets of an array.
 
-    ``array`` is the part with its brackets.
+    ``array`` is the part including the brackets.
     """
 
     def __init__(self, text: bytearray, start: int, stop: int, separators: Separators) -> None:
@@ -69,60 +69,60 @@ class Piece:
         self._separators = separators
         self.array = memoryview(text)[start - 1 : stop + 1]
 
-    def usual(self) -> DecodedEvents | None:
-        """Decode the events, or return None if some are of unusual kinds."""
+    def decode_common(self) -> DecodedEvents | None:
+        """Decode the events, or return None if some are of uncommon kinds."""
         try:
             return _split_by_type(USUAL_EVENTS_DECODER.decode(self.array))
         except msgspec.ValidationError:
             return None
 
-    def any(self) -> DecodedEvents:
+    def decode_any(self) -> DecodedEvents:
         """Decode events of all kinds."""
         return _split_by_kind(EVENTS_DECODER.decode(self.array))
 
-    def exact(self) -> DecodedEvents:
+    def decode_exact(self) -> DecodedEvents:
         """Decode events of all kinds, with the digits of their times."""
         return _split_by_kind(EXACT_EVENTS_DECODER.decode(self.array))
 
-    def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
-        """Return all arguments of a few of the spans of this text.
+    def get_arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
+        """Return all arguments of a few spans in this text.
 
-        Each event is searched by its name, and is the right one if every other field that was read is equal.
+        Each event is searched by name, and matches if all other fields are equal.
         """
-        if not decoded.usual:
+        if not decoded.is_common:
             return _list_arguments(decoded, rows)
-        found: list[FewArguments] = []
-        at, text = self._start, self._text
+        arguments: list[FewArguments] = []
+        search_start, text = self._start, self._text
         for span in [decoded.spans[row] for row in rows]:
             name = msgspec.json.encode(span.name)
-            while (place := text.find(name, at, self._stop)) >= 0:
-                begin, at = self._separators.around(text, self._start, place, self._stop)
-                event = _decode_event(memoryview(text)[begin:at])
+            while (position := text.find(name, search_start, self._stop)) >= 0:
+                start, search_start = self._separators.find_enclosing(text, self._start, position, self._stop)
+                event = _decode_event(memoryview(text)[start:search_start])
                 if event is not None and _is_same_event(event, span):
-                    found.append(event.args)
+                    arguments.append(event.args)
                     break
             else:
-                return _list_arguments(self.any(), rows)
-        return found
+                return _list_arguments(self.decode_any(), rows)
+        return arguments
 
 
-class RepairedPiece:
-    """One event that was repaired."""
+class RepairedChunk:
+    """A single repaired event."""
 
-    def __init__(self, mended: RepairedEvent) -> None:
-        self._mended = mended
-        self.array = memoryview(mended.text)
+    def __init__(self, repaired: RepairedEvent) -> None:
+        self._repaired = repaired
+        self.array = memoryview(repaired.text)
 
-    def any(self) -> DecodedEvents:
+    def decode_any(self) -> DecodedEvents:
         """Return the event with times as doubles."""
-        return _split_by_kind([self._mended.event()])
+        return _split_by_kind([self._repaired.event()])
 
-    def exact(self) -> DecodedEvents:
+    def decode_exact(self) -> DecodedEvents:
         """Return the event with the digits of its times."""
-        return _split_by_kind([self._mended.exact_event()])
+        return _split_by_kind([self._repaired.exact_event()])
 
-    def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
-        """Return all arguments of some of its events."""
+    def get_arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
+        """Return all arguments of some events."""
         return _list_arguments(decoded, rows)
 
 
@@ -138,12 +138,12 @@ def _decode_event(text: memoryview) -> Event | None:
 
 
 def _is_same_event(event: Event, span: Span) -> bool:
-    few, other = span.args, event.args
+    known, other = span.args, event.args
     return (
         event.ph == "X"
         and (event.ts, event.dur, event.name, event.cat) == (span.ts, span.dur, span.name, span.cat)
         and (event.pid, event.tid, other.collective, other.group)
-        == (span.pid, span.tid, few.collective, few.group)
+        == (span.pid, span.tid, known.collective, known.group)
         and (other.correlation, other.external_id, other.external_id_2021, other.stream, other.bytes)
-        == (few.correlation, few.external_id, few.external_id_2021, few.stream, few.bytes)
+        == (known.correlation, known.external_id, known.external_id_2021, known.stream, known.bytes)
     )

@@ -1,8 +1,8 @@
 """Read the outer part of a trace (an object with the events under one of its keys, or a bare list of events),
 parse its header, and identify files that are not traces.
 
-Keys come before and after the events, in any order. Values of other keys are skipped unread: some programs
-write their whole environment into a trace.
+Keys may come before and after the events, in any order. Values of other keys are skipped: some programs write
+their entire environment into a trace.
 """
 
 import json
@@ -33,39 +33,41 @@ _MAX_VALUE_BYTES = 16 << 20
 class Document:
     """The outer part of a trace.
 
-    ``values``: the text of each value asked for. ``complete``: the text ends where the document does.
+    ``values``: the text of each requested value. ``is_complete``: the text ends at the end of the document.
 
     Args:
-        window: At the start of the text.
-        asked: Keys whose values are kept.
-        read_events: Called after the bracket that opens the events; returns whether it found their end.
+        window: Window at the start of the text.
+        wanted_keys: Keys whose values are kept.
+        read_events: Called after the opening bracket of the events; returns True if it reached their end.
     """
 
-    def __init__(self, window: Window, asked: Collection[bytes], read_events: Callable[[], bool]) -> None:
+    def __init__(
+        self, window: Window, wanted_keys: Collection[bytes], read_events: Callable[[], bool]
+    ) -> None:
         self._window = window
-        self._asked = frozenset(asked)
+        self._wanted_keys = frozenset(wanted_keys)
         self._read_events = read_events
         self.values: dict[bytes, bytes] = {}
         self.has_events = False
-        self.complete = False
+        self.is_complete = False
 
     def read(self) -> None:
-        """Read the whole document.
+        """Read the entire document.
 
         Raises:
             BadInput: it is not a trace.
         """
-        self._pass_byte_order_mark()
+        self._skip_byte_order_mark()
         first = self._window.skip(_SPACE)
         if first not in (_OPEN, _CURLY_OPEN):
             raise make_not_a_trace_error(self._window)
         self._window.start += 1
-        closed = self._read_list() if first == _OPEN else self._read_object()
-        self.complete = closed and self._window.skip(_PADDING) is None
+        reached_end = self._read_list() if first == _OPEN else self._read_object()
+        self.is_complete = reached_end and self._window.skip(_PADDING) is None
 
-    def _pass_byte_order_mark(self) -> None:
+    def _skip_byte_order_mark(self) -> None:
         window = self._window
-        while window.end - window.start < len(_BYTE_ORDER_MARK) and window.more():
+        while window.end - window.start < len(_BYTE_ORDER_MARK) and window.read_more():
             pass
         if window.data.startswith(_BYTE_ORDER_MARK, window.start):
             window.start += len(_BYTE_ORDER_MARK)
@@ -96,44 +98,46 @@ class Document:
 
     def _read_value(self, key: bytes, kind: int) -> bool:
         if kind in (_OPEN, _CURLY_OPEN):
-            value = skip_bracketed(self._window, keep=key in self._asked)
+            value = skip_bracketed(self._window, keep_text=key in self._wanted_keys)
         else:
-            found = self._match(_TEXT if kind == _QUOTE else _SCALAR)
-            value = found.group() if found else None
-        if value is not None and key in self._asked:
+            match = self._match(_TEXT if kind == _QUOTE else _SCALAR)
+            value = match.group() if match else None
+        if value is not None and key in self._wanted_keys:
             self.values[key] = value
         return value is not None
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Advance past a match, once the window extends beyond it, and return a copy of it."""
+        """Advance past a match once the window extends beyond it, and return a copy of the match."""
         window = self._window
         while True:
-            found = pattern.match(window.data, window.start, window.end)
-            if (found and found.end() < window.end) or not window.more():
+            match = pattern.match(window.data, window.start, window.end)
+            if (match and match.end() < window.end) or not window.read_more():
                 break
-        if found is None:
+        if match is None:
             return None
-        copied = pattern.match(found.group())
-        window.start = found.end()
-        return copied
+        copy = pattern.match(match.group())
+        window.start = match.end()
+        return copy
 
 
-def skip_bracketed(window: Window, *, keep: bool) -> bytes | None:
-    """Advance past a list or object of any size; return its text if ``keep``, None if it does not end."""
-    kept, depth, in_string = bytearray(), 0, False
+def skip_bracketed(window: Window, *, keep_text: bool) -> bytes | None:
+    """Advance past a list or object of any size; return its text if ``keep_text``, or None if it does not
+    end.
+    """
+    text, depth, in_string = bytearray(), 0, False
     while True:
         stop = _end_before_backslashes(window)
-        found = find_brackets(window.data, window.start, stop, in_string=in_string)
-        ends = (found.depth + depth == 0).nonzero()[0]
-        stop = int(found.position[ends[0]]) + 1 if len(ends) else stop
-        if keep and len(kept) <= _MAX_VALUE_BYTES:
-            kept += window.data[window.start : stop]
+        brackets = find_brackets(window.data, window.start, stop, in_string=in_string)
+        ends = (brackets.depth + depth == 0).nonzero()[0]
+        stop = int(brackets.position[ends[0]]) + 1 if len(ends) else stop
+        if keep_text and len(text) <= _MAX_VALUE_BYTES:
+            text += window.data[window.start : stop]
         window.start = stop
         if len(ends):
-            return bytes(kept) if len(kept) <= _MAX_VALUE_BYTES else b""
-        depth += int(found.depth[-1]) if len(found.depth) else 0
-        in_string = found.in_string
-        if not window.more():
+            return bytes(text) if len(text) <= _MAX_VALUE_BYTES else b""
+        depth += int(brackets.depth[-1]) if len(brackets.depth) else 0
+        in_string = brackets.in_string
+        if not window.read_more():
             return None
 
 
@@ -145,15 +149,15 @@ def _end_before_backslashes(window: Window) -> int:
     return stop
 
 
-def refuse_without_events(document: Document) -> None:
+def check_has_events(document: Document) -> None:
     """Check that a document has events.
 
     Raises:
         BadInput: it has none.
     """
     if not document.has_events:
-        why = "it has no traceEvents" if document.complete else "it ends before its events"
-        raise BadInput(why)
+        reason = "it has no traceEvents" if document.is_complete else "it ends before the events"
+        raise BadInput(reason)
 
 
 HEADER_KEYS = (
@@ -164,13 +168,13 @@ HEADER_KEYS = (
     b"record_shapes",
 )
 _MAX_RANKS = 1 << 22
-_MAX_LETTERS = 256
+_MAX_TEXT_LENGTH = 256
 
 
 def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
     """Parse the header from the text of each value; a damaged value or another type counts as absent."""
-    read = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
-    base, info, devices, host, shapes = (read[key] for key in HEADER_KEYS)
+    parsed = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
+    base, info, devices, host, shapes = (parsed[key] for key in HEADER_KEYS)
     info = info if isinstance(info, dict) else {}
     return TraceHeader(
         base_ns=max(0, to_int64(base)),
@@ -186,21 +190,21 @@ def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
 
 def _parse_value(text: bytes) -> Any:
     try:
-        return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_whole)
+        return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_integer)
     except (ValueError, RecursionError):
         return None
 
 
-def _parse_whole(digits: str) -> int | None:
+def _parse_integer(digits: str) -> int | None:
     return int(digits) if len(digits) < 64 else None
 
 
 def _read_groups(listed: object) -> Iterator[Group]:
-    left = _MAX_RANKS
+    ranks_left = _MAX_RANKS
     for entry in _list_or_empty(listed):
         ranks = _read_ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
-        left -= len(ranks)
-        if ranks and left >= 0:
+        ranks_left -= len(ranks)
+        if ranks and ranks_left >= 0:
             yield Group(
                 name=_read_text(entry.get("pg_name")),
                 description=_read_text(entry.get("pg_desc")),
@@ -220,8 +224,8 @@ def _list_or_empty(value: object) -> list[Any]:
 
 
 def _count_or_none(value: object) -> int | None:
-    found = to_int64(value)
-    return found if found != ABSENT and found >= 0 else None
+    number = to_int64(value)
+    return number if number != ABSENT and number >= 0 else None
 
 
 def _read_text(value: object) -> str:
@@ -229,17 +233,17 @@ def _read_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and int64_or_none(value) is not None:
         return str(value)
     text = value.encode(errors="replace").decode() if isinstance(value, str) else ""
-    return text[:_MAX_LETTERS]
+    return text[:_MAX_TEXT_LENGTH]
 
 
-_KNOWN_FILES = (
-    (b"\x80", "it is a pickle", "a CUDA memory snapshot is given as it is to: zprof import"),
+_OTHER_FILE_KINDS = (
+    (b"\x80", "it is a pickle", "pass a CUDA memory snapshot directly to: zprof import"),
     (b"<", "it is an HTML or XML page", "download the file itself"),
     (b"PK\x03\x04", "it is a zip archive", "unpack it"),
-    (b"PAR1", "it is a Parquet file", "give the folder of the run"),
-    (b"version https://git-lfs", "it is a pointer of Git LFS", "run: git lfs pull"),
+    (b"PAR1", "it is a Parquet file", "pass the run directory"),
+    (b"version https://git-lfs", "it is a Git LFS pointer", "run: git lfs pull"),
 )
-_EXPORT_HINT = "give what torch.profiler exports with export_chrome_trace"
+_EXPORT_HINT = "pass a trace exported by torch.profiler with export_chrome_trace"
 
 
 def make_not_a_trace_error(window: Window) -> BadInput:
@@ -247,11 +251,11 @@ def make_not_a_trace_error(window: Window) -> BadInput:
     rest = window.data[window.start : window.end]
     if not rest:
         return BadInput("it is empty or cut short", hint=_EXPORT_HINT)
-    for begin, what, hint in _KNOWN_FILES:
-        if rest.startswith(begin):
+    for prefix, what, hint in _OTHER_FILE_KINDS:
+        if rest.startswith(prefix):
             return BadInput(what, hint=hint)
     if rest.startswith(b"[") and window.data[1 : window.start].strip() == b"[":
-        hint = "it may be a memory timeline: zprof reads memory from a snapshot"
+        hint = "it may be a memory timeline; pass a memory snapshot instead"
         return BadInput("it is a list of lists, not of events", hint=hint)
     return BadInput("it is not a JSON object or a list of events", hint=_EXPORT_HINT)
 
@@ -261,13 +265,13 @@ def name_file_in_errors(path: Path) -> Iterator[None]:
     """Add the file's name to errors.
 
     Raises:
-        BadInput: instead of OSError, and of a BadInput without the name.
+        BadInput: in place of OSError, and of a BadInput without the name.
     """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BadInput(f"{path}: cannot be read ({reason})", hint="give a trace file") from None
+        raise BadInput(f"{path}: cannot be read ({reason})", hint="pass a trace file") from None
     except BadInput as error:
         hint = error.hint or "export the trace again"
         raise BadInput(f"{path}: not a Kineto trace ({error.message})", hint=hint) from None

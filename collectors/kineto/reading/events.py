@@ -13,10 +13,10 @@ NO_TEXT = msgspec.Raw(b"")
 class FewArguments(
     msgspec.Struct, gc=False, frozen=True, rename=ARGUMENT_KEYS | {"external_id_2021": "external id"}
 ):
-    """All that zprof reads of ``args``: the fields of four columns, then those of rows about collectives.
+    """All fields of ``args`` that zprof reads: the fields of four columns, then those of collectives.
 
-    Both are decoded at once: to find the few rows of the second kind again would cost more than to read them.
-    Lists, which operators of all kinds have, stay raw text.
+    Both are decoded together, because finding the few rows with collectives again would cost more. Lists,
+    which all kinds of operators have, stay raw text.
     """
 
     stream: RawId = ABSENT
@@ -87,7 +87,7 @@ class SpanArguments(
 ):
     """The arguments that every row needs, and those that identify collectives.
 
-    The fields of ``FewArguments`` that are missing here would double the cost.
+    Decoding the other fields of ``FewArguments`` would double the cost.
     """
 
     stream: RawId = ABSENT
@@ -101,7 +101,7 @@ class SpanArguments(
 
 NO_SPAN_ARGUMENTS = SpanArguments()
 
-#: libkineto's names of activities, with those of 2020 and 2021. A literal is decoded to one shared object,
+#: libkineto's activity names, including those of 2020 and 2021. A literal is decoded to one shared object,
 #: which is neither created nor hashed per event.
 Category = Literal[
     "cpu_op",
@@ -139,7 +139,7 @@ Category = Literal[
 
 
 class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """An event with a duration. Fields are in the order of the file, which decodes fastest."""
+    """An event with a duration. Fields are in file order, which decodes fastest."""
 
     cat: Category | None = None
     name: str | None = None
@@ -159,11 +159,11 @@ class NameEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
 
 
 class _FlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
-    """Start of a flow. Nothing is read of this and the following types."""
+    """Start of a flow. No field of this type and the following types is read."""
 
 
 class _FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
-    """A point of a flow."""
+    """Intermediate point of a flow."""
 
 
 class _FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
@@ -182,7 +182,7 @@ UsualEvent = Span | NameEvent | _FlowStart | _FlowStep | _FlowEnd | _Instant | _
 
 #: ``strict=False``: ``"12"`` and ``1.0`` are ids, ``"1.5"`` is a time.
 EVENTS_DECODER = msgspec.json.Decoder(list[Event], strict=False)
-#: Rejects events of other kinds, and takes two thirds of the time.
+#: Rejects uncommon events; takes two thirds of the time.
 USUAL_EVENTS_DECODER = msgspec.json.Decoder(list[UsualEvent], strict=False)
 EVENT_DECODER = msgspec.json.Decoder(Event, strict=False)
 EXACT_EVENTS_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)

@@ -1,7 +1,7 @@
 """Repair one event that is not valid JSON, or has fields of unusual types.
 
-Bare ``nan`` and ``Infinity`` become null, bytes that are not UTF-8 the replacement character; unescaped
-control characters, and escapes that JSON does not know, are taken literally.
+Bare ``nan`` and ``Infinity`` become null, and bytes that are not UTF-8 become the replacement character;
+unescaped control characters and unknown escapes are taken literally.
 """
 
 import json
@@ -19,7 +19,9 @@ _MAX_BYTES = 1 << 20
 _MAX_DIGITS = 64
 _LISTS = ("dims", "types", "values", "grid")
 _COLUMNS = ("stream", "correlation", "external_id", "external_id_2021", "bytes")
-_OTHERS = tuple(f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS))
+_OTHER_FIELDS = tuple(
+    f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS)
+)
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+]?\b(?:nan|inf|infinity)\b(?:\([^()"]*\))?', re.DOTALL | re.IGNORECASE
 )
@@ -68,8 +70,8 @@ def repair_event(text: bytes) -> RepairedEvent | None:
     if len(text) > _MAX_BYTES:
         return None
     try:
-        return _make_repaired(
-            json.loads(text.decode(), parse_constant=_refuse_constant, **_NUMBER_PARSERS), text, changed=False
+        return _make_repaired_event(
+            json.loads(text.decode(), parse_constant=_reject_constant, **_NUMBER_PARSERS), text, changed=False
         )
     except (ValueError, RecursionError):
         pass
@@ -78,10 +80,10 @@ def repair_event(text: bytes) -> RepairedEvent | None:
         values = json.loads(repaired, strict=False, **_NUMBER_PARSERS)
     except (ValueError, RecursionError):
         return None
-    return _make_repaired(values, msgspec.json.encode(_replace_surrogates(values)), changed=True)
+    return _make_repaired_event(values, msgspec.json.encode(_replace_surrogates(values)), changed=True)
 
 
-def _make_repaired(values: Any, text: bytes, *, changed: bool) -> RepairedEvent | None:
+def _make_repaired_event(values: Any, text: bytes, *, changed: bool) -> RepairedEvent | None:
     return RepairedEvent(values=values, changed=changed, text=text) if isinstance(values, dict) else None
 
 
@@ -91,15 +93,15 @@ class _Digits(str):
     __slots__ = ()
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _parse_whole(digits: str) -> int | None:
+def _parse_integer(digits: str) -> int | None:
     return int(digits) if len(digits) <= _MAX_DIGITS else None
 
 
-_NUMBER_PARSERS: dict[str, Any] = {"parse_int": _parse_whole, "parse_float": _Digits}
+_NUMBER_PARSERS: dict[str, Any] = {"parse_int": _parse_integer, "parse_float": _Digits}
 
 
 def _repair_token(token: re.Match[str]) -> str:
@@ -107,16 +109,16 @@ def _repair_token(token: re.Match[str]) -> str:
     return _BAD_ESCAPE.sub(_repair_escape, text) if text.startswith('"') else "null"
 
 
-def _repair_escape(found: re.Match[str]) -> str:
-    return found.group() if found.group(1) else "\\\\" + found.group(2)
+def _repair_escape(match: re.Match[str]) -> str:
+    return match.group() if match.group(1) else "\\\\" + match.group(2)
 
 
 def _replace_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return _text_or_none(value)
     if isinstance(value, dict):
-        return {_text_or_none(key): _replace_surrogates(each) for key, each in value.items()}
-    return [_replace_surrogates(each) for each in value] if isinstance(value, list) else value
+        return {_text_or_none(key): _replace_surrogates(item) for key, item in value.items()}
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _text_or_none(value: object) -> str | None:
@@ -124,8 +126,8 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _raw_digits(value: object) -> msgspec.Raw:
-    plain = isinstance(value, int | str) and not isinstance(value, bool)
-    return msgspec.Raw(str(value).encode(errors="replace")) if plain else NO_TEXT
+    is_plain = isinstance(value, int | str) and not isinstance(value, bool)
+    return msgspec.Raw(str(value).encode(errors="replace")) if is_plain else NO_TEXT
 
 
 def _float_or_none(value: object) -> float | None:
@@ -152,16 +154,16 @@ def _encode_raw(value: object) -> msgspec.Raw:
 def _read_arguments(arguments: object) -> FewArguments:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
-    old = arguments.get("external id")
+    legacy_id = arguments.get("external id")
     others: dict[str, Any] = {
-        name: _clean_if_text(arguments.get(ARGUMENT_KEYS.get(name, name))) for name in _OTHERS
+        name: _clean_if_text(arguments.get(ARGUMENT_KEYS.get(name, name))) for name in _OTHER_FIELDS
     }
     others |= {name: _encode_raw(arguments.get(ARGUMENT_KEYS.get(name, name))) for name in _LISTS}
     return FewArguments(
         stream=to_int64(_plain_number(arguments.get("stream"))),
         correlation=to_int64(_plain_number(arguments.get("correlation"))),
         external_id=to_int64(_plain_number(arguments.get("External id"))),
-        external_id_2021=None if old is None else to_int64(_plain_number(old)),
+        external_id_2021=None if legacy_id is None else to_int64(_plain_number(legacy_id)),
         bytes=to_int64(_plain_number(arguments.get("bytes"))),
         **others,
     )

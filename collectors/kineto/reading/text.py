@@ -1,8 +1,8 @@
-"""Decompress the text of a trace file (plain, gzip or zstd, detected by content), and hold a part of it in
+"""Decompress the text of a trace file (plain, gzip or zstd, detected by content), and keep a part of it in
 one reused buffer.
 
-A compressed file that is truncated or damaged is read up to the last byte before the damage. What follows the
-last member of a gzip file (padding of a tape or a download) is ignored, as gzip does.
+A truncated or damaged compressed file is read up to the last byte before the damage. Data after the last
+member of a gzip file (padding from a tape or a download) is ignored, as in gzip.
 """
 
 import os
@@ -20,12 +20,12 @@ from isal.igzip_lib import IsalError
 from zprof.model.errors import BadInput
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-#: Errors of the three decompressors; isal's type is unknown to type checkers.
+#: Errors raised by the three decompressors; type checkers do not know isal's type.
 _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError)  # type: ignore[assignment]
 #: Bytes read and decompressed at a time if a file is damaged.
 _SMALL_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
-#: Real traces compress by 10 to 60; a few kilobytes that expand to gigabytes are no trace.
+#: Real traces compress by a factor of 10 to 60; a few kilobytes that expand to gigabytes are not a trace.
 _MIN_LIMIT_BYTES, _MAX_EXPANSION = 256 << 20, 128
 
 
@@ -34,66 +34,67 @@ class _Unpacked(Protocol):
 
 
 class TraceText:
-    """Decompresses a file into a buffer of the caller.
+    """Decompress a file into a buffer of the caller.
 
-    ``packed``: it is compressed. ``damaged``: a part could not be decompressed. ``trailing_bytes``: bytes
-    after the last gzip member, ignored.
+    ``packed``: the file is compressed. ``is_damaged``: a part could not be decompressed. ``trailing_bytes``:
+    ignored bytes after the last gzip member.
 
     Args:
-        file: Open at its start.
+        file: File, positioned at its start.
         on_bytes: Called with the number of bytes of the file read so far.
     """
 
     def __init__(self, file: BufferedReader, on_bytes: Callable[[int], None] | None = None) -> None:
-        self.damaged = False
+        self.is_damaged = False
         self.trailing_bytes = 0
         self._magic = file.peek(4)[:4]
         self.packed = self._magic.startswith((_GZIP, _ZSTD))
         self._file = file
         self._on_bytes = on_bytes
-        self._given_bytes = 0
+        self._returned_bytes = 0
         self._unpacked = _open_unpacked(file, self._magic)
 
     def readinto(self, target: memoryview) -> int:
         """Fill the start of ``target`` and return the number of bytes; 0 at the end of the text.
 
         Raises:
-            BadInput: far more text than a trace of this size has.
+            BadInput: the text is far larger than a trace of this file size.
             OSError: the file itself cannot be read.
         """
         try:
             size = self._unpacked.readinto(target)
         except _DAMAGE as error:
-            if self.damaged or self.trailing_bytes or not self.packed:
+            if self.is_damaged or self.trailing_bytes or not self.packed:
                 raise OSError(getattr(error, "errno", None), str(error)) from None
-            size = self._go_on_slowly(target)
-        self._given_bytes += size
-        self._bound()
+            size = self._resume_slowly(target)
+        self._returned_bytes += size
+        self._check_expansion()
         if self._on_bytes is not None:
             self._on_bytes(self._file.tell())
         return size
 
-    def _go_on_slowly(self, target: memoryview) -> int:
-        """Go on in small pieces: the fast readers lose what they have decompressed of the damaged block."""
+    def _resume_slowly(self, target: memoryview) -> int:
+        """Resume in small pieces: the fast readers discard the decompressed part of a damaged block."""
         if self._magic.startswith(_GZIP):
             self.trailing_bytes = _count_trailing_bytes(self._file)
-        self.damaged = not self.trailing_bytes
+        self.is_damaged = not self.trailing_bytes
         self._file.seek(0)
         pieces = (
             _iter_zstd_pieces(self._file) if self._magic.startswith(_ZSTD) else _iter_gzip_pieces(self._file)
         )
-        self._unpacked = _Pieces(_skip_bytes(pieces, self._given_bytes))
+        self._unpacked = _PieceReader(_skip_bytes(pieces, self._returned_bytes))
         return self._unpacked.readinto(target)
 
-    def _bound(self) -> None:
-        if self.packed and self._given_bytes > _compute_max_bytes(self._file):
+    def _check_expansion(self) -> None:
+        if self.packed and self._returned_bytes > _compute_max_bytes(self._file):
             raise BadInput(
-                f"it unpacks to more than {_MAX_EXPANSION} times its size", hint="unpack it and look inside"
+                f"it unpacks to more than {_MAX_EXPANSION} times its size",
+                hint="unpack it and check its contents",
             )
 
 
-class _Pieces:
-    """Reads pieces of any size into a buffer."""
+class _PieceReader:
+    """Read pieces of any size into a buffer."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -120,11 +121,11 @@ def _open_unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
 def _open_zstd(file: BufferedReader) -> Any:
     import pyarrow
 
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(_LentFile(file), mode="r"), "zstd")
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(_UnclosableFile(file), mode="r"), "zstd")
 
 
-class _LentFile:
-    """A file that stays open: pyarrow closes the files that it has read."""
+class _UnclosableFile:
+    """Wrap a file that must stay open: pyarrow closes the files that it has read."""
 
     closed = False
 
@@ -150,8 +151,8 @@ def _count_trailing_bytes(file: BufferedReader) -> int:
             if unpacked_bytes > _compute_max_bytes(file) or not (packed or member.eof):
                 return 0
         packed = member.unused_data.lstrip(b"\0")
-        while len(packed) < len(_GZIP) and (more := file.read(_CHUNK_BYTES)):
-            packed = (packed + more).lstrip(b"\0")
+        while len(packed) < len(_GZIP) and (next_block := file.read(_CHUNK_BYTES)):
+            packed = (packed + next_block).lstrip(b"\0")
     return len(packed) + os.fstat(file.fileno()).st_size - file.tell()
 
 
@@ -160,16 +161,16 @@ def _compute_max_bytes(file: BufferedReader) -> int:
 
 
 def _iter_gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
-    """Yield the text of all members up to the damage, without what follows the last member."""
+    """Yield the text of all members up to the damage, without the data after the last member."""
     packed = file.read(_SMALL_BYTES)
     while packed.startswith(_GZIP[:1]):
         member = zlib.decompressobj(wbits=31)
         while packed and not member.eof:
-            before = member.copy()
+            unread = member.copy()
             try:
                 piece = member.decompress(packed, _SMALL_BYTES)
             except zlib.error:
-                yield from _iter_bytes(before, packed)
+                yield from _iter_bytes(unread, packed)
                 return
             packed = member.unconsumed_tail or (b"" if member.eof else file.read(_SMALL_BYTES))
             yield piece
@@ -203,7 +204,7 @@ def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 _BLOCK_BYTES = 512 << 10
-#: Largest size of one event or one value of the header.
+#: Maximum size of one event or one header value.
 _MAX_BYTES = 64 << 20
 
 
@@ -215,7 +216,7 @@ class TextSource(Protocol):
 
 
 class Window:
-    """``data[start:end]`` is the text that has been read and not used yet; users advance ``start``.
+    """``data[start:end]`` is the text that has been read but not used; users advance ``start``.
 
     There is always one byte before ``start`` and one after ``end`` that a user may overwrite.
     """
@@ -227,8 +228,8 @@ class Window:
         self.start = self.end = 1
         self.ended = False
 
-    def more(self) -> bool:
-        """Read at least as many bytes as are unused, so that scanning them again costs at most twice.
+    def read_more(self) -> bool:
+        """Read at least as many bytes as are unused, so that scanning them again at most doubles the cost.
 
         Returns:
             False at the end of the text.
@@ -241,15 +242,15 @@ class Window:
         unused = self.end - self.start
         if unused > _MAX_BYTES:
             raise BadInput(f"one entry is larger than {_MAX_BYTES >> 20} MiB", hint="export the trace again")
-        before, wanted = self.end - self.start, max(self._block_bytes, unused)
-        self._make_room(unused + wanted)
+        unread, bytes_left = self.end - self.start, max(self._block_bytes, unused)
+        self._reserve(unused + bytes_left)
         with memoryview(self.data) as view:
-            while wanted and not self.ended:
-                size = self._text.readinto(view[self.end : self.end + wanted])
-                self.end, wanted, self.ended = self.end + size, wanted - size, not size
-        return self.end - self.start > before
+            while bytes_left and not self.ended:
+                size = self._text.readinto(view[self.end : self.end + bytes_left])
+                self.end, bytes_left, self.ended = self.end + size, bytes_left - size, not size
+        return self.end - self.start > unread
 
-    def _make_room(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         """Move the unused part to the front, into a larger buffer if it does not fit."""
         unused = self.data[self.start : self.end]
         if size + 2 > len(self.data):
@@ -260,9 +261,9 @@ class Window:
     def skip(self, filler: re.Pattern[bytes]) -> int | None:
         """Advance to the first byte that ``filler`` does not match and return it; None at the end."""
         while True:
-            found = filler.match(self.data, self.start, self.end)
-            self.start = found.end() if found else self.start
+            match = filler.match(self.data, self.start, self.end)
+            self.start = match.end() if match else self.start
             if self.start < self.end:
                 return self.data[self.start]
-            if not self.more():
+            if not self.read_more():
                 return None

@@ -22,12 +22,12 @@ for _ in range(2 if case == "all" else 1):
     if case != "one" or rank == 0:
         schedule = f"time={rank}" if case == "different" else "time=4"
         pings = ClockPings(marks, schedule=schedule, agree_s=1.0)
-        fired.append(pings.fire())
+        fired.append(pings.send())
         if case == "leave":
             if rank == 0:
                 pings.leave()
             dist.barrier()
-            fired.append(pings.fire())
+            fired.append(pings.send())
         gaps += [gap.reason for gap in pings.gaps()]
 dist.barrier()
 with open(f"{sys.argv[1]}/{rank}.json", "w") as file:

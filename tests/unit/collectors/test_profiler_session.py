@@ -11,7 +11,7 @@ from torch.profiler import profile, record_function
 
 from zprof.collectors.kineto.collector import WAIT_RANGE, KinetoCollector
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.profiler_session import BUSY, TAKEN
+from zprof.collectors.profiler_session import BUSY_MESSAGE, TAKEN_OVER_MESSAGE
 from zprof.collectors.torch_private import is_profiler_running
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
@@ -38,7 +38,7 @@ def everywhere() -> profile:
 def test_time_is_not_recorded_over_a_running_profiler(session: Callable[[], profile]) -> None:
     collector = KinetoCollector()
     with session() as program:
-        with pytest.raises(RuntimeError, match=BUSY):
+        with pytest.raises(RuntimeError, match=BUSY_MESSAGE):
             collector.start()
         work()
         collector.stop()
@@ -55,7 +55,7 @@ def test_memory_is_recorded_from_storages_alone_within_a_running_profiler() -> N
         work()
     assert seen(program) == 2
     assert set(collector.tables()["alloc"]["source"]) == {"storage"}
-    assert [gap.reason for gap in collector.gaps()] == [BUSY]
+    assert [gap.reason for gap in collector.gaps()] == [BUSY_MESSAGE]
 
 
 @both
@@ -73,7 +73,7 @@ def test_zprof_gives_way_to_a_profiler_that_starts_within_the_window(make: Make,
         program.stop()
     assert seen(program) == (1 if ends_within else 2)
     assert "events" not in collector.tables()
-    assert any(TAKEN in gap.reason for gap in collector.gaps())
+    assert any(TAKEN_OVER_MESSAGE in gap.reason for gap in collector.gaps())
     assert not is_profiler_running()
 
 

@@ -33,7 +33,7 @@ def test_only_one_module_of_the_collectors_uses_private_names() -> None:
 def test_this_torch_has_them() -> None:
     before = torch_private.get_saving_functions()
     assert torch_private.current_graph_task_id() == -1
-    assert torch_private.top_saving_hooks() is None
+    assert torch_private.get_innermost_saving_hooks() is None
     assert torch_private.is_outside_modes()
     assert not torch_private.is_profiler_running()
     assert torch_private.profile_all_threads_config() is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.simulator.causes import Cause, choose_victim, plant
+from zprof.simulator.causes import Cause, choose_affected_rank, plant
 from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Plan
 from zprof.simulator.simulate import simulate
@@ -88,7 +88,7 @@ def test_more_strength_is_worse(cause: Cause, tmp_path: Path) -> None:
 def test_the_straggler_is_the_rank_that_the_seed_names(seed: int, tmp_path: Path) -> None:
     plan = plant(replace(BASE, seed=seed), Cause.STRAGGLER_RANK)
     rows = simulate(plan, tmp_path).collectives
-    assert {row.late_rank for row in rows if row.lead_ns > 500_000} == {choose_victim(plan)}
+    assert {row.late_rank for row in rows if row.lead_ns > 500_000} == {choose_affected_rank(plan)}
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, 1e6, float("nan")])

@@ -157,7 +157,7 @@ def test_work_beside_a_collective_is_slower_for_as_long_as_it_runs() -> None:
     contention = Contention(2.0)
     contention.add(np.array([100, 500, 0]), np.array([300, 900, 1_000]))
     contention.add(np.array([250, 2_000, 900]), np.array([400, 3_000, 1_000]))
-    assert contention.end_of(np.array([0, 0, 0]), np.array([400, 500, 100])).tolist() == [550, 500, 200]
+    assert contention.get_end(np.array([0, 0, 0]), np.array([400, 500, 100])).tolist() == [550, 500, 200]
 
 
 def test_a_host_waits_where_it_syncs_and_runs_no_further_ahead_than_it_may() -> None:

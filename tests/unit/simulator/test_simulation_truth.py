@@ -12,7 +12,7 @@ from zprof.model.time import LateReason
 from zprof.simulator.plan import Allocator, Compute, Host, HostDelay, Network, Offload, Plan, Vendor, Window
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import StepTruth, Truth, read_truth
-from zprof.simulator.truth.sweep import Blocked, Running, StepSums, Sweep
+from zprof.simulator.truth.sweep import BlockedSpan, Running, StepSums, Sweep
 
 Spans = list[tuple[int, int]]
 Written = tuple[Truth, list[list[dict[str, Any]]]]
@@ -140,7 +140,7 @@ def test_what_is_waited_for_is_what_holds_up_and_else_the_first_to_start(
     ]
     step = StepSums(begin_ns=0, end_ns=200)
     sweep = Sweep(collectives, [step])
-    sweep.over([(0, 30), (90, 200)], [], [Blocked(begin_ns=30, end_ns=90, awaited=awaited)])
+    sweep.run([(0, 30), (90, 200)], [], [BlockedSpan(begin_ns=30, end_ns=90, awaited=awaited)])
     assert (*sweep.sums.wait_ns, *sweep.sums.transfer_ns, step.ambiguous_ns) == sums
     assert step.wait_ns + step.transfer_ns == 60
 

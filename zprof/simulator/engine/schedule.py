@@ -1,11 +1,10 @@
-"""Record when everything happened: one row per instruction, one column per rank, and the clocks of ranks.
+"""Define a schedule: the times of each instruction on each rank, and the clocks of ranks.
 
 Times are nanoseconds since the start of the simulation on the common clock.  A rank's own clock shows
 local = common + offset + drift * (common - origin).  An instant is an integer array of shape (1 + causes,
-ranks).  Row 0 is the time; the other rows say how much of it went to compute, the host, collectives ...
-along the chain of things that it waited for.  The later of two instants keeps its own rows.  Time in a
-collective, including the wait, counts as collective time, so a rank that kept others waiting has more of
-another cause.
+ranks).  Row 0 is the time; the other rows are its parts spent on compute, the host, collectives ... along
+the chain of dependencies.  The later of two instants keeps its own rows.  Time in a collective, including the
+wait, counts as collective time, so a rank that made others wait has more time of another cause.
 """
 
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One instruction as all ranks executed it.
+    """Execution of one instruction on all ranks.
 
     ``host_begin``, ``host_end``: the host's call.  ``launch``: time of the runtime call.  ``begin``, ``end``:
-    on the device (on a CPU, of the work itself).  ``arrival``: of the last rank of the group.  ``sequence``:
-    number of a collective in its group.  ``did``: ranks that took part (None: all).  ``lane``: the stream.
+    times on the device (on a CPU, of the work itself).  ``arrival``: arrival of the group's last rank.
+    ``sequence``: sequence number of a collective within its group.  ``ranks``: participating ranks (None:
+    all). ``lane``: the stream.
     """
 
     instruction: Instruction
@@ -40,13 +40,13 @@ class Line:
     sequence: int = 0
     arrival: Times | None = None
     late: tuple[tuple[int, LateReason], ...] = ()
-    did: frozenset[int] | None = None
+    ranks: frozenset[int] | None = None
     lane: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Result of the whole simulation."""
+    """Result of a simulation."""
 
     plan: Plan
     mesh: Mesh
@@ -56,7 +56,7 @@ class Schedule:
 
 Instant = NDArray[np.int64]
 REASONS = tuple(reason for reason in LateReason if reason is not LateReason.UNKNOWN)
-_ROW: dict[LateReason, int] = {reason: 1 + index for index, reason in enumerate(REASONS)}
+_REASON_ROWS: dict[LateReason, int] = {reason: 1 + index for index, reason in enumerate(REASONS)}
 
 
 def time_zero(ranks: int) -> Instant:
@@ -64,17 +64,17 @@ def time_zero(ranks: int) -> Instant:
     return np.zeros((1 + len(REASONS), ranks), dtype=np.int64)
 
 
-def later(first: Instant, second: Instant) -> Instant:
+def get_later(first: Instant, second: Instant) -> Instant:
     """Return the later instant of each rank."""
     return np.where(first[0] >= second[0], first, second)
 
 
-def after(instant: Instant, reason: LateReason, ns: NDArray[np.int64] | int) -> Instant:
+def advance(instant: Instant, reason: LateReason, ns: NDArray[np.int64] | int) -> Instant:
     """Return the instant ``ns`` later, with the time assigned to ``reason``."""
-    moved = instant.copy()
-    moved[0] += ns
-    moved[_ROW[reason]] += ns
-    return moved
+    advanced = instant.copy()
+    advanced[0] += ns
+    advanced[_REASON_ROWS[reason]] += ns
+    return advanced
 
 
 def find_late_reason(instant: Instant, rank: int, others: NDArray[np.int64]) -> LateReason:
@@ -96,12 +96,12 @@ class LocalClock:
     offset_ns: int = 0
     drift_ppb: int = 0
 
-    def stamps(self, since_origin_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what the clock shows at times given since the origin of the common clock."""
+    def to_local(self, since_origin_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Convert times since the origin of the common clock to this clock."""
         drift = np.rint(since_origin_ns.astype(np.float64) * self.drift_ppb * 1e-9).astype(np.int64)
         return since_origin_ns + (ORIGIN_NS + self.offset_ns) + drift
 
 
 def get_rank_clock(plan: Plan, rank: int) -> LocalClock:
-    """Return the clock that a plan gives a rank."""
+    """Return the clock of a rank according to the plan."""
     return LocalClock(offset_ns=plan.offsets_ns.get(rank, 0), drift_ppb=plan.drift_ppb.get(rank, 0))

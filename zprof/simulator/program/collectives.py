@@ -6,23 +6,23 @@ from zprof.model.collectives import CollectiveKind
 from zprof.simulator.plan import DType, Limiter, Plan
 from zprof.simulator.program.instructions import (
     Axis,
-    Begin,
     Collective,
     Copy,
     Direction,
-    End,
+    EndAnnotation,
     Instruction,
     InstructionList,
     Kernel,
+    KernelKind,
     Lane,
-    Shape,
+    StartAnnotation,
     Sync,
 )
-from zprof.simulator.program.phases import Pass, Phase, pad_kernel, split_kernel
+from zprof.simulator.program.phases import Pass, Phase, make_pad_kernel, make_split_kernel
 
 
 class Gathers:
-    """Launch gathers in order, no further ahead than the plan allows."""
+    """Launch gathers in order, at most as far ahead as the plan allows."""
 
     def __init__(self, plan: Plan, phases: Sequence[Phase], out: InstructionList) -> None:
         self._plan = plan
@@ -30,81 +30,79 @@ class Gathers:
         self._out = out
         self._launched = 0
 
-    def needed(self, phase: Phase) -> bool:
-        """Return whether a phase's parameters must be gathered."""
+    def is_needed(self, phase: Phase) -> bool:
+        """Return True if a phase's parameters must be gathered."""
         return phase.gathers and self._plan.shard_size > 1
 
     def launch(self, phase: Phase, ahead: int) -> None:
-        """Launch the gathers of this phase and the ``ahead`` next, unless already launched."""
-        if not self.needed(phase):
+        """Launch the gathers of this phase and the next ``ahead`` phases, unless already launched."""
+        if not self.is_needed(phase):
             return
-        own = self._phases.index(phase)
-        until = min(own + ahead + 1, len(self._phases))
-        while self._launched < until and not self._held(own, self._launched):
-            self._launch(self._launched, ahead=self._launched > own)
+        own_index = self._phases.index(phase)
+        stop = min(own_index + ahead + 1, len(self._phases))
+        while self._launched < stop and not self._is_in_use(own_index, self._launched):
+            self._launch(self._launched, ahead=self._launched > own_index)
             self._launched += 1
 
-    def ready(self, phase: Phase) -> tuple[str, ...]:
-        """Return what the first kernel of a phase waits for; a gathered unit is first copied into place."""
-        if not self.needed(phase):
+    def prepare(self, phase: Phase) -> tuple[str, ...]:
+        """Add the copy of a gathered unit into place; return the dependencies of the phase's first kernel."""
+        if not self.is_needed(phase):
             return ()
         if not self._plan.compute.copy_ns:
             return (phase.gather_key,)
-        kernel = split_kernel(self._plan, phase)
-        self._out.annotated(f"FSDP::all_gather_copy_out ({self._plan.unit_name(phase.unit)})", kernel)
+        kernel = make_split_kernel(self._plan, phase)
+        self._out.add_annotated(f"FSDP::all_gather_copy_out ({self._plan.unit_name(phase.unit)})", kernel)
         return ()
 
-    def _held(self, own: int, position: int) -> bool:
-        """Return whether an unfinished pass holds the unit, which is gathered again only after its
-        release.
-        """
+    def _is_in_use(self, own_index: int, position: int) -> bool:
+        """Return True if an unfinished pass uses the unit, which is gathered again only after its release."""
         unit = self._phases[position].unit
-        return any(phase.unit == unit for phase in self._phases[own:position])
+        return any(phase.unit == unit for phase in self._phases[own_index:position])
 
     def _launch(self, position: int, *, ahead: bool) -> None:
         target = self._phases[position]
-        after = self._limit(position)
+        after = self._list_memory_dependencies(position)
         if self._plan.offload.enabled:
-            self._out.add(self._fetch(target))
+            self._out.add(self._make_fetch(target))
             after.append(f"fetch.{target.key}")
         unit = self._plan.unit_name(target.unit)
         gather: list[Instruction] = [
-            Begin(name=f"FSDP::all_gather ({unit})"),
-            gather_unit(self._plan, target, tuple(after)),
-            End(name=f"FSDP::all_gather ({unit})"),
+            StartAnnotation(name=f"FSDP::all_gather ({unit})"),
+            make_unit_gather(self._plan, target, tuple(after)),
+            EndAnnotation(name=f"FSDP::all_gather ({unit})"),
         ]
         if ahead:
-            way = "forward" if target.kind is Pass.FORWARD else "backward"
-            self._out.annotated(f"FSDP::{way}_prefetch for {unit}", *gather)
+            direction = "forward" if target.kind is Pass.FORWARD else "backward"
+            self._out.add_annotated(f"FSDP::{direction}_prefetch for {unit}", *gather)
         else:
             self._out.add(*gather)
 
-    def _limit(self, position: int) -> list[str]:
-        """Bound the memory: return what must have been used before this gather."""
+    def _list_memory_dependencies(self, position: int) -> list[str]:
+        """Return the keys that this gather waits for to limit memory."""
         after = ["optimizer"] if position == 0 else []
-        freed = position - 1 - self._plan.prefetch
-        if freed < 0:
+        freed_index = position - 1 - self._plan.prefetch
+        if freed_index < 0:
             return after
-        used, limiter = self._phases[freed].key, self._plan.gathering.limiter
+        freed_key, limiter = self._phases[freed_index].key, self._plan.gathering.limiter
         if limiter is Limiter.EVENT:
-            after.append(used)
+            after.append(freed_key)
         if limiter is Limiter.HOST:
-            self._out.annotated("FullyShardedDataParallel.rate_limiter", Sync(after=(used,)))
+            self._out.add_annotated("FullyShardedDataParallel.rate_limiter", Sync(after=(freed_key,)))
         return after
 
-    def _fetch(self, phase: Phase) -> Copy:
-        owned = self._plan.padded_unit_elements // self._plan.shard_size
+    def _make_fetch(self, phase: Phase) -> Copy:
+        shard_elements = self._plan.padded_unit_elements // self._plan.shard_size
         return Copy(
             key=f"fetch.{phase.key}",
             direction=Direction.TO_DEVICE,
-            bytes=owned * self._plan.precision.gather.size_bytes,
+            bytes=shard_elements * self._plan.precision.gather.size_bytes,
             rate_bytes_per_s=self._plan.offload.pcie_bytes_per_s,
             unit=phase.unit,
         )
 
 
 class Reductions:
-    """Reduce each unit (stage 3) or each full bucket (stages 0 to 2).  ``keys``: all reductions so far."""
+    """Reduce each unit (stage 3) or full bucket (stages 0 to 2).  ``keys``: all reductions so far."""
 
     def __init__(self, plan: Plan, out: InstructionList) -> None:
         self._plan = plan
@@ -118,27 +116,27 @@ class Reductions:
         if not phase.reduces:
             return
         if plan.padding_ratio:
-            self._out.add(pad_kernel(plan, phase))
-        last = f"pad.{phase.key}" if plan.padding_ratio else phase.key
+            self._out.add(make_pad_kernel(plan, phase))
+        last_key = f"pad.{phase.key}" if plan.padding_ratio else phase.key
         if plan.stage == 3:
             key = f"reduce.{phase.key}"
-            made = reduce_gradients(plan, key, plan.padded_unit_elements, last, phase.unit)
-            self._out.annotated(f"FSDP::post_backward_reduce ({plan.unit_name(phase.unit)})", *made)
-            self.keys += [collective.key for collective in made]
+            reductions = make_gradient_reductions(plan, key, plan.padded_unit_elements, last_key, phase.unit)
+            self._out.add_annotated(f"FSDP::post_backward_reduce ({plan.unit_name(phase.unit)})", *reductions)
+            self.keys += [collective.key for collective in reductions]
             return
-        self._reduce_buckets(self._buckets.fill(plan.padded_unit_elements), last, phase.unit)
+        self._reduce_buckets(self._buckets.fill(plan.padded_unit_elements), last_key, phase.unit)
         if phase.unit == 0:
-            self._reduce_buckets(self._buckets.rest(), last, phase.unit)
+            self._reduce_buckets(self._buckets.flush(), last_key, phase.unit)
 
-    def spill(self) -> None:
-        """Copy the gradients to the CPU, and let the host wait for them."""
+    def offload_gradients(self) -> None:
+        """Copy the gradients to the CPU, and make the host wait for them."""
         plan = self._plan
-        owned = plan.padded_unit_elements // plan.shard_size * plan.precision.reduce.size_bytes
+        shard_elements = plan.padded_unit_elements // plan.shard_size * plan.precision.reduce.size_bytes
         for unit in reversed(range(plan.units)):
             copy = Copy(
                 key=f"spill.{unit}",
                 direction=Direction.TO_HOST,
-                bytes=owned,
+                bytes=shard_elements,
                 rate_bytes_per_s=plan.offload.pcie_bytes_per_s,
                 after=tuple(self.keys),
                 unit=unit,
@@ -152,28 +150,28 @@ class Reductions:
             elements = self._plan.padded_unit_elements
             self._out.add(
                 *(
-                    gather_parameters(self._plan, f"parameters.{unit}", elements)
+                    make_parameter_gather(self._plan, f"parameters.{unit}", elements)
                     for unit in range(self._plan.units)
                 )
             )
             return
         plan, buckets = self._plan, Buckets(self._plan)
-        sizes = buckets.fill(plan.padded_unit_elements * plan.units) + buckets.rest()
+        sizes = buckets.fill(plan.padded_unit_elements * plan.units) + buckets.flush()
         for index, elements in enumerate(sizes):
             key = "parameters" if index == len(sizes) - 1 else f"parameters.bucket.{index}"
-            self._out.add(gather_parameters(plan, key, elements))
-        refresh = Kernel(key="refresh", shape=Shape.ELEMENTWISE, work_ns=20_000, after=("parameters",))
+            self._out.add(make_parameter_gather(plan, key, elements))
+        refresh = Kernel(key="refresh", kind=KernelKind.ELEMENTWISE, work_ns=20_000, after=("parameters",))
         self._out.add(refresh)
 
-    def _reduce_buckets(self, full: list[int], last: str, unit: int) -> None:
-        for elements in full:
+    def _reduce_buckets(self, bucket_sizes: list[int], last_key: str, unit: int) -> None:
+        for elements in bucket_sizes:
             key = f"reduce.bucket.{len(self.keys)}"
-            made = reduce_gradients(self._plan, key, elements, last, unit)
-            self._out.add(*made)
-            self.keys += [collective.key for collective in made]
+            reductions = make_gradient_reductions(self._plan, key, elements, last_key, unit)
+            self._out.add(*reductions)
+            self.keys += [collective.key for collective in reductions]
 
 
-def gather_unit(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
+def make_unit_gather(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
     """Return the gather of a unit's parameters, before one of its passes."""
     return Collective(
         key=phase.gather_key,
@@ -187,21 +185,25 @@ def gather_unit(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
     )
 
 
-def reduce_gradients(plan: Plan, key: str, elements: int, after: str, unit: int | None) -> list[Collective]:
-    """Return the reductions of gradients to their owners (stage 0: to all), then over the replicas."""
-    whole = plan.stage == 0
-    kind = CollectiveKind.ALL_REDUCE if whole else CollectiveKind.REDUCE_SCATTER
-    made = []
+def make_gradient_reductions(
+    plan: Plan, key: str, elements: int, after: str, unit: int | None
+) -> list[Collective]:
+    """Return the reductions of gradients to their owners (stage 0: to all ranks), then over the replicas."""
+    is_unsharded = plan.stage == 0
+    kind = CollectiveKind.ALL_REDUCE if is_unsharded else CollectiveKind.REDUCE_SCATTER
+    reductions = []
     if plan.shard_size > 1:
-        made.append(_make_reduction(plan, key, kind, Axis.SHARD, Lane.REDUCE, elements, after, unit))
+        reductions.append(_make_reduction(plan, key, kind, Axis.SHARD, Lane.REDUCE, elements, after, unit))
     if plan.replicas > 1:
-        owned = elements if whole else elements // plan.shard_size
-        before = key if made else after
+        shard_elements = elements if is_unsharded else elements // plan.shard_size
+        previous_key = key if reductions else after
         kind = CollectiveKind.ALL_REDUCE
-        made.append(
-            _make_reduction(plan, f"{key}.all", kind, Axis.REPLICATE, Lane.REPLICATE, owned, before, unit)
+        reductions.append(
+            _make_reduction(
+                plan, f"{key}.all", kind, Axis.REPLICATE, Lane.REPLICATE, shard_elements, previous_key, unit
+            )
         )
-    return made
+    return reductions
 
 
 def _make_reduction(
@@ -226,7 +228,7 @@ def _make_reduction(
     )
 
 
-def gather_parameters(plan: Plan, key: str, elements: int) -> Collective:
+def make_parameter_gather(plan: Plan, key: str, elements: int) -> Collective:
     """Return the gather of new parameters from their owners, after the optimizer (stages 1 and 2)."""
     return Collective(
         key=key,
@@ -239,7 +241,7 @@ def gather_parameters(plan: Plan, key: str, elements: int) -> Collective:
     )
 
 
-def reduce_scalar(key: str, after: tuple[str, ...]) -> Collective:
+def make_scalar_reduction(key: str, after: tuple[str, ...]) -> Collective:
     """Return the all-reduce of one element over all ranks: the loss, or the gradient norm."""
     return Collective(
         key=key,
@@ -252,7 +254,7 @@ def reduce_scalar(key: str, after: tuple[str, ...]) -> Collective:
     )
 
 
-def reduce_activations(plan: Plan, phase: Phase) -> Collective:
+def make_activation_reduction(plan: Plan, phase: Phase) -> Collective:
     """Return the all-reduce of activations over the tensor-parallel ranks, after a pass."""
     return Collective(
         key=f"tensor.{phase.key}",
@@ -275,12 +277,12 @@ class Buckets:
         self._pending = 0
 
     def fill(self, elements: int) -> list[int]:
-        """Add gradients; return the elements of each bucket that is now full."""
+        """Add gradients; return the sizes of the buckets that are now full, in elements."""
         self._pending += elements
-        full, self._pending = divmod(self._pending, self._size)
-        return [self._size] * full
+        bucket_count, self._pending = divmod(self._pending, self._size)
+        return [self._size] * bucket_count
 
-    def rest(self) -> list[int]:
-        """Return what is left at the end."""
-        left, self._pending = self._pending, 0
-        return [left] if left else []
+    def flush(self) -> list[int]:
+        """Return the size of the remaining bucket, if any."""
+        remaining, self._pending = self._pending, 0
+        return [remaining] if remaining else []

@@ -1,7 +1,7 @@
 """Define the instructions of a host, and the process groups of its collectives.
 
-Each instruction refers to earlier ones by key; a key names the latest instruction that has it.  Ranks are
-laid out as replicas x shards x tensor, the last axis fastest.
+Instructions refer to earlier ones by key; a key means the latest instruction with that key.  Ranks are laid
+out as replicas x shards x tensor, with the last axis fastest.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The groups along one axis, one row of ranks per group.  ``name``, ``description``: as in torch."""
+    """Groups along one axis, one row of ranks per group.  ``name``, ``description``: as in torch."""
 
     name: str
     description: str
@@ -39,34 +39,34 @@ class Groups:
 
 
 class Mesh:
-    """The process groups of every axis."""
+    """Process groups of every axis."""
 
     def __init__(self, plan: Plan) -> None:
         ranks = np.arange(plan.ranks).reshape(plan.replicas, plan.shard_size, plan.tensor)
         self._groups = {
             Axis.WORLD: Groups(name="0", description="default_pg", members=ranks.reshape(1, -1)),
-            Axis.SHARD: _along(ranks, 1, "1", "mesh_dp_shard"),
-            Axis.REPLICATE: _along(ranks, 0, "2", "mesh_dp_replicate"),
-            Axis.TENSOR: _along(ranks, 2, "3", "mesh_tp"),
+            Axis.SHARD: _make_groups(ranks, 1, "1", "mesh_dp_shard"),
+            Axis.REPLICATE: _make_groups(ranks, 0, "2", "mesh_dp_replicate"),
+            Axis.TENSOR: _make_groups(ranks, 2, "3", "mesh_tp"),
         }
 
     def groups(self, axis: Axis) -> Groups:
         """Return the groups along an axis; an axis over all ranks is the default group."""
-        found = self._groups[axis]
-        return self._groups[Axis.WORLD] if len(found.members) == 1 else found
+        axis_groups = self._groups[axis]
+        return self._groups[Axis.WORLD] if len(axis_groups.members) == 1 else axis_groups
 
-    def needed(self, axis: Axis) -> bool:
-        """Return whether the groups of an axis have more than one rank."""
+    def is_needed(self, axis: Axis) -> bool:
+        """Return True if the groups of an axis have more than one rank."""
         return self._groups[axis].size > 1
 
-    def all(self) -> tuple[Groups, ...]:
+    def list_all(self) -> tuple[Groups, ...]:
         """Return the default group first, then all other distinct groups with more than one rank."""
-        found = {self.groups(axis).name: self.groups(axis) for axis in Axis if self.needed(axis)}
+        groups = {self.groups(axis).name: self.groups(axis) for axis in Axis if self.is_needed(axis)}
         world = self._groups[Axis.WORLD]
-        return tuple({world.name: world, **found}.values())
+        return tuple({world.name: world, **groups}.values())
 
 
-def _along(ranks: NDArray[np.int64], dimension: int, name: str, description: str) -> Groups:
+def _make_groups(ranks: NDArray[np.int64], dimension: int, name: str, description: str) -> Groups:
     members = np.moveaxis(ranks, dimension, -1).reshape(-1, ranks.shape[dimension])
     return Groups(name=name, description=description, members=np.ascontiguousarray(members))
 
@@ -90,7 +90,7 @@ class Direction(StrEnum):
     TO_HOST = "DtoH"
 
 
-class Shape(StrEnum):
+class KernelKind(StrEnum):
     """Computation of a kernel, which determines its name and its operator."""
 
     GEMM = "gemm"
@@ -104,10 +104,10 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Compute.  ``backward``: its operator belongs to autograd."""
+    """Compute kernel.  ``backward``: its operator belongs to autograd."""
 
     key: str
-    shape: Shape
+    kind: KernelKind
     work_ns: int
     after: tuple[str, ...] = ()
     unit: int | None = None
@@ -117,7 +117,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """A collective; ``elements`` counts those of the full tensor."""
+    """Collective; ``elements`` is the size of the full tensor."""
 
     key: str
     kind: CollectiveKind
@@ -159,7 +159,7 @@ class HostWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Block the host until these are done (empty: until everything is).
+    """Block the host until these instructions finish (empty: all of them).
 
     ``reads``: by reading a scalar back, else by an event.
     """
@@ -170,7 +170,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reallocate:
-    """An allocator retry: free, which waits for the device, then allocate."""
+    """Allocator retry: free, which waits for the device, then allocate."""
 
     free_ns: int
     malloc_ns: int
@@ -178,32 +178,34 @@ class Reallocate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """Begin an annotation of the host."""
+class StartAnnotation:
+    """Start an annotation on the host."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """End the innermost open annotation."""
+class EndAnnotation:
+    """End the innermost annotation."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Block a CPU rank until a collective is done."""
+    """Block a CPU rank until a collective finishes."""
 
     key: str
 
 
-Instruction = Kernel | Collective | Copy | HostWork | Sync | Reallocate | Begin | End | Wait
+Instruction = (
+    Kernel | Collective | Copy | HostWork | Sync | Reallocate | StartAnnotation | EndAnnotation | Wait
+)
 
 
 @dataclass(slots=True)
 class InstructionList:
-    """A program under construction."""
+    """Accumulate the instructions of a program."""
 
     lines: list[Instruction] = field(default_factory=list)
 
@@ -211,6 +213,6 @@ class InstructionList:
         """Append instructions."""
         self.lines.extend(instructions)
 
-    def annotated(self, name: str, *instructions: Instruction) -> None:
+    def add_annotated(self, name: str, *instructions: Instruction) -> None:
         """Append instructions within an annotation."""
-        self.lines.extend((Begin(name=name), *instructions, End(name=name)))
+        self.lines.extend((StartAnnotation(name=name), *instructions, EndAnnotation(name=name)))

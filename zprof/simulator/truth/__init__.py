@@ -1,1 +1,1 @@
-"""Compute from the schedule what really happened."""
+"""Compute the ground truth from the schedule."""

@@ -1,7 +1,7 @@
-"""Compute the truth of a schedule: its steps, collectives and the bytes that the ZeRO formula expects.
+"""Compute the ground truth of a schedule: its steps, collectives and the bytes expected by the ZeRO formula.
 
 Stages 0, 1 and 2 move twice the parameters per step (an all-reduce is a reduce-scatter and an all-gather),
-stage 3 three times (Rajbhandari et al. 2020, section 7); gathers and reductions each in their data type.
+stage 3 three times (Rajbhandari et al. 2020, section 7); gathers and reductions in their own data types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
 from zprof.simulator.engine.schedule import ORIGIN_NS, Line, Schedule
 from zprof.simulator.plan import Plan, Vendor
-from zprof.simulator.program.instructions import Begin, Collective, Copy, End, Kernel
+from zprof.simulator.program.instructions import Collective, Copy, EndAnnotation, Kernel, StartAnnotation
 from zprof.simulator.program.step import FIRST_STEP
 from zprof.simulator.truth.model import SCHEMA, CollectiveTruth, RankTruth, StepTruth, Truth
 from zprof.simulator.truth.sweep import (
@@ -29,7 +29,7 @@ from zprof.simulator.truth.sweep import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupTiming:
-    """Facts about one collective that all ranks of a group share."""
+    """Facts about one collective that are common to all ranks of a group."""
 
     ranks: tuple[int, ...]
     late_rank: int
@@ -37,25 +37,27 @@ class _GroupTiming:
     reason: LateReason
 
 
-def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[int, frozenset[int]]) -> Truth:
-    """Return the truth of a schedule.
+def build_truth(
+    schedule: Schedule, ranks: Sequence[RankTruth], missing_collectives: Mapping[int, frozenset[int]]
+) -> Truth:
+    """Return the ground truth of a schedule.
 
     Args:
-        schedule: What happened.
+        schedule: The simulated schedule.
         ranks: Clock and file of each rank.
-        lost: By rank, the numbers of the collectives that its trace lacks.
+        missing_collectives: By rank, the numbers of the collectives that are not in its trace.
     """
     plan, known = schedule.plan, resolve_dependencies(schedule)
     lines = [schedule.lines[index] for index in known.collectives]
-    sync_points = [_group_timings(line) for line in lines]
+    group_timings = [_time_groups(line) for line in lines]
     steps: list[StepTruth] = []
     rows: list[CollectiveTruth] = []
     for rank in range(plan.ranks):
-        swept, sums = measure_steps(schedule, known, rank)
-        steps += swept
-        missing = lost.get(rank, frozenset())
+        rank_steps, sums = measure_steps(schedule, known, rank)
+        steps += rank_steps
+        missing = missing_collectives.get(rank, frozenset())
         rows += [
-            _make_row(line, sync_points[number][rank], rank, exposed, number not in missing)
+            _make_row(line, group_timings[number][rank], rank, exposed, number not in missing)
             for number, (line, exposed) in enumerate(
                 zip(lines, zip(sums.wait_ns, sums.transfer_ns, strict=True), strict=True)
             )
@@ -71,41 +73,41 @@ def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[in
         strength=plan.strength,
         origin_ns=ORIGIN_NS,
         step_bytes=_count_step_bytes(lines),
-        law_bytes=zero_formula_bytes(plan),
+        law_bytes=compute_zero_formula_bytes(plan),
         collectives=tuple(rows),
         per_step=tuple(steps),
         per_rank=tuple(ranks),
     )
 
 
-def _group_timings(line: Line) -> dict[int, _GroupTiming]:
+def _time_groups(line: Line) -> dict[int, _GroupTiming]:
     assert line.groups is not None
-    found: dict[int, _GroupTiming] = {}
+    timings: dict[int, _GroupTiming] = {}
     for members, (late, reason) in zip(line.groups.members, line.late, strict=True):
         starts = np.sort(line.begin[members])
-        sync_point = _GroupTiming(
+        timing = _GroupTiming(
             ranks=tuple(sorted(int(rank) for rank in members)),
             late_rank=late,
             lead_ns=int(starts[-1] - starts[-2]) if len(starts) > 1 else 0,
             reason=reason,
         )
-        found.update(dict.fromkeys(members.tolist(), sync_point))
-    return found
+        timings.update(dict.fromkeys(members.tolist(), timing))
+    return timings
 
 
 def _make_row(
-    line: Line, sync_point: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
+    line: Line, timing: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
 ) -> CollectiveTruth:
     collective, arrival = line.instruction, line.arrival
     assert isinstance(collective, Collective)
     assert arrival is not None
     start, end = int(line.begin[rank]), int(line.end[rank])
-    came = int(arrival[rank])
+    last_arrival = int(arrival[rank])
     return CollectiveTruth(
         rank=rank,
         step=line.step,
         kind=collective.kind,
-        ranks=sync_point.ranks,
+        ranks=timing.ranks,
         sequence=line.sequence,
         unit=collective.unit,
         bytes=collective.bytes,
@@ -113,13 +115,13 @@ def _make_row(
         launch_ns=ORIGIN_NS + int(line.launch[rank]),
         start_ns=ORIGIN_NS + start,
         end_ns=ORIGIN_NS + end,
-        wait_ns=came - start,
-        transfer_ns=end - came,
+        wait_ns=last_arrival - start,
+        transfer_ns=end - last_arrival,
         exposed_wait_ns=exposed[0],
         exposed_transfer_ns=exposed[1],
-        late_rank=sync_point.late_rank,
-        lead_ns=sync_point.lead_ns,
-        reason=sync_point.reason,
+        late_rank=timing.late_rank,
+        lead_ns=timing.lead_ns,
+        reason=timing.reason,
         recorded=recorded,
     )
 
@@ -142,13 +144,13 @@ def measure_steps(
     schedule: Schedule, known: Dependencies, rank: int
 ) -> tuple[list[StepTruth], CollectiveSums]:
     """Return the steps of a rank, and the exposed parts of its collectives within them."""
-    host = _host_steps(schedule, rank)
-    bounds = host if schedule.plan.vendor is Vendor.GLOO else _device_steps(schedule, host, rank)
+    host = _find_host_steps(schedule, rank)
+    bounds = host if schedule.plan.vendor is Vendor.GLOO else _find_device_steps(schedule, host, rank)
     sums = [StepSums(begin_ns=begin, end_ns=end) for begin, end in bounds]
-    sweep = Sweep([_running(schedule.lines[index], rank) for index in known.collectives], sums)
-    sweep.over(
-        compute=[_span(schedule.lines[index], rank) for index in known.kernels],
-        copies=[_span(schedule.lines[index], rank) for index in known.copies],
+    sweep = Sweep([_make_running(schedule.lines[index], rank) for index in known.collectives], sums)
+    sweep.run(
+        compute=[_get_span(schedule.lines[index], rank) for index in known.kernels],
+        copies=[_get_span(schedule.lines[index], rank) for index in known.copies],
         blocked=find_blocked_spans(schedule, known, rank),
     )
     steps = [
@@ -160,7 +162,7 @@ def measure_steps(
 
 def _make_step_truth(rank: int, step: int, host: tuple[int, int], sums: StepSums) -> StepTruth:
     wall = sums.end_ns - sums.begin_ns
-    held_up = sums.wait_ns + sums.transfer_ns
+    exposed_ns = sums.wait_ns + sums.transfer_ns
     return StepTruth(
         rank=rank,
         step=step,
@@ -172,21 +174,23 @@ def _make_step_truth(rank: int, step: int, host: tuple[int, int], sums: StepSums
         wall_ns=wall,
         compute_ns=sums.compute_ns,
         collective_ns=sums.collective_ns,
-        overlapped_ns=sums.collective_ns - held_up,
+        overlapped_ns=sums.collective_ns - exposed_ns,
         exposed_wait_ns=sums.wait_ns,
         exposed_transfer_ns=sums.transfer_ns,
         exposed_memcpy_ns=sums.memcpy_ns,
-        idle_ns=wall - sums.compute_ns - held_up - sums.memcpy_ns,
+        idle_ns=wall - sums.compute_ns - exposed_ns - sums.memcpy_ns,
         ambiguous_ns=sums.ambiguous_ns,
     )
 
 
-def _host_steps(schedule: Schedule, rank: int) -> list[tuple[int, int]]:
-    begins = _find_marks(schedule, Begin, rank)
-    return list(zip(begins, _find_marks(schedule, End, rank), strict=True))
+def _find_host_steps(schedule: Schedule, rank: int) -> list[tuple[int, int]]:
+    starts = _find_marks(schedule, StartAnnotation, rank)
+    return list(zip(starts, _find_marks(schedule, EndAnnotation, rank), strict=True))
 
 
-def _find_marks(schedule: Schedule, kind: type[Begin] | type[End], rank: int) -> list[int]:
+def _find_marks(
+    schedule: Schedule, kind: type[StartAnnotation] | type[EndAnnotation], rank: int
+) -> list[int]:
     return [
         int(line.host_begin[rank])
         for line in schedule.lines
@@ -194,30 +198,30 @@ def _find_marks(schedule: Schedule, kind: type[Begin] | type[End], rank: int) ->
     ]
 
 
-def _device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
-    """Return the device's step boundaries: each moves behind the work that was launched before it."""
+def _find_device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
+    """Return the device's step boundaries: each moves to the end of the work launched before it."""
     work = [line for line in schedule.lines if isinstance(line.instruction, Kernel | Collective | Copy)]
     launched = [(int(line.launch[rank]), int(line.end[rank])) for line in work]
 
-    def moved(boundary: int) -> int:
+    def get_work_end(boundary: int) -> int:
         return max([boundary, *(end for launch, end in launched if launch < boundary)])
 
-    return [(moved(begin), moved(end)) for begin, end in host]
+    return [(get_work_end(begin), get_work_end(end)) for begin, end in host]
 
 
-def _running(line: Line, rank: int) -> Running:
+def _make_running(line: Line, rank: int) -> Running:
     assert line.arrival is not None
     return Running(
         begin_ns=int(line.begin[rank]), arrival_ns=int(line.arrival[rank]), end_ns=int(line.end[rank])
     )
 
 
-def _span(line: Line, rank: int) -> tuple[int, int]:
+def _get_span(line: Line, rank: int) -> tuple[int, int]:
     return int(line.begin[rank]), int(line.end[rank])
 
 
-def zero_formula_bytes(plan: Plan) -> int:
-    """Return the bytes per step from the ZeRO formula, with the plan's types; 0 for a single rank."""
+def compute_zero_formula_bytes(plan: Plan) -> int:
+    """Return the bytes per step according to the ZeRO formula, with the plan's types; 0 for a single rank."""
     if plan.shard_size * plan.replicas == 1:
         return 0
     elements = plan.units * plan.unit_elements

@@ -1,7 +1,7 @@
-"""Define the truth of a simulation (truth.json, schema zprof.simulation/1), and write and read it.
+"""Define, write and read the ground truth of a simulation (truth.json, schema zprof.simulation/1).
 
-Times are nanoseconds on the common clock.  In the file, groups of ranks are in a table, and rows refer to
-them by number.
+Times are nanoseconds on the common clock.  In the file, groups of ranks are stored in a table, and rows refer
+to them by index.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,10 +22,10 @@ SCHEMA = "zprof.simulation/1"
 class CollectiveTruth:
     """One collective on one rank.
 
-    ``ranks``: its group.  ``sequence``: number in the group.  ``bytes``: full tensor.  ``wait_ns``: until the
-    last rank arrived; ``transfer_ns``: after that.  ``late_rank`` arrived last, because of ``reason``, and
-    ``lead_ns`` after the one before it.  ``exposed_*``: parts without compute in parallel.  ``recorded``:
-    True if its event is in the trace.
+    ``ranks``: its group.  ``sequence``: sequence number within the group.  ``bytes``: full tensor.
+    ``wait_ns``: time until the last rank arrived; ``transfer_ns``: time after that.  ``late_rank`` arrived
+    last, because of ``reason``, ``lead_ns`` after the second-to-last rank.  ``exposed_*``: parts without
+    concurrent compute.  ``recorded``: True if its event is in the trace.
     """
 
     rank: int
@@ -53,12 +53,12 @@ class CollectiveTruth:
 class StepTruth:
     """One step of one rank.
 
-    On a device, it spans from the end of the work launched before its begin mark to the end of the work
-    launched before its end mark; on a CPU rank, between the marks.  Times are unions: wall = compute +
-    exposed_wait + exposed_transfer + exposed_memcpy + idle.  Exposed is collective time without compute in
-    parallel (on a CPU rank: collective time for which the main thread waits).  ``ambiguous_ns``: part of the
-    exposed time in which one collective waited while another moved data.  It is assigned to the collective
-    that the compute depends on, else to the first to start.
+    On a device, it lasts from the end of the work launched before its start mark to the end of the work
+    launched before its end mark; on a CPU rank, from mark to mark.  Times are unions: wall = compute +
+    exposed_wait + exposed_transfer + exposed_memcpy + idle.  Exposed time is collective time without
+    concurrent compute (on a CPU rank: collective time for which the main thread waits).  ``ambiguous_ns``:
+    part of the exposed time in which one collective waited while another moved data.  It is assigned to the
+    collective that the compute depends on, else to the one that started first.
     """
 
     rank: int
@@ -81,7 +81,7 @@ class StepTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTruth:
-    """The clock of one rank, and its recording (``file`` None: no trace)."""
+    """Clock of one rank, and its recording (``file`` None: no trace)."""
 
     rank: int
     offset_ns: int
@@ -96,10 +96,10 @@ class RankTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """The whole truth of a simulation.
+    """Ground truth of a simulation.
 
-    ``origin_ns``: time at which clocks differ by their offset only, without drift.  ``law_bytes``: bytes per
-    step from the ZeRO formula, an all-reduce counted twice; ``step_bytes``: bytes moved.
+    ``origin_ns``: reference time at which the clocks differ only by their offset.  ``law_bytes``: bytes per
+    step according to the ZeRO formula, counting an all-reduce twice; ``step_bytes``: transferred bytes.
     """
 
     schema: str
@@ -128,7 +128,7 @@ def write_truth(truth: Truth, folder: Path) -> Path:
         groups.setdefault(row.ranks, len(groups))
     document = {field.name: getattr(truth, field.name) for field in fields(Truth)}
     document["groups"] = list(groups)
-    document["collectives"] = [{**_plain(row), "ranks": groups[row.ranks]} for row in truth.collectives]
+    document["collectives"] = [{**_to_dict(row), "ranks": groups[row.ranks]} for row in truth.collectives]
     path = folder / TRUTH_FILE
     path.write_bytes(msgspec.json.encode(document))
     return path
@@ -138,23 +138,23 @@ def read_truth(folder: Path) -> Truth:
     """Read ``folder/truth.json``.
 
     Raises:
-        BadInput: it is missing, damaged, or of another schema.
+        BadInput: it is missing, damaged, or has another schema.
     """
     path = folder / TRUTH_FILE
     try:
         document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise BadInput(f"{path}: not a truth of schema {SCHEMA}", hint="simulate again")
+            raise BadInput(f"{path}: not a simulation file with schema {SCHEMA}", hint="simulate again")
         groups = document.pop("groups")
         for row in document["collectives"]:
             row["ranks"] = groups[row["ranks"]]
         truth = msgspec.convert(document, Truth)
     except (OSError, msgspec.MsgspecError, KeyError, IndexError, TypeError) as error:
-        raise BadInput(f"{path}: cannot be read as a truth ({error})", hint="simulate again") from None
+        raise BadInput(f"{path}: cannot be read ({error})", hint="simulate again") from None
     shared = {tuple(group): tuple(group) for group in groups}
     rows = tuple(replace(row, ranks=shared[row.ranks]) for row in truth.collectives)
     return replace(truth, collectives=rows)
 
 
-def _plain(row: Any) -> dict[str, Any]:
+def _to_dict(row: Any) -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(row)}

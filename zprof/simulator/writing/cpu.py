@@ -1,165 +1,173 @@
 """Write the events of a CPU rank over gloo: operators and launches on the main thread, executions on workers.
 
-Gloo's executions carry no id and no group; a reduce-scatter runs as an all-reduce of the whole.
+Gloo's executions have no id and no group; a reduce-scatter runs as an all-reduce of the full tensor.
 """
 
 from functools import singledispatchmethod
 
 from zprof.simulator.engine.schedule import Schedule
 from zprof.simulator.program.instructions import (
-    Begin,
     Collective,
     Copy,
-    End,
+    EndAnnotation,
     HostWork,
     Instruction,
     Kernel,
-    Shape,
+    KernelKind,
+    StartAnnotation,
     Wait,
 )
-from zprof.simulator.writing.events import EventSheet, Layout, Moment
+from zprof.simulator.writing.events import EventBuffer, InstructionTiming, Layout
 from zprof.simulator.writing.names import COLLECTIVES, KERNELS, TYPES, count_elements
 from zprof.simulator.writing.templates import get_process_id
 
 _OPERATOR = ('"External id": %s', '"Record function id": 0', '"Ev Idx": %s')
 _STEP_PREFIX = "ProfilerStep#"
 _OPERATORS = {
-    Shape.ATTENTION: "aten::scaled_dot_product_attention",
-    Shape.SPLIT: "aten::split_with_sizes_copy",
-    Shape.PAD: "aten::_chunk_cat",
+    KernelKind.ATTENTION: "aten::scaled_dot_product_attention",
+    KernelKind.SPLIT: "aten::split_with_sizes_copy",
+    KernelKind.PAD: "aten::_chunk_cat",
 }
-#: Range around what an autograd node runs.
+#: Prefix of the range around the operators of an autograd node.
 _NODE = "autograd::engine::evaluate_function: "
 _NODES = {
-    Shape.GEMM: "MmBackward0",
-    Shape.ATTENTION: "ScaledDotProductFlashAttentionForCpuBackward0",
-    Shape.NORM: "NativeLayerNormBackward0",
-    Shape.ELEMENTWISE: "AddBackward0",
+    KernelKind.GEMM: "MmBackward0",
+    KernelKind.ATTENTION: "ScaledDotProductFlashAttentionForCpuBackward0",
+    KernelKind.NORM: "NativeLayerNormBackward0",
+    KernelKind.ELEMENTWISE: "AddBackward0",
 }
 
 
 class CpuWriter:
-    """Write one rank, instruction by instruction.  ``lost``: numbers of collectives missing from the
+    """Write one rank, instruction by instruction.  ``missing_collectives``: numbers of collectives not in the
     trace.
     """
 
-    def __init__(self, schedule: Schedule, rank: int, sheet: EventSheet) -> None:
-        self.sheet = sheet
-        self.lost: set[int] = set()
+    def __init__(self, schedule: Schedule, rank: int, buffer: EventBuffer) -> None:
+        self.buffer = buffer
+        self.missing_collectives: set[int] = set()
         self._recording = schedule.plan.recording
         self._layout = Layout(indented=self._recording.indented)
         self._main = str(get_process_id(rank))
         self._workers: dict[str, int] = {}
-        self._made: dict[object, str] = {}
+        self._templates: dict[object, str] = {}
         self._id = 1024 * (1 + rank % 16)
-        self._open: list[Moment] = []
+        self._open: list[InstructionTiming] = []
         self._collectives = 0
-        self._drops = {index for of, index in schedule.plan.drops if of == rank}
+        self._drops = {index for drop_rank, index in schedule.plan.drops if drop_rank == rank}
 
     @property
     def rows(self) -> list[tuple[int, str]]:
-        """Threads and their names; a worker was a Python thread before gloo named it."""
-        found = [(int(self._main), f"thread {self._main} (python3)")]
+        """Threads and their names; a worker has a Python thread's name until gloo renames it."""
+        rows = [(int(self._main), f"thread {self._main} (python3)")]
         for worker in self._workers.values():
-            found.append((worker, f"thread {worker} (python3)"))
-            found.append((worker, f"thread {worker} (pt_gloo_runloop)"))
-        return found
+            rows.append((worker, f"thread {worker} (python3)"))
+            rows.append((worker, f"thread {worker} (pt_gloo_runloop)"))
+        return rows
 
-    def write(self, moment: Moment) -> None:
+    def write(self, timing: InstructionTiming) -> None:
         """Write one instruction."""
         self._id += 1
-        self._write(moment.line.instruction, moment)
+        self._write(timing.line.instruction, timing)
 
     @singledispatchmethod
-    def _write(self, instruction: Instruction, moment: Moment) -> None:
-        raise TypeError(f"a CPU rank does not {type(instruction).__name__}")
+    def _write(self, instruction: Instruction, timing: InstructionTiming) -> None:
+        raise TypeError(f"a CPU rank does not support {type(instruction).__name__}")
 
     @_write.register
-    def _(self, kernel: Kernel, moment: Moment) -> None:
-        name = _OPERATORS.get(kernel.shape, KERNELS[kernel.shape].operator)
+    def _(self, kernel: Kernel, timing: InstructionTiming) -> None:
+        name = _OPERATORS.get(kernel.kind, KERNELS[kernel.kind].operator)
         if kernel.backward:
-            self._operator("cpu_op", _NODE + _NODES[kernel.shape], moment.begin, moment.end)
-        self._operator("cpu_op", name, moment.begin, moment.end)
+            self._write_operator("cpu_op", _NODE + _NODES[kernel.kind], timing.begin, timing.end)
+        self._write_operator("cpu_op", name, timing.begin, timing.end)
 
     @_write.register
-    def _(self, collective: Collective, moment: Moment) -> None:
-        number, line = self._collectives, moment.line
+    def _(self, collective: Collective, timing: InstructionTiming) -> None:
+        number, line = self._collectives, timing.line
         self._collectives += 1
         assert line.groups is not None
         if number in self._drops:
-            self.sheet.dropped += 1
-            self.lost.add(number)
+            self.buffer.dropped += 1
+            self.missing_collectives.add(number)
             return
-        launch, execution = self._collective_templates(collective, line.groups.size, line.lane)
-        self.sheet.complete(launch, moment.host_begin, moment.host_end, self._id, self._id)
+        launch, execution = self._make_collective_templates(collective, line.groups.size, line.lane)
+        self.buffer.add_complete(launch, timing.host_begin, timing.host_end, self._id, self._id)
         self._id += 1
-        if not self.sheet.complete(execution, moment.begin, moment.end, self._id, self._id):
-            self.lost.add(number)
+        if not self.buffer.add_complete(execution, timing.begin, timing.end, self._id, self._id):
+            self.missing_collectives.add(number)
 
     @_write.register
-    def _(self, wait: Wait, moment: Moment) -> None:
+    def _(self, wait: Wait, timing: InstructionTiming) -> None:
         if self._recording.wait_ranges:
-            self._operator("user_annotation", "zprof::wait", moment.begin, moment.end)
+            self._write_operator("user_annotation", "zprof::wait", timing.begin, timing.end)
 
     @_write.register
-    def _(self, copy: Copy, moment: Moment) -> None:
+    def _(self, copy: Copy, timing: InstructionTiming) -> None:
         name = f"zprof::copy shard unit=layers.{copy.unit} bytes={copy.bytes}"
-        self._operator("user_annotation", name, moment.begin, moment.end)
+        self._write_operator("user_annotation", name, timing.begin, timing.end)
 
     @_write.register
-    def _(self, work: HostWork, moment: Moment) -> None:
+    def _(self, work: HostWork, timing: InstructionTiming) -> None:
         if work.name:
             arguments = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
-            template = self._once("python_function", work.name, self._main, arguments)
-            self.sheet.complete(template, moment.host_begin, moment.host_end, self._id, self._id)
+            template = self._get_template("python_function", work.name, self._main, arguments)
+            self.buffer.add_complete(template, timing.host_begin, timing.host_end, self._id, self._id)
 
     @_write.register
-    def _(self, mark: Begin, moment: Moment) -> None:
-        self._open.append(moment)
+    def _(self, annotation: StartAnnotation, timing: InstructionTiming) -> None:
+        self._open.append(timing)
 
     @_write.register
-    def _(self, mark: End, moment: Moment) -> None:
+    def _(self, annotation: EndAnnotation, timing: InstructionTiming) -> None:
         begin = self._open.pop().host_begin
-        if mark.name.startswith(_STEP_PREFIX):
-            begin = max(begin, self.sheet.opening.opens_ns)
-        category = "cpu_op" if mark.name.startswith("aten::") else "user_annotation"
-        self._operator(category, mark.name, begin, moment.host_begin)
+        if annotation.name.startswith(_STEP_PREFIX):
+            begin = max(begin, self.buffer.window.start_ns)
+        category = "cpu_op" if annotation.name.startswith("aten::") else "user_annotation"
+        self._write_operator(category, annotation.name, begin, timing.host_begin)
 
-    def _collective_templates(self, collective: Collective, size: int, lane: str) -> tuple[str, str]:
+    def _make_collective_templates(self, collective: Collective, size: int, lane: str) -> tuple[str, str]:
         names, shape = COLLECTIVES[collective.kind], TYPES[collective.dtype].shape
-        put_in, got_out = count_elements(collective, size)
+        input_elements, output_elements = count_elements(collective, size)
         worker = self._workers.setdefault(lane, int(self._main) + 11 + len(self._workers))
-        many = collective.kind.value == "all_reduce"
-        dims = f"[[{put_in}]], [], [], [], []" if many else f"[{got_out}], [{put_in}], [], [], []"
-        types = (
-            '"TensorList", "", "", "", "Scalar"' if many else f'"{shape}", "{shape}", "", "Scalar", "Scalar"'
+        is_list = collective.kind.value == "all_reduce"
+        dims = (
+            f"[[{input_elements}]], [], [], [], []"
+            if is_list
+            else f"[{output_elements}], [{input_elements}], [], [], []"
         )
-        launched = (
+        types = (
+            '"TensorList", "", "", "", "Scalar"'
+            if is_list
+            else f'"{shape}", "{shape}", "", "Scalar", "Scalar"'
+        )
+        launch_arguments = (
             *_OPERATOR[:2],
             '"Concrete Inputs": ["", "", "", "True", "-1"]',
             f'"Input type": [{types}]',
             f'"Input Dims": [{dims}]',
             _OPERATOR[2],
         )
-        ran = (
+        execution_arguments = (
             _OPERATOR[0],
             _OPERATOR[1],
             '"Concrete Inputs": [""]',
             f'"Input type": ["{shape}"]',
-            f'"Input Dims": [[{put_in}]]',
+            f'"Input Dims": [[{input_elements}]]',
             _OPERATOR[2],
         )
         return (
-            self._once("cpu_op", names.operator, self._main, launched),
-            self._once("user_annotation", names.gloo, str(worker), ran),
+            self._get_template("cpu_op", names.operator, self._main, launch_arguments),
+            self._get_template("user_annotation", names.gloo, str(worker), execution_arguments),
         )
 
-    def _operator(self, category: str, name: str, begin: int, end: int) -> None:
-        template = self._once(category, name, self._main, _OPERATOR)
-        self.sheet.complete(template, begin, end, self._id, self._id)
+    def _write_operator(self, category: str, name: str, begin: int, end: int) -> None:
+        template = self._get_template(category, name, self._main, _OPERATOR)
+        self.buffer.add_complete(template, begin, end, self._id, self._id)
 
-    def _once(self, category: str, name: str, thread: str, arguments: tuple[str, ...]) -> str:
+    def _get_template(self, category: str, name: str, thread: str, arguments: tuple[str, ...]) -> str:
         key = category, name, thread, arguments
-        if key not in self._made:
-            self._made[key] = self._layout.complete(category, name, self._main, thread, *arguments)
-        return self._made[key]
+        if key not in self._templates:
+            self._templates[key] = self._layout.complete_template(
+                category, name, self._main, thread, *arguments
+            )
+        return self._templates[key]

@@ -1,7 +1,7 @@
-"""Define how Kineto traces of NVIDIA and AMD devices differ.
+"""Define the differences between Kineto traces of NVIDIA and AMD devices.
 
-NVIDIA is CUPTI with PyTorch 2.8 on H100, AMD is roctracer on MI250 and MI300.  Values of a template for
-kernels, copies and calls: the external id and the correlation, in that order.
+NVIDIA is CUPTI with PyTorch 2.8 on H100, AMD is roctracer on MI250 and MI300.  The template
+values of kernels, copies and calls are the external id and the correlation, in that order.
 """
 
 import json
@@ -19,9 +19,9 @@ class Dialect(Protocol):
     """Trace format of one vendor's profiler."""
 
     def pid(self, rank: int) -> int:
-        """Return the process number of the device's rows, which is the device."""
+        """Return the process number of the device's rows, which is the device number."""
 
-    def streams(self) -> Sequence[int]:
+    def list_streams(self) -> Sequence[int]:
         """Return the stream numbers: compute, copies, then each communication stream."""
 
     def kernel(self, name: KernelName) -> str:
@@ -39,11 +39,11 @@ class Dialect(Protocol):
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
         """Return name and arguments of the call that launches a kernel."""
 
-    def call(self, what: str) -> tuple[str, list[str]]:
+    def call(self, call: str) -> tuple[str, list[str]]:
         """Return name and arguments of another runtime call, given its name without a prefix."""
 
-    def sees_synchronisation(self) -> bool:
-        """Return whether waits of streams and of the host are recorded as device events."""
+    def records_synchronisation(self) -> bool:
+        """Return True if waits of streams and of the host are recorded as device events."""
 
     def properties(self) -> str:
         """Return the devices of a host, as JSON."""
@@ -70,14 +70,14 @@ _CUDA_CALLS = {
 
 
 class Nvidia:
-    """CUDA's names and numbers."""
+    """Trace format of CUDA devices."""
 
     def pid(self, rank: int) -> int:
         """Return the device number; there are eight devices per host."""
         return rank % 8
 
-    def streams(self) -> Sequence[int]:
-        """Return the stream numbers; compute runs on the default stream, which CUPTI calls 7."""
+    def list_streams(self) -> Sequence[int]:
+        """Return the stream numbers; compute runs on the default stream, which is number 7 in CUPTI."""
         return 7, 16, 20, 24, 28, 32, 36, 40, 44, 48
 
     def kernel(self, name: KernelName) -> str:
@@ -86,8 +86,8 @@ class Nvidia:
 
     def collective(self, kind: CollectiveKind, dtype: DType, metadata: bool) -> str:
         """Return NCCL's kernel name, which contains operation, type, algorithm and protocol."""
-        known = COLLECTIVES[kind]
-        return (known.kernel if metadata else known.old_kernel).format(TYPES[dtype].kernel)
+        names = COLLECTIVES[kind]
+        return (names.kernel if metadata else names.old_kernel).format(TYPES[dtype].kernel)
 
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
         """Return the arguments of a kernel, with the occupancy computed from grid and block."""
@@ -107,8 +107,8 @@ class Nvidia:
 
     def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
         """Return a copy between device and pinned memory."""
-        inward = copy.direction is Direction.TO_DEVICE
-        name = "Memcpy HtoD (Pinned -> Device)" if inward else "Memcpy DtoH (Device -> Pinned)"
+        is_to_device = copy.direction is Direction.TO_DEVICE
+        name = "Memcpy HtoD (Pinned -> Device)" if is_to_device else "Memcpy DtoH (Device -> Pinned)"
         rate = copy.rate_bytes_per_s / 1e9
         return name, [
             '"External id": %s',
@@ -121,12 +121,12 @@ class Nvidia:
         """Return the launch call; NCCL uses the extended one."""
         return self.call("LaunchKernel" if shape else "LaunchKernelExC")
 
-    def call(self, what: str) -> tuple[str, list[str]]:
+    def call(self, call: str) -> tuple[str, list[str]]:
         """Return a runtime call with its callback id."""
-        return f"cuda{what}", ['"External id": %s', f'"cbid": {_CUDA_CALLS[what]}, "correlation": %s']
+        return f"cuda{call}", ['"External id": %s', f'"cbid": {_CUDA_CALLS[call]}, "correlation": %s']
 
-    def sees_synchronisation(self) -> bool:
-        """Return True: CUPTI records them."""
+    def records_synchronisation(self) -> bool:
+        """Return True: CUPTI records synchronization."""
         return True
 
     def properties(self) -> str:
@@ -173,13 +173,13 @@ _HIP_CALLS = {
 
 
 class Amd:
-    """HIP's names and numbers."""
+    """Trace format of HIP devices."""
 
     def pid(self, rank: int) -> int:
         """Return the device number; devices are counted from 2, after the CPUs."""
         return 2 + rank % 8
 
-    def streams(self) -> Sequence[int]:
+    def list_streams(self) -> Sequence[int]:
         """Return the stream numbers."""
         return 0, 1, 3, 4, 5, 6, 7, 8, 9, 10
 
@@ -188,11 +188,11 @@ class Amd:
         return name.hip
 
     def collective(self, kind: CollectiveKind, dtype: DType, metadata: bool) -> str:
-        """Return the name of RCCL's one kernel, which says neither operation nor type."""
+        """Return the name of RCCL's single kernel, which contains neither operation nor type."""
         return RCCL_KERNEL
 
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
-        """Return the few arguments of a kernel."""
+        """Return the arguments of a kernel."""
         return [
             '"External id": %s',
             f'"device": {self.pid(rank)}, "stream": {stream}',
@@ -202,9 +202,9 @@ class Amd:
         ]
 
     def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
-        """Return a copy; host memory is not called pinned here."""
-        inward = copy.direction is Direction.TO_DEVICE
-        name = "Memcpy HtoD (Host -> Device)" if inward else "Memcpy DtoH (Device -> Host)"
+        """Return a copy; its name does not mention pinned memory."""
+        is_to_device = copy.direction is Direction.TO_DEVICE
+        name = "Memcpy HtoD (Host -> Device)" if is_to_device else "Memcpy DtoH (Device -> Host)"
         rate = copy.rate_bytes_per_s / 1e9
         return name, [
             '"External id": %s',
@@ -216,13 +216,13 @@ class Amd:
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
         """Return the launch call: by pointer, from a module (BLAS), or cooperative (RCCL)."""
         if shape is None:
-            called, number = "hipExtLaunchKernel", 64
+            call_name, number = "hipExtLaunchKernel", 64
         elif shape.module:
-            called, number = "hipExtModuleLaunchKernel", 65
+            call_name, number = "hipExtModuleLaunchKernel", 65
         else:
-            called, number = "hipLaunchKernel", 107
+            call_name, number = "hipLaunchKernel", 107
         grid, block = (shape.grid, shape.block) if shape else (56, 256)
-        return called, [
+        return call_name, [
             '"External id": %s',
             f'"kernel": {quote_name(name)}, "cid": {number}, "correlation": %s',
             f'"grid": [{grid}, 1, 1]',
@@ -230,13 +230,13 @@ class Amd:
             '"shared memory": 0',
         ]
 
-    def call(self, what: str) -> tuple[str, list[str]]:
+    def call(self, call: str) -> tuple[str, list[str]]:
         """Return a runtime call with its id."""
-        name, number = _HIP_CALLS[what]
+        name, number = _HIP_CALLS[call]
         return name, ['"External id": %s', f'"cid": {number}, "correlation": %s']
 
-    def sees_synchronisation(self) -> bool:
-        """Return False: roctracer does not record them."""
+    def records_synchronisation(self) -> bool:
+        """Return False: roctracer does not record synchronization."""
         return False
 
     def properties(self) -> str:

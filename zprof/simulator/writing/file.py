@@ -1,23 +1,23 @@
-"""Write what surrounds the events in a trace file: head, process names, profiler marks, padding, tail."""
+"""Write the parts of a trace file around the events: head, process names, profiler marks, padding, tail."""
 
 import json
 from collections.abc import Sequence
 
 from zprof.simulator.engine.schedule import ORIGIN_NS, Schedule
 from zprof.simulator.plan import Plan, Stamps, Vendor
-from zprof.simulator.writing.events import EventSheet, Layout
+from zprof.simulator.writing.events import EventBuffer, Layout
 from zprof.simulator.writing.names import list_group_ranks
 
 _WINDOW_NS = 7_889_238 * 10**9
 
 
-def profiler_base_ns() -> int:
+def get_profiler_base_ns() -> int:
     """Return the start of the profiler's current window of about three months."""
     return ORIGIN_NS // _WINDOW_NS * _WINDOW_NS
 
 
 def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence[str]) -> str:
-    """Return everything before the events."""
+    """Format the text before the events."""
     keys = [
         '"schemaVersion": 1',
         f'"deviceProperties": {properties}',
@@ -31,55 +31,57 @@ def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence
 
 
 def format_tail(plan: Plan, rank: int) -> str:
-    """Return everything after the events."""
+    """Format the text after the events."""
     keys = [f'"traceName": "/tmp/traces/rank{rank}.json"', '"displayTimeUnit": "ms"']
     if plan.recording.stamps is Stamps.BASED:
-        keys.append(f'"baseTimeNanoseconds": {profiler_base_ns()}')
+        keys.append(f'"baseTimeNanoseconds": {get_profiler_base_ns()}')
     return _fit_layout(plan, "\n  ],\n  " + ",\n  ".join(keys) + "\n}")
 
 
 def add_frame(
-    plan: Plan, sheet: EventSheet, host: int, device: int | None, rows: Sequence[tuple[int, str]]
+    plan: Plan, buffer: EventBuffer, host: int, device: int | None, rows: Sequence[tuple[int, str]]
 ) -> None:
-    """Add names of processes and threads, and the profiler's own marks."""
+    """Add the names of processes and threads, and the profiler's own marks."""
     layout = Layout(indented=plan.recording.indented)
-    opened = sheet.stamp(sheet.opening.opens_ns)
+    start_text = buffer.format_time(buffer.window.start_ns)
     texts = [
-        *_format_process(layout, str(host), "CPU", host, opened),
+        *_format_process(layout, str(host), "CPU", host, start_text),
         *(
-            _format_process(layout, str(device), f"GPU {device}", 5_000_000 + device, opened)
+            _format_process(layout, str(device), f"GPU {device}", 5_000_000 + device, start_text)
             if device is not None
             else ()
         ),
     ]
     for row, name in rows:
         pid = str(host if device is None or name.startswith("thread") else device)
-        texts.append(layout.named("thread_name", pid, str(row), "name", f'"{name}"') % opened)
-        texts.append(layout.named("thread_sort_index", pid, str(row), "sort_index", str(row)) % opened)
-    sheet.always(texts)
-    sheet.always([layout.fitted(text) for text in _format_marks(sheet)])
+        texts.append(layout.metadata_template("thread_name", pid, str(row), "name", f'"{name}"') % start_text)
+        texts.append(
+            layout.metadata_template("thread_sort_index", pid, str(row), "sort_index", str(row)) % start_text
+        )
+    buffer.add_unconditionally(texts)
+    buffer.add_unconditionally([layout.apply_layout(text) for text in _format_marks(buffer)])
 
 
-def _format_process(layout: Layout, pid: str, label: str, order: int, opened: str) -> list[str]:
+def _format_process(layout: Layout, pid: str, label: str, order: int, start_text: str) -> list[str]:
     return [
-        layout.named("process_name", pid, "0", "name", '"python3"') % opened,
-        layout.named("process_labels", pid, "0", "labels", f'"{label}"') % opened,
-        layout.named("process_sort_index", pid, "0", "sort_index", str(order)) % opened,
+        layout.metadata_template("process_name", pid, "0", "name", '"python3"') % start_text,
+        layout.metadata_template("process_labels", pid, "0", "labels", f'"{label}"') % start_text,
+        layout.metadata_template("process_sort_index", pid, "0", "sort_index", str(order)) % start_text,
     ]
 
 
-def _format_marks(sheet: EventSheet) -> list[str]:
-    opening = sheet.opening
-    length = sheet.length(opening.opens_ns, opening.closes_ns)
-    opened, closed = sheet.stamp(opening.opens_ns), sheet.stamp(opening.closes_ns)
+def _format_marks(buffer: EventBuffer) -> list[str]:
+    window = buffer.window
+    duration = buffer.format_duration(window.start_ns, window.end_ns)
+    start_text, end_text = buffer.format_time(window.start_ns), buffer.format_time(window.end_ns)
     return [
-        f'  {{\n    "ph": "X", "cat": "Trace", "ts": {opened}, "dur": {length},\n'
+        f'  {{\n    "ph": "X", "cat": "Trace", "ts": {start_text}, "dur": {duration},\n'
         '    "pid": "Spans", "tid": "PyTorch Profiler",\n    "name": "PyTorch Profiler (0)",\n'
         '    "args": {\n      "Op count": 0\n    }\n  }',
         '  {\n    "name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g",\n'
-        f'    "pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": {opened}\n  }}',
+        f'    "pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": {start_text}\n  }}',
         '  {\n    "name": "Record Window End", "ph": "i", "s": "g",\n'
-        f'    "pid": "", "tid": "", "ts": {closed}\n  }}',
+        f'    "pid": "", "tid": "", "ts": {end_text}\n  }}',
     ]
 
 
@@ -93,20 +95,20 @@ def _describe_groups(schedule: Schedule, rank: int) -> dict[str, object]:
             "pg_size": groups.size,
             "ranks": list_group_ranks(groups, rank),
         }
-        for groups in schedule.mesh.all()
+        for groups in schedule.mesh.list_all()
     ]
-    known: dict[str, object] = {
+    description: dict[str, object] = {
         "backend": "gloo" if gloo else "nccl",
         "rank": rank,
         "world_size": schedule.plan.ranks,
         "pg_count": len(configs),
         "pg_config": configs,
     }
-    return known if gloo else {**known, "nccl_version": "2.27.5"}
+    return description if gloo else {**description, "nccl_version": "2.27.5"}
 
 
 def _fit_layout(plan: Plan, text: str) -> str:
-    return text if plan.recording.indented else Layout(indented=False).fitted(text)
+    return text if plan.recording.indented else Layout(indented=False).apply_layout(text)
 
 
 _PADDING_NAMES = (
@@ -122,23 +124,23 @@ _PADDING_NAMES = (
 _PADDING_LENGTH_NS = 1_700
 
 
-def add_padding(plan: Plan, sheet: EventSheet, process: int, around: int) -> None:
+def add_padding(plan: Plan, buffer: EventBuffer, process: int, other_bytes: int) -> None:
     """Add events of an otherwise idle thread, evenly over the window, until the file has the planned size."""
-    wanted = plan.recording.pad_to_bytes
-    missing = wanted - around - sum(map(len, sheet.texts)) - 2 * len(sheet.texts)
-    if missing <= 0:
+    target_bytes = plan.recording.pad_to_bytes
+    missing_bytes = target_bytes - other_bytes - sum(map(len, buffer.texts)) - 2 * len(buffer.texts)
+    if missing_bytes <= 0:
         return
     layout = Layout(indented=plan.recording.indented)
     arguments = ('"Python parent id": %s', '"Python id": %s', '"Ev Idx": %s')
     templates = [
-        layout.complete("python_function", name, str(process), str(process + 3), *arguments)
+        layout.complete_template("python_function", name, str(process), str(process + 3), *arguments)
         for name in _PADDING_NAMES
     ]
     mean = sum(map(len, templates)) // len(templates) + 26
-    count = max(1, missing // mean)
-    opens, span = sheet.opening.opens_ns, sheet.opening.closes_ns - sheet.opening.opens_ns
-    pace = max(1, (span - _PADDING_LENGTH_NS) // count)
+    count = max(1, missing_bytes // mean)
+    start_ns, span = buffer.window.start_ns, buffer.window.end_ns - buffer.window.start_ns
+    interval_ns = max(1, (span - _PADDING_LENGTH_NS) // count)
     for index in range(count):
-        begin = opens + index * pace
+        begin = start_ns + index * interval_ns
         template = templates[index & 7]
-        sheet.complete(template, begin, begin + _PADDING_LENGTH_NS, index, index + 1, 500_000 + index)
+        buffer.add_complete(template, begin, begin + _PADDING_LENGTH_NS, index, index + 1, 500_000 + index)

@@ -1,20 +1,18 @@
-"""Name kernels, operators and collectives in traces, with the metadata that PyTorch writes for a
-collective.
-"""
+"""Define the names of kernels, operators and collectives in traces, and a collective's metadata."""
 
 from dataclasses import dataclass
 
 from zprof.model.collectives import CollectiveKind
 from zprof.simulator.engine.schedule import Line
 from zprof.simulator.plan import DType
-from zprof.simulator.program.instructions import Collective, Groups, Shape
+from zprof.simulator.program.instructions import Collective, Groups, KernelKind
 
 _K = CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelName:
-    """Names of a kernel.  ``cuda``, ``hip``: by vendor; ``module``: HIP launches it from a module."""
+    """Names of a kernel.  ``cuda``, ``hip``: by vendor; ``module``: True if HIP launches it from a module."""
 
     operator: str
     backward: str
@@ -38,7 +36,7 @@ _ADAM = (
     "FusedOptimizerTensorListMetadata<4>)"
 )
 KERNELS = {
-    Shape.GEMM: KernelName(
+    KernelKind.GEMM: KernelName(
         operator="aten::mm",
         backward="MmBackward0",
         cuda="nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
@@ -48,7 +46,7 @@ KERNELS = {
         registers=168,
         module=True,
     ),
-    Shape.ATTENTION: KernelName(
+    KernelKind.ATTENTION: KernelName(
         operator="aten::_flash_attention_forward",
         backward="aten::_flash_attention_backward",
         cuda="void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4> >",
@@ -58,7 +56,7 @@ KERNELS = {
         registers=255,
         module=True,
     ),
-    Shape.NORM: KernelName(
+    KernelKind.NORM: KernelName(
         operator="aten::native_layer_norm",
         backward="aten::native_layer_norm_backward",
         cuda="void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>",
@@ -67,14 +65,14 @@ KERNELS = {
         block=128,
         registers=32,
     ),
-    Shape.ELEMENTWISE: KernelName(
+    KernelKind.ELEMENTWISE: KernelName(
         operator="aten::add", backward="AddBackward0", cuda=_ELEMENTWISE, hip=_ELEMENTWISE,
         grid=16384, block=128, registers=28,
     ),
-    Shape.OPTIMIZER: KernelName(
+    KernelKind.OPTIMIZER: KernelName(
         operator="aten::_fused_adamw_", backward="", cuda=_ADAM, hip=_ADAM, grid=320, block=512, registers=40
     ),
-    Shape.SPLIT: KernelName(
+    KernelKind.SPLIT: KernelName(
         operator="fsdp::split_with_sizes_copy",
         backward="",
         cuda="void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel",
@@ -83,7 +81,7 @@ KERNELS = {
         block=128,
         registers=24,
     ),
-    Shape.PAD: KernelName(
+    KernelKind.PAD: KernelName(
         operator="fsdp::chunk_cat",
         backward="",
         cuda="void at::native::detail::chunk_cat_cuda_kernel<c10::BFloat16, c10::BFloat16>",
@@ -160,28 +158,28 @@ def count_elements(collective: Collective, group_size: int) -> tuple[int, int]:
     return full, shard if collective.kind is CollectiveKind.REDUCE_SCATTER else full
 
 
-def list_line_ranks(line: Line, rank: int) -> list[int]:
-    """Return the ranks of this rank's group."""
+def list_collective_ranks(line: Line, rank: int) -> list[int]:
+    """Return the ranks of the collective's group that contains ``rank``."""
     assert line.groups is not None
     return list_group_ranks(line.groups, rank)
 
 
 def list_group_ranks(groups: Groups, rank: int) -> list[int]:
-    """Return the ranks of a rank's group along an axis, sorted."""
+    """Return the sorted ranks of the group of ``rank``."""
     row = groups.members[(groups.members == rank).any(axis=1)][0]
     return [int(member) for member in sorted(row)]
 
 
 def format_metadata(line: Line, ranks: list[int], sequence: bool) -> list[str]:
-    """Return the metadata of a collective's kernel; with ``sequence`` the last entry is a template value."""
+    """Return the metadata of a collective's kernel; with ``sequence``, the last entry is a placeholder."""
     collective, groups = line.instruction, line.groups
     assert isinstance(collective, Collective)
     assert groups is not None
-    put_in, got_out = count_elements(collective, groups.size)
+    input_elements, output_elements = count_elements(collective, groups.size)
     return [
         f'"Collective name": "{COLLECTIVES[collective.kind].metadata}"',
-        f'"In msg nelems": {put_in}',
-        f'"Out msg nelems": {got_out}',
+        f'"In msg nelems": {input_elements}',
+        f'"Out msg nelems": {output_elements}',
         f'"Group size": {groups.size}',
         f'"dtype": "{TYPES[collective.dtype].metadata}"',
         '"In split size": "[]"',
@@ -195,7 +193,7 @@ def format_metadata(line: Line, ranks: list[int], sequence: bool) -> list[str]:
 
 def format_ranks(ranks: list[int]) -> str:
     """Format ranks as PyTorch does, which truncates long lists."""
-    most = 30
-    if len(ranks) <= most:
+    max_ranks = 30
+    if len(ranks) <= max_ranks:
         return "[" + ", ".join(map(str, ranks)) + "]"
-    return "[" + ", ".join(map(str, ranks[:most])) + ", ...]"
+    return "[" + ", ".join(map(str, ranks[:max_ranks])) + ", ...]"

@@ -1,4 +1,4 @@
-"""Build the templates of one rank's events, each once."""
+"""Build and cache the templates of one rank's events."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from zprof.simulator.writing.names import (
     KernelName,
     count_elements,
     format_metadata,
-    list_line_ranks,
+    list_collective_ranks,
 )
 
 _CHANNELS, _THREADS, _REGISTERS = 16, 512, 96
@@ -21,7 +21,7 @@ _PYTHON = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
 
 
 class Templates:
-    """Build and cache templates.  Values are ts and dur, then those that each method names."""
+    """Build and cache templates.  Values are ts and dur, then those listed by each method."""
 
     def __init__(self, rank: int, dialect: Dialect, layout: Layout, metadata: bool, sequence: bool) -> None:
         self._rank = rank
@@ -31,36 +31,43 @@ class Templates:
         self._sequence = metadata and sequence
         self._host = str(get_process_id(rank))
         self._device = str(dialect.pid(rank))
-        self._made: dict[object, str] = {}
-        self.launch_arrow = layout.flow(False, self._host, self._host)
+        self._templates: dict[object, str] = {}
+        self.launch_arrow = layout.flow_template(False, self._host, self._host)
 
     def arrow(self, stream: int) -> str:
-        """Return the end of a launch's arrow; values: id, ts."""
-        return self._once(("arrow", stream), lambda: self._layout.flow(True, self._device, str(stream)))
+        """Return the end of a launch's flow arrow; values: id, ts."""
+        return self._get_template(
+            ("arrow", stream), lambda: self._layout.flow_template(True, self._device, str(stream))
+        )
 
     def operator(self, category: str, name: str) -> str:
         """Return an event of the main thread; values: external id, index."""
-        return self._once((category, name), lambda: self._on_host(category, name, _OPERATOR))
+        return self._get_template((category, name), lambda: self._make_host_event(category, name, _OPERATOR))
 
     def python(self, name: str) -> str:
         """Return a Python function; values: its id, index."""
-        return self._once(("python", name), lambda: self._on_host("python_function", name, _PYTHON))
+        return self._get_template(
+            ("python", name), lambda: self._make_host_event("python_function", name, _PYTHON)
+        )
 
-    def call(self, what: str) -> str:
+    def call(self, call: str) -> str:
         """Return a runtime call; values: external id, correlation."""
-        return self._once(("call", what), lambda: self._on_host("cuda_runtime", *self._dialect.call(what)))
+        return self._get_template(
+            ("call", call), lambda: self._make_host_event("cuda_runtime", *self._dialect.call(call))
+        )
 
     def launch(self, name: str, shape: KernelName | None) -> str:
         """Return the call that launches a kernel; values: external id, correlation."""
-        return self._once(
-            ("launch", name), lambda: self._on_host("cuda_runtime", *self._dialect.launch(name, shape))
+        return self._get_template(
+            ("launch", name),
+            lambda: self._make_host_event("cuda_runtime", *self._dialect.launch(name, shape)),
         )
 
     def kernel(self, name: KernelName, stream: int) -> str:
         """Return a kernel; values: external id, correlation."""
-        return self._once(
+        return self._get_template(
             ("kernel", name.operator, stream),
-            lambda: self._on_device(
+            lambda: self._make_device_event(
                 "kernel",
                 self._dialect.kernel(name),
                 stream,
@@ -72,73 +79,73 @@ class Templates:
         """Return a copy; values: external id, correlation."""
         key = ("copy", copy.direction, copy.bytes, copy.rate_bytes_per_s, stream)
         name, arguments = self._dialect.copy(self._rank, copy, stream)
-        return self._once(key, lambda: self._on_device("gpu_memcpy", name, stream, arguments))
+        return self._get_template(key, lambda: self._make_device_event("gpu_memcpy", name, stream, arguments))
 
     def collective(self, collective: Collective, line: Line, stream: int) -> str:
         """Return a collective's kernel; values: external id, correlation, sequence if there is one."""
-        key = ("collective", *_identity(collective, line), stream)
-        return self._once(key, lambda: self._collective(collective, line, stream))
+        key = ("collective", *_make_collective_key(collective, line), stream)
+        return self._get_template(key, lambda: self._make_collective(collective, line, stream))
 
     def parameters(self, collective: Collective, line: Line) -> str:
-        """Return PyTorch's record of a collective's parameters; values: external id, sequence if any,
-        index.
+        """Return PyTorch's record of a collective's parameters; values: external id, sequence if
+        any, index.
         """
-        key = ("parameters", *_identity(collective, line))
-        return self._once(key, lambda: self._parameters(collective, line))
+        key = ("parameters", *_make_collective_key(collective, line))
+        return self._get_template(key, lambda: self._make_parameters(collective, line))
 
     def annotation(self, name: str, stream: int) -> str:
-        """Return an annotation of the host as seen on a stream; value: external id."""
-        return self._once(
+        """Return the device copy of a host annotation on a stream; value: external id."""
+        return self._get_template(
             ("annotation", name, stream),
-            lambda: self._on_device("gpu_user_annotation", name, stream, ['"External id": %s']),
+            lambda: self._make_device_event("gpu_user_annotation", name, stream, ['"External id": %s']),
         )
 
-    def synchronisation(self, kind: str, stream: int, waits_on: int) -> str:
+    def synchronisation(self, kind: str, stream: int, awaited_stream: int) -> str:
         """Return a synchronization as CUPTI records it; values: external id, correlation."""
         arguments = [
             f'"External id": %s, "cuda_sync_kind": "{kind}"',
-            f'"wait_on_stream": {waits_on}, "wait_on_cuda_event_record_corr_id": -1, '
+            f'"wait_on_stream": {awaited_stream}, "wait_on_cuda_event_record_corr_id": -1, '
             '"wait_on_cuda_event_id": -1',
             f'"stream": {stream}, "correlation": %s',
             f'"device": {self._device}, "context": 1',
         ]
-        key = ("sync", kind, stream, waits_on)
-        return self._once(key, lambda: self._on_device("cuda_sync", kind, stream, arguments))
+        key = ("sync", kind, stream, awaited_stream)
+        return self._get_template(key, lambda: self._make_device_event("cuda_sync", kind, stream, arguments))
 
-    def _collective(self, collective: Collective, line: Line, stream: int) -> str:
+    def _make_collective(self, collective: Collective, line: Line, stream: int) -> str:
         arguments = self._dialect.kernel_arguments(self._rank, stream, _CHANNELS, _THREADS, _REGISTERS)
         if self._metadata:
-            arguments += format_metadata(line, list_line_ranks(line, self._rank), self._sequence)
-        return self._on_device("kernel", self.collective_name(collective), stream, arguments)
+            arguments += format_metadata(line, list_collective_ranks(line, self._rank), self._sequence)
+        return self._make_device_event("kernel", self.collective_name(collective), stream, arguments)
 
     def collective_name(self, collective: Collective) -> str:
         """Return the name of a collective's kernel."""
         return self._dialect.collective(collective.kind, collective.dtype, self._metadata)
 
-    def _parameters(self, collective: Collective, line: Line) -> str:
-        ranks = list_line_ranks(line, self._rank)
-        shape, (put_in, _) = TYPES[collective.dtype].shape, count_elements(collective, len(ranks))
+    def _make_parameters(self, collective: Collective, line: Line) -> str:
+        ranks = list_collective_ranks(line, self._rank)
+        shape, (input_elements, _) = TYPES[collective.dtype].shape, count_elements(collective, len(ranks))
         stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
         arguments = (
             *_OPERATOR[:2],
             *format_metadata(line, ranks, self._sequence),
             f'"Rank": {ranks.index(self._rank)}',
-            f'"Input type": ["{shape}"], "Input Dims": [[{put_in}]]',
+            f'"Input type": ["{shape}"], "Input Dims": [[{input_elements}]]',
             f'"Global rank start": {ranks[0]}, "Global rank stride": {stride}',
             _OPERATOR[2],
         )
-        return self._on_host("cpu_op", "record_param_comms", arguments)
+        return self._make_host_event("cpu_op", "record_param_comms", arguments)
 
-    def _on_host(self, category: str, name: str, arguments: Sequence[str]) -> str:
-        return self._layout.complete(category, name, self._host, self._host, *arguments)
+    def _make_host_event(self, category: str, name: str, arguments: Sequence[str]) -> str:
+        return self._layout.complete_template(category, name, self._host, self._host, *arguments)
 
-    def _on_device(self, category: str, name: str, stream: int, arguments: Sequence[str]) -> str:
-        return self._layout.complete(category, name, self._device, str(stream), *arguments)
+    def _make_device_event(self, category: str, name: str, stream: int, arguments: Sequence[str]) -> str:
+        return self._layout.complete_template(category, name, self._device, str(stream), *arguments)
 
-    def _once(self, key: object, make: Callable[[], str]) -> str:
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def _get_template(self, key: object, make: Callable[[], str]) -> str:
+        if key not in self._templates:
+            self._templates[key] = make()
+        return self._templates[key]
 
 
 def get_process_id(rank: int) -> int:
@@ -151,6 +158,6 @@ def get_annotation(collective: Collective) -> str:
     return COLLECTIVES[collective.kind].annotation
 
 
-def _identity(collective: Collective, line: Line) -> tuple[object, ...]:
+def _make_collective_key(collective: Collective, line: Line) -> tuple[object, ...]:
     assert line.groups is not None
     return collective.kind, collective.elements, collective.dtype, line.groups.name

@@ -31,9 +31,9 @@ def row(time_ns: int, device: str = "cuda:0") -> DeviceRow:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
     chance = random.Random(seed)
-    pace = SamplingPace(period_ns=200 * MS, most_share=0.01)
+    pace = SamplingPace(period_ns=200 * MS, max_share=0.01)
     costs = [chance.choice([0, MS, 3 * MS, 50 * MS]) for _ in range(200)]
-    rests = [pace.after(cost) for cost in costs]
+    rests = [pace.next_pause_ns(cost) for cost in costs]
     for begin in range(0, 200, 7):
         taken, rested = sum(costs[begin:]), sum(rests[begin:])
         assert taken <= 0.01 * (taken + rested) * (1 + 1e-9)
@@ -41,22 +41,22 @@ def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
 
 def test_cheap_samples_come_at_the_period_and_many_slow_ones_are_noted() -> None:
     pace = SamplingPace(period_ns=200 * MS)
-    assert [pace.after(MS) for _ in range(50)] == [200 * MS] * 50
-    assert pace.after(10 * MS) == 990 * MS
-    assert not pace.had_to_slow
+    assert [pace.next_pause_ns(MS) for _ in range(50)] == [200 * MS] * 50
+    assert pace.next_pause_ns(10 * MS) == 990 * MS
+    assert not pace.is_sparse
     for _ in range(50):
-        pace.after(10 * MS)
-    assert pace.had_to_slow
+        pace.next_pause_ns(10 * MS)
+    assert pace.is_sparse
 
 
 def test_a_full_log_keeps_every_second_moment_and_all_rows_of_groups() -> None:
-    log = DeviceLog(most=8)
-    log.add_at_group(row(3))
-    thinned = [log.add_tick([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
+    log = DeviceLog(max_rows=8)
+    log.add_group_row(row(3))
+    thinned = [log.add_sample([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
     assert thinned == [False] * 4 + [True]
     assert log.columns()["time_ns"] == [0, 0, 2, 2, 3, 4, 4]
     for time_ns in range(5, 500):
-        log.add_tick([row(time_ns), row(time_ns, "cuda:1")])
+        log.add_sample([row(time_ns), row(time_ns, "cuda:1")])
         times = log.columns()["time_ns"]
         assert len(times) <= 8 + 1
         assert times == sorted(times)
@@ -143,7 +143,7 @@ def test_the_thread_samples_on_demand_ends_when_told_and_is_not_a_childs() -> No
 )
 def test_without_a_gpu_in_use_there_are_no_rows(built: bool, driver: bool, used: bool, gaps: int) -> None:
     cuda = FakeCuda(ONE, built=built, used=used)
-    watching = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([FakeGpu()]), driver=lambda: driver)
+    watching = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([FakeGpu()]), has_driver=lambda: driver)
     watching.start()
     watching.step()
     watching.stop()
@@ -169,7 +169,7 @@ def test_samples_and_gaps_are_in_the_run(tmp_path: Path) -> None:
     unknown = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = FakeGpu(answers={"nvmlDeviceGetPowerUsage": unknown, "nvmlDeviceGetTemperature": temperature})
     cuda = FakeCuda({1: DeviceIdentity(uuid=gpu.uuid, bus_id=None)}, reserved=7 * MIB)
-    devices = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([gpu]), driver=lambda: True)
+    devices = DeviceWatch(cuda=cuda, load=lambda: FakeNvml([gpu]), has_driver=lambda: True)
     devices.start()
     assert sampled.wait(60)
     run = record(tmp_path, devices)

@@ -58,7 +58,7 @@ def test_the_innermost_interval_against_a_search_of_all(first, second, instants)
     threads = np.array([thread for thread, _ in instants], dtype=np.int64)
     times = np.array([at(time) for _, time in instants], dtype=np.int64)
     for (thread, time), row in zip(
-        instants, IntervalIndex(trace, rows).at(threads, times).tolist(), strict=True
+        instants, IntervalIndex(trace, rows).find_innermost(threads, times).tolist(), strict=True
     ):
         around = [end - start for t, start, end in intervals if t == thread and start <= time <= end]
         assert (trace.duration_ns[row] if row >= 0 else None) == (min(around) * 1000 if around else None)

@@ -54,4 +54,4 @@ def test_members_agree_though_each_lists_its_own_groups():
 )
 def test_the_size_identifies_the_group_of_this_rank(size, want):
     names = GroupNames([WORLD, group("1", (0, 1)), group("2", (2, 3)), group("3", (0, 2, 4))], 8, rank=0)
-    assert names.of_size(size) == want
+    assert names.resolve_by_size(size) == want

@@ -9,13 +9,13 @@ from memory_window import record
 from torch import nn
 
 from zprof.collectors.memory import collector as collector_module
-from zprof.collectors.memory.collector import STACK_FROM_BYTES, MemoryCollector
+from zprof.collectors.memory.collector import MIN_STACK_BYTES, MemoryCollector
 from zprof.collectors.memory.tables import filter_program_frames
 from zprof.integrations.program import in_process
 from zprof.reference_engine import train as reference_train
 
 Frame = tuple[str, int, str]
-LARGE, SMALL = STACK_FROM_BYTES // 4, STACK_FROM_BYTES // 4 - 1
+LARGE, SMALL = MIN_STACK_BYTES // 4, MIN_STACK_BYTES // 4 - 1
 
 
 def tables_of(body: Callable[[], object], model: nn.Module | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.light import FIRST_STEP_ONLY, OPERATORS_UNSEEN
+from zprof.collectors.memory.light import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED
 from zprof.collectors.schedule import MemoryMode
 
 LIGHT = MemoryMode.LIGHT
@@ -45,8 +45,8 @@ def test_activations_are_those_of_the_first_step() -> None:
 
 
 def test_what_is_not_seen_is_a_gap() -> None:
-    assert window_of(1).gaps == [OPERATORS_UNSEEN]
-    assert window_of(2).gaps == [OPERATORS_UNSEEN, FIRST_STEP_ONLY]
+    assert window_of(1).gaps == [OPERATORS_NOT_RECORDED]
+    assert window_of(2).gaps == [OPERATORS_NOT_RECORDED, FIRST_STEP_ONLY]
     assert FIRST_STEP_ONLY in window_of(2, compiled=True).gaps
 
 

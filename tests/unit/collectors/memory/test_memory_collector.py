@@ -12,7 +12,7 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.collectors.memory.collector import WITHOUT_MODEL, MemoryCollector
+from zprof.collectors.memory.collector import MODEL_NOT_GIVEN, MemoryCollector
 from zprof.collectors.schedule import MemoryMode
 from zprof.model.tenants import Tenant
 
@@ -166,7 +166,7 @@ def test_without_the_model_the_optimized_tensors_are_parameters_with_a_gap(known
     optimizer = torch.optim.AdamW(model.parameters())
     train_step(model, optimizer)
     window = record(lambda: train_step(model, optimizer), None, optimizer if known else None)
-    assert window.gaps == [WITHOUT_MODEL]
+    assert window.gaps == [MODEL_NOT_GIVEN]
     size = size_of(model)
     assert states(window)[PARAMETERS] == size
     assert states(window)[STATE] == 2 * size + 4 * len(list(model.parameters()))

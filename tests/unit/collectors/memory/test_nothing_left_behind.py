@@ -73,10 +73,10 @@ def test_the_process_is_restored(mode: MemoryMode, calls: list[str]) -> None:
     ("mode", "place", "method"),
     [
         (FULL, storages.StorageTracker, "claim"),
-        (FULL, OwnerScanner, "states"),
+        (FULL, OwnerScanner, "after_optimizer"),
         (LIGHT, LightScans, "before_optimizer"),
-        (LIGHT, LightScans, "gathered"),
-        (LIGHT, Hooks, "end_saving"),
+        (LIGHT, LightScans, "on_module_called"),
+        (LIGHT, Hooks, "remove_saved_tensor_hooks"),
     ],
 )
 def test_a_fault_of_zprof_ends_the_recording_and_not_the_training(

@@ -49,7 +49,7 @@ def test_tenants_are_claimed_at_its_end_also_of_a_model_that_is_gone(window: Ini
     del full
     optimizer = torch.optim.Adam(half.parameters())
     half(torch.ones(2, 64)).sum().backward()
-    window.know(find_trained([optimizer]))
+    window.set_trained(find_trained([optimizer]))
     optimizer.step()
     window.close()
     assert not is_watched()

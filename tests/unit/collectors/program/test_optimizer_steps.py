@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.program.steps import BACKWARD, GIVE_UP_AFTER, OptimizerSteps, StepCycle
+from zprof.collectors.program.steps import BACKWARD, MAX_OTHER_STEPS, OptimizerSteps, StepCycle
 
 
 class Own(torch.optim.SGD):
@@ -93,7 +93,7 @@ def test_torch_is_as_it_was_afterwards() -> None:
 def ends(order: str, cycle: StepCycle | None = None) -> str:
     """Return the optimizers after which a step is over."""
     cycle = cycle or StepCycle()
-    return "".join(name if cycle.ended(name) else "." for name in order)
+    return "".join(name if cycle.record_step(name) else "." for name in order)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def ends(order: str, cycle: StepCycle | None = None) -> str:
         ("DDDGDDDG", "DDDG...G"),
         ("BAAA", "BAAA"),
         ("ABAB" + "A" + "AB" + "B" + "AB", "AB.B" + "." + ".B" + "B" + ".B"),  # a GradScaler skips steps
-        ("AB" + "A" * GIVE_UP_AFTER + "AAA", "AB" + "." * GIVE_UP_AFTER + "AAA"),  # B never steps again
+        ("AB" + "A" * MAX_OTHER_STEPS + "AAA", "AB" + "." * MAX_OTHER_STEPS + "AAA"),  # B never steps again
     ],
 )
 def test_the_optimizer_first_seen_last_closes_the_step(order: str, expected: str) -> None:
@@ -115,5 +115,5 @@ def test_the_optimizer_first_seen_last_closes_the_step(order: str, expected: str
 def test_a_new_optimizer_changes_nothing_once_the_cycle_is_settled() -> None:
     cycle = StepCycle()
     ends("AA", cycle)
-    cycle.wait_pending()
+    cycle.settle()
     assert ends("ABAB", cycle) == "A.A."

@@ -101,7 +101,7 @@ def test_a_fault_of_zprof_ends_the_recording_and_not_the_program(
     def fail(*_: object) -> bool:
         raise RuntimeError("planted fault")
 
-    monkeypatch.setattr("zprof.collectors.program.recording.StepCycle.ended", fail)
+    monkeypatch.setattr("zprof.collectors.program.recording.StepCycle.record_step", fail)
     outside.record()
     Program().train(3)
     assert not outside.path.exists()

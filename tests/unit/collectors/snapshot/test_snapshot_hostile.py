@@ -28,18 +28,18 @@ from tests.support.hostile_pickles import code, opcodes, shapes
 from tests.support.snapshots import random_history, snapshot_of
 from zprof.collectors.snapshot.child import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.limits import apply_limits, limits_for
+from zprof.collectors.snapshot.limits import apply_limits, compute_limits
 from zprof.model.errors import BadInput
 
 attacks = code("touch " + sys.argv[1]) | {name: content for name, (content, _) in opcodes().items()}
 attacks |= {name: pickle.dumps(value, protocol=4) for name, (value, _) in shapes().items()}
 del attacks["nested_key"]  # ends its process
 sound = [pickle.dumps(snapshot_of(random_history(seed, 40)), protocol=2 + seed % 4) for seed in range(8)]
-apply_limits(limits_for(1 << 16))
+apply_limits(compute_limits(1 << 16))
 
 def is_refused(content):
     try:
-        convert_snapshot(load_plain_data(io.BytesIO(content)), most_rows=len(content))
+        convert_snapshot(load_plain_data(io.BytesIO(content)), max_rows=len(content))
     except BadInput as error:
         assert "\\n" not in error.message, error
     except MemoryError:

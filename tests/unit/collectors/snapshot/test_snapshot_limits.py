@@ -9,11 +9,11 @@ import pytest
 from tests.support.hostile_pickles import good
 from tests.support.snapshots import write_snapshot
 from zprof.collectors.snapshot import reader
-from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, limits_for
+from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, compute_limits
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.model.errors import BadInput
 
-WIDE = limits_for(1 << 20)
+WIDE = compute_limits(1 << 20)
 
 
 @pytest.fixture

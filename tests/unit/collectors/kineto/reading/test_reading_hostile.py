@@ -122,10 +122,10 @@ def test_a_value_without_end_is_refused(begin, monkeypatch):
 
 def test_arguments_beyond_the_bounds_are_not_kept(monkeypatch):
     large = with_args(f'"Collective name":"x","Input Dims":{[[1]] * 20_000}')
-    assert read(large).report.unkept_arguments == 1
+    assert read(large).report.dropped_arguments == 1
     monkeypatch.setattr(rows, "_MAX_BYTES", 5000)
     trace = read(*[with_args('"stream":7,"Collective name":"allreduce"')] * 1000, large)
-    assert trace.report.unkept_arguments == 1001 - 5000 // len("allreduce")
+    assert trace.report.dropped_arguments == 1001 - 5000 // len("allreduce")
     assert 1000 not in trace.arguments
     assert trace.arguments[3].collective == "allreduce"
 

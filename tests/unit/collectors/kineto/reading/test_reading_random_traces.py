@@ -131,4 +131,4 @@ def test_random_damage_is_read_or_refused(text, data, block):
         trace = read_text(io.BytesIO(bytes(damaged)), block_bytes=block)
     except BadInput:
         return
-    assert len(trace) + trace.report.timeless <= trace.report.events
+    assert len(trace) + trace.report.without_time <= trace.report.events

@@ -127,7 +127,7 @@ def test_a_broken_event_costs_few_others(broken, between):
 )
 def test_an_event_without_a_place_in_time_is_left_out_and_counted(ts, dur):
     trace = read(GOOD, span(f',"ts":{ts},"dur":{dur}'))
-    assert (trace.report.events, trace.report.timeless, len(trace)) == (2, 1, 1)
+    assert (trace.report.events, trace.report.without_time, len(trace)) == (2, 1, 1)
     assert list_read_gaps(trace.report)
 
 
@@ -160,7 +160,7 @@ def test_microseconds_become_nanoseconds_exactly(whole, fraction):
 @pytest.mark.parametrize("bad", ["9" * 400, "-1", "null", "{}", '""'])
 def test_events_without_a_name_category_or_phase_are_counted(bad):
     trace = read(GOOD, span(f',"name":{bad}'), span(f',"cat":{bad}'), span(f',"ph":{bad}'), GOOD)
-    assert trace.report.nameless == 3
+    assert trace.report.without_name == 3
     assert len(list_read_gaps(trace.report)) == 1
     assert list_read_gaps(read(GOOD, GOOD).report) == []
 
