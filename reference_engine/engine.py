@@ -23,7 +23,7 @@ from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
-from zprof.reference_engine.gather import ParameterGatherer, ParameterWaiter
+from zprof.reference_engine.gather import ParameterGatherer, PostStepGatherWaiter
 from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
 from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
@@ -164,7 +164,7 @@ def _assemble(
         wait_pending=gradients.wait_pending,
     )
     backward.watch(model)
-    watch = InputWatch(module_units, backward, on_end=reducer.unit_ended)
+    watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
     schedule = (watch, _make_parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = collect_facts(flat, config, comm.world_size)
@@ -185,7 +185,7 @@ def _assemble(
 
 def _make_parameter_schedule(
     units: Sequence[ModuleUnit], config: ZeroConfig, backward: BackwardPass
-) -> ParameterGatherer | ParameterWaiter | None:
+) -> ParameterGatherer | PostStepGatherWaiter | None:
     policy = get_policy(config.stage)
     if policy.shard_parameters:
         return ParameterGatherer(
@@ -195,7 +195,7 @@ def _make_parameter_schedule(
             keep=config.keep_after_forward,
             backward=backward,
         )
-    return ParameterWaiter(units) if policy.gathers_after_step else None
+    return PostStepGatherWaiter(units) if policy.gathers_after_step else None
 
 
 def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
@@ -243,7 +243,7 @@ class ZeroModel(nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Call the module; in float16, multiply the gradients of its outputs by the loss scale."""
         outputs = self.module(*arguments, **named)
-        return outputs if self._loss_scale is None else self._loss_scale.scale_gradients_of(outputs)
+        return outputs if self._loss_scale is None else self._loss_scale.scale_output_gradients(outputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Zero all gradients.  Full gradients keep their memory; gradient shards keep it only with MD."""

@@ -64,7 +64,7 @@ class FlatUnit:
         )
         self._comm = comm
         self._classes = tuple(type(parameter) for parameter in self.parameters)
-        self._absent = make_absent_class(self)
+        self._absent = make_ungathered_class(self)
         self._pending: Handle | None = None
         self._present = True
         values = self._flatten()
@@ -350,7 +350,7 @@ def _overlap_shard(slot: Slot, shard: slice) -> Piece | None:
     )
 
 
-_NEEDS_NO_VALUES = frozenset(
+_METADATA_NAMES = frozenset(
     (
         *("shape", "dtype", "device", "layout", "ndim", "names", "name", "itemsize", "nbytes", "output_nr"),
         *("grad", "_grad", "grad_fn", "_grad_fn", "requires_grad", "requires_grad_", "retains_grad"),
@@ -369,8 +369,8 @@ class ParameterOwner(Protocol):
         """Make the parameter's values available, or raise an error that says why they are not."""
 
 
-class AbsentParameter(nn.Parameter):
-    """A parameter whose values are not present; see :func:`make_absent_class`."""
+class UngatheredParameter(nn.Parameter):
+    """A parameter whose values are not present; see :func:`make_ungathered_class`."""
 
     owner: Callable[[], ParameterOwner | None]
 
@@ -378,8 +378,8 @@ class AbsentParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not _needs_no_values(func):
-            for parameter in _find_absent((args, kwargs or {})):
+        if not _reads_metadata_only(func):
+            for parameter in _find_ungathered((args, kwargs or {})):
                 _touch(parameter)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -388,16 +388,16 @@ class AbsentParameter(nn.Parameter):
         return f"Parameter(shape={tuple(self.shape)}, values not gathered)"
 
 
-def make_absent_class(owner_of_all: ParameterOwner) -> type[AbsentParameter]:
+def make_ungathered_class(owner_of_all: ParameterOwner) -> type[UngatheredParameter]:
     """Return the class for one unit's absent parameters; it holds a weak reference to the unit."""
 
-    class AbsentOfUnit(AbsentParameter):
+    class UngatheredInUnit(UngatheredParameter):
         owner = staticmethod(ref(owner_of_all))
 
-    return AbsentOfUnit
+    return UngatheredInUnit
 
 
-def _touch(parameter: AbsentParameter) -> None:
+def _touch(parameter: UngatheredParameter) -> None:
     owner = type(parameter).owner()
     if owner is None:
         raise RuntimeError(
@@ -406,18 +406,18 @@ def _touch(parameter: AbsentParameter) -> None:
     owner.on_access(parameter)
 
 
-def _needs_no_values(func: Any) -> bool:
+def _reads_metadata_only(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):  # a property's accessor
         name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return name in _NEEDS_NO_VALUES or name.startswith(("is_", "_is_"))
+    return name in _METADATA_NAMES or name.startswith(("is_", "_is_"))
 
 
-def _find_absent(value: Any) -> list[AbsentParameter]:
+def _find_ungathered(value: Any) -> list[UngatheredParameter]:
     if isinstance(value, torch.Tensor):
-        return [value] if isinstance(value, AbsentParameter) else []
+        return [value] if isinstance(value, UngatheredParameter) else []
     if isinstance(value, dict):
         value = tuple(value.values())
     if not isinstance(value, tuple | list):
         return []
-    return [parameter for item in value for parameter in _find_absent(item)]
+    return [parameter for item in value for parameter in _find_ungathered(item)]

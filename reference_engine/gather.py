@@ -24,7 +24,7 @@ from zprof.reference_engine.hooks import BackwardPass, ModuleHook, collect_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchDemand:
+class PrefetchDecision:
     """Prefetch decision for a unit: gather ``ahead`` too; ``missed`` is the unit expected instead."""
 
     ahead: tuple[str, ...] = ()
@@ -52,20 +52,20 @@ class PrefetchOrder:
             self._recorded, self._seen = self._seen, []
         self._follows_order = bool(self._recorded) and self._depth > 0
 
-    def demand(self, unit: str) -> PrefetchDemand:
+    def demand(self, unit: str) -> PrefetchDecision:
         """Record that ``unit`` is needed now, and return what to prefetch."""
         position = len(self._seen)
         self._seen.append(unit)
         if not self._follows_order:
-            return PrefetchDemand()
+            return PrefetchDecision()
         expected = self._recorded[position] if position < len(self._recorded) else "end"
         if expected != unit:
             self._follows_order = False
-            return PrefetchDemand(missed=expected)
-        return PrefetchDemand(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
+            return PrefetchDecision(missed=expected)
+        return PrefetchDecision(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
 
 
-class ParameterWaiter:
+class PostStepGatherWaiter:
     """In stages 1 and 2, make a unit's forward wait for the gather that the last step started."""
 
     def __init__(self, units: Sequence[ModuleUnit]) -> None:
@@ -100,7 +100,7 @@ class ParameterGatherer:
         self._calls: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
         self._kept: set[str] = set()
         self._started: set[str] = set()
-        backward.on_begin.append(self._begin_backward)
+        backward.on_start.append(self._begin_backward)
         backward.on_end.append(self.release_all)
         for unit in units:
             self._hook(unit)

@@ -79,7 +79,7 @@ def do_nothing(*arguments: Any, **named: Any) -> None:
     """Do nothing; replaces hooks in deep copies."""
 
 
-class Listeners:
+class CallbackList:
     """Methods that are called one after the other, in the order in which they were added.
 
     Bound methods are held weakly, for the reason above: the caller must keep their objects alive.
@@ -129,15 +129,15 @@ class BackwardPass:
         #: True if the running pass, or the last one, adds to ``.grad``.
         self.accumulates = True
         self._parameters = parameters
-        self.on_begin = Listeners()
-        self.on_end = Listeners()
+        self.on_start = CallbackList()
+        self.on_end = CallbackList()
 
     def enter(self) -> None:
         """Start the pass with its first hook; every hook in the backward must call this."""
         if self.running:
             return
         self.accumulates = self._is_backward()
-        self.on_begin()
+        self.on_start()
         self.running = True
         Variable._execution_engine.queue_callback(self._end)
 

@@ -226,7 +226,7 @@ class RankGroup:
         self._raise_first(self._exchange(mine))
         return result  # type: ignore[return-value]  # no rank failed, this one neither
 
-    def on_first(self, action: Callable[[], None]) -> None:
+    def run_on_first(self, action: Callable[[], None]) -> None:
         """Run ``action`` on the first rank, and continue everywhere when it is done."""
         self.together(action if self.rank == 0 else lambda: None)
 

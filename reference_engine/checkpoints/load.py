@@ -13,14 +13,14 @@ from zprof.reference_engine.checkpoints.manifest import (
     CheckpointFolder,
     Manifest,
     check_file,
-    check_fits,
+    check_matches_model,
     read_manifest,
 )
 from zprof.reference_engine.checkpoints.parts import (
     CheckpointedModel,
     CheckpointedOptimizer,
     filter_known_states,
-    iter_buffers,
+    iter_persistent_buffers,
     list_parts_to_load,
     make_buffer_parts,
     make_generator_parts,
@@ -49,13 +49,13 @@ def load_checkpoint(
     """
     folder = CheckpointFolder(path)
     ranks = RankGroup(model, f"checkpoint {folder.path} cannot be loaded")
-    ranks.on_first(folder.recover)
+    ranks.run_on_first(folder.recover)
     manifest = ranks.together(lambda: _open_checkpoint(folder, ranks, model, optimizer))
     metadata = ranks.together(lambda: read_metadata(folder.path, manifest.files))
     model.synchronize()
     for unit in model.units:
         unit.release()
-    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in iter_buffers(model.module)}
+    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in iter_persistent_buffers(model.module)}
     states = {} if _rank_count_differs(manifest, model) else read_generator_states(model, ranks.rank)
     states = filter_known_states(states, metadata)
     parts = [
@@ -77,7 +77,7 @@ def _open_checkpoint(
     groups, here = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
     if groups != here:
         raise ValueError(f"it has {groups} parameter groups, the optimizer {here}")
-    check_fits(manifest, model)
+    check_matches_model(manifest, model)
     for name in sorted(manifest.files)[ranks.rank :: ranks.size]:  # each file is checked by one rank
         check_file(folder.path, name, manifest.files[name])
     return manifest
@@ -90,7 +90,7 @@ def _take_over(
     buffers: Mapping[str, torch.Tensor],
 ) -> None:
     with torch.no_grad():
-        for name, buffer in iter_buffers(model.module):
+        for name, buffer in iter_persistent_buffers(model.module):
             buffer.copy_(buffers[name])
         for unit in model.units:
             unit.store_weights()

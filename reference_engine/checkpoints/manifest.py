@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_buffers
+from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_persistent_buffers
 
 MANIFEST = "zero.json"
 FORMAT = "zero.checkpoint"
@@ -210,11 +210,11 @@ def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
     """Return every persistent buffer."""
     return {
         name: {"shape": list(buffer.shape), "dtype": str(buffer.dtype).removeprefix("torch.")}
-        for name, buffer in iter_buffers(engine.module)
+        for name, buffer in iter_persistent_buffers(engine.module)
     }
 
 
-def check_fits(manifest: Manifest, engine: CheckpointedModel) -> None:
+def check_matches_model(manifest: Manifest, engine: CheckpointedModel) -> None:
     """Compare a checkpoint with the model that loads it.
 
     Raises:

@@ -214,7 +214,7 @@ def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
     )
 
 
-def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def iter_persistent_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield persistent buffers by name, each once."""
     for prefix, child in module.named_modules():
         for name, buffer in child.named_buffers(prefix=prefix, recurse=False):

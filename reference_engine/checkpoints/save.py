@@ -24,7 +24,7 @@ from zprof.reference_engine.checkpoints.parts import (
     CheckpointedModel,
     CheckpointedOptimizer,
     Part,
-    iter_buffers,
+    iter_persistent_buffers,
     list_parts_to_save,
     make_buffer_parts,
     make_generator_parts,
@@ -57,7 +57,7 @@ def save_checkpoint(
     ranks = RankGroup(model, f"checkpoint {folder.path} was not saved")
     ranks.together(lambda: _check_progress(progress or {}))
     model.synchronize()
-    ranks.on_first(lambda: folder.begin(overwrite=overwrite))
+    ranks.run_on_first(lambda: folder.begin(overwrite=overwrite))
     try:
         _write_checkpoint(folder, ranks, model, optimizer, progress or {})
     except BaseException:
@@ -107,7 +107,7 @@ def _write_checkpoint(
         write_manifest(folder.draft, manifest)
         folder.publish()
 
-    ranks.on_first(publish)
+    ranks.run_on_first(publish)
 
 
 def _list_parts(
@@ -117,7 +117,7 @@ def _list_parts(
     yield from make_generator_parts(read_generator_states(model, ranks.rank))
     if ranks.rank == 0:
         yield from make_buffer_parts(
-            {name: buffer.contiguous() for name, buffer in iter_buffers(model.module)}
+            {name: buffer.contiguous() for name, buffer in iter_persistent_buffers(model.module)}
         )
 
 

@@ -101,8 +101,7 @@ def choose_update(config: ZeroConfig, device: torch.device) -> Update:
     Warns if ``auto`` has to do without the CUDA kernel on a GPU.
 
     Raises:
-        ValueError: the CUDA kernel is requested but unavailable; the one-line message says why and what to
-        do.
+        ValueError: the CUDA kernel is requested but unavailable; the one-line message has reason and fix.
     """
     on_gpu = device.type == "cuda"
     if config.adam is AdamKernel.CUDA and not on_gpu:
@@ -122,7 +121,7 @@ def choose_update(config: ZeroConfig, device: torch.device) -> Update:
 def _load_cuda_kernel(device: torch.device) -> Update | str:
     """Return the kernel, or the reason why it is unavailable."""
     cuda = _import_cuda()
-    reason: str | None = cuda.unavailable()
+    reason: str | None = cuda.explain_unavailable()
     if reason is not None:
         return _add_remedy(reason)
     try:

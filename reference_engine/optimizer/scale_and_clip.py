@@ -38,7 +38,7 @@ class SumOfSquares:
         self._update = update
         counts_replicated = mp is None or mp.rank == 0
         self._counted = tuple(
-            (unit_gradients, find_counted_parts(unit, counts_replicated=counts_replicated))
+            (unit_gradients, list_counted_ranges(unit, counts_replicated=counts_replicated))
             for unit, unit_gradients in gradients.items()
         )
         sharded = any(unit.policy.shard_optimizer for unit in gradients)
@@ -48,7 +48,7 @@ class SumOfSquares:
 
     def sum(self) -> torch.Tensor:
         """Return one float64 element, equal on all ranks."""
-        parts = [unit_gradients.owned[part] for unit_gradients, ranges in self._counted for part in ranges]
+        parts = [unit_gradients.mean_shard[part] for unit_gradients, ranges in self._counted for part in ranges]
         if parts:
             total = self._update.sum_of_squares(parts)
         else:
@@ -58,7 +58,7 @@ class SumOfSquares:
         return total
 
 
-def find_counted_parts(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[slice]:
+def list_counted_ranges(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[slice]:
     """Return the ranges of a unit's owned gradient that this rank adds to the norm; padding is zero
     anyway.
     """
@@ -123,7 +123,7 @@ class DynamicLossScale:
         )
         self.value.clamp_(min=MIN_LOSS_SCALE)
 
-    def scale_gradients_of(self, outputs: Any) -> Any:
+    def scale_output_gradients(self, outputs: Any) -> Any:
         """Return the outputs with their gradients multiplied by the scale.
 
         ``outputs`` may be any nest of tuples, lists, dicts and types that torch's pytree knows.  The product

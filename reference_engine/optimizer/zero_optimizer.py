@@ -56,10 +56,10 @@ def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any])
     """Return this rank's segments of a unit with reduced gradients; may add step counts to ``state``."""
     elements = unit.owned_range.stop - unit.owned_range.start
     lacking = {}
-    for index in gradients.presence.missing_here():
+    for index in gradients.presence.list_missing_locally():
         part = _find_owned_part(unit, index)
         if part is not None:
-            lacking[index] = gradients.presence.missing_everywhere(index, gradients.owned[part.start])
+            lacking[index] = gradients.presence.flag_missing_everywhere(index, gradients.mean_shard[part.start])
             state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
     segments = []
     done = 0
@@ -286,7 +286,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
-            weights.grad = self._gradients[unit].owned  # a sharded gradient is attached by its own shard
+            weights.grad = self._gradients[unit].mean_shard  # a sharded gradient is attached by its own shard
 
     def _check_reduced(self) -> None:
         if self._reducer.reduced:
@@ -343,7 +343,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         state = self.state[weights]
         return Shard(
             weights=weights.detach()[part],
-            gradient=self._gradients[unit].owned[part],
+            gradient=self._gradients[unit].mean_shard[part],
             exp_avg=state["exp_avg"][part],
             exp_avg_sq=state["exp_avg_sq"][part],
             low_precision=None if unit.low_precision is None else unit.low_precision[part],

@@ -71,7 +71,7 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
     given = vars(options)
     requested: dict[str, Any] = {}
     for option in (option for group in OPTION_GROUPS.values() for option in group if option.dest in given):
-        requested.update(option.fields_of(given[option.dest]))
+        requested.update(option.resolve_fields(given[option.dest]))
     plant = plants.find_plant(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
     _check_option_pairs(
@@ -136,7 +136,7 @@ class Option:
                 self.name, type=self.kind, choices=self.choices, metavar=self.metavar, **common
             )
 
-    def fields_of(self, given: Any) -> Mapping[str, Any]:
+    def resolve_fields(self, given: Any) -> Mapping[str, Any]:
         """Return the config fields that the given value sets."""
         if self.kind is None:
             return dict.fromkeys(self.fields, self.value) if given else {}

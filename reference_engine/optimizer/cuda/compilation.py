@@ -1,4 +1,4 @@
-"""Compile adamw.cu with NVRTC for the local GPU, cache the machine code, and explain an unavailable kernel.
+"""Compile adamw.cu with NVRTC for the local GPU, cache the machine code, and explain an explain_unavailable kernel.
 
 Division and square root in single precision are the hardware's approximations (2 ulp): the source says why.
 Subnormal numbers are kept, since 16-bit gradients and second moments reach them.
@@ -50,7 +50,7 @@ def get_nvrtc_version() -> tuple[int, int]:
 
         result, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:
-        raise KernelError(f"NVRTC cannot be loaded: {first_line(error)}") from error
+        raise KernelError(f"NVRTC cannot be loaded: {read_first_line(error)}") from error
     if int(result) != 0:
         raise KernelError(f"NVRTC does not say its version: {result.name}")
     return major, minor
@@ -69,18 +69,18 @@ def compile_cubin(text: str, arch: str) -> bytes:
         return bytes(program.compile("cubin").code)
     except Exception as error:  # cuda.core's own types; importing this module must not need them
         raise KernelError(
-            f"{SOURCE_NAME} cannot be compiled for {arch}: {first_error(str(error))}"
+            f"{SOURCE_NAME} cannot be compiled for {arch}: {find_first_error(str(error))}"
         ) from error
 
 
-def first_error(log: str) -> str:
+def find_first_error(log: str) -> str:
     """Return the first line of NVRTC's log that mentions an error, else its first line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "error :" in line]
     return (errors or lines or ["NVRTC gives no reason"])[0]
 
 
-def first_line(error: BaseException) -> str:
+def read_first_line(error: BaseException) -> str:
     """Return the first line of an exception's text, or its type if it has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
@@ -120,12 +120,12 @@ def compute_cache_key(text: str, arch: str, nvrtc: tuple[int, int]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def load_or_compile(path: Path, key: str, compile_it: Callable[[], bytes]) -> bytes:
-    """Return what ``path`` holds under ``key``, else what ``compile_it`` returns, cached if possible."""
+def load_or_compile(path: Path, key: str, compile_kernel: Callable[[], bytes]) -> bytes:
+    """Return what ``path`` holds under ``key``, else what ``compile_kernel`` returns, cached if possible."""
     found = _read_cached(path, key)
     if found is not None:
         return found
-    code = compile_it()
+    code = compile_kernel()
     _write_cached(path, key, code)
     return code
 
@@ -165,7 +165,7 @@ INSTALL = "pip install 'zprof[cuda]'"
 INSTALL_CUDA_12 = "pip install 'zprof[cuda12]'"
 
 
-def unavailable() -> str | None:
+def explain_unavailable() -> str | None:
     """Return why the kernel cannot be used here, with the remedy, in one line; None if it can."""
     if torch.version.hip is not None:
         return "torch is built for ROCm; the kernel is for CUDA"
@@ -177,7 +177,7 @@ def unavailable() -> str | None:
 
         compiler = get_nvrtc_version()
     except ImportError as error:
-        return f"cuda.core cannot be imported ({first_line(error)}): {INSTALL}"
+        return f"cuda.core cannot be imported ({read_first_line(error)}): {INSTALL}"
     except KernelError as error:
         return f"{error}: {INSTALL}"
     return _check_driver(driver, compiler) or _check_arch(nvrtc, compiler)

@@ -15,7 +15,7 @@ import torch
 from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters, Shard, StepControl
 from zprof.reference_engine.optimizer.cuda.compilation import (
     KernelError,
-    first_line,
+    read_first_line,
     get_cache_folder,
     load_cubin,
 )
@@ -66,7 +66,7 @@ class CudaRuntime:
             try:
                 self._code = ObjectCode.from_cubin(code, name="adamw")
             except Exception as error:  # cuda.core's own types
-                raise KernelError(f"the kernel cannot be loaded on {device}: {first_line(error)}") from error
+                raise KernelError(f"the kernel cannot be loaded on {device}: {read_first_line(error)}") from error
 
     def stream(self) -> int:
         """Return the handle of torch's current stream."""
@@ -85,7 +85,7 @@ class CudaRuntime:
 
         with torch.cuda.device(self._device):
             self._cuda_device.set_current()  # a thread that torch has not used yet has no context
-            stream = TorchStream(torch.cuda.current_stream(self._device))
+            stream = TorchStreamAdapter(torch.cuda.current_stream(self._device))
             launch(stream, LaunchConfig(grid=blocks, block=THREADS), self._kernel(kernel), *arguments)
 
     def _kernel(self, name: str) -> Any:
@@ -94,12 +94,12 @@ class CudaRuntime:
                 self._kernels[name] = self._code.get_kernel(name)
             except Exception as error:  # cuda.core's own types
                 raise KernelError(
-                    f"kernel {name} cannot be loaded on {self._device}: {first_line(error)}"
+                    f"kernel {name} cannot be loaded on {self._device}: {read_first_line(error)}"
                 ) from error
         return self._kernels[name]
 
 
-class TorchStream:
+class TorchStreamAdapter:
     """A torch stream in the protocol by which CUDA libraries exchange streams."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
