@@ -55,7 +55,9 @@ def load_checkpoint(
     model.synchronize()
     for unit in model.units:
         unit.release()
-    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in iter_persistent_buffers(model.module)}
+    buffers = {
+        name: torch.empty_like(buffer).contiguous() for name, buffer in iter_persistent_buffers(model.module)
+    }
     states = {} if _rank_count_differs(manifest, model) else read_generator_states(model, ranks.rank)
     states = filter_known_states(states, metadata)
     parts = [
@@ -94,9 +96,9 @@ def _take_over(
             buffer.copy_(buffers[name])
         for unit in model.units:
             unit.store_weights()
-            unit.changed()
+            unit.bump_versions()
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
-                unit.publish()  # each rank has read its own part
+                unit.gather_updated()  # each rank has read only its own shard
                 unit.wait()
     optimizer.load_scalar_state(_restore_tuples(manifest.optimizer))
     optimizer.zero_grad()

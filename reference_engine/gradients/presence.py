@@ -116,8 +116,8 @@ class Presence:
             return _is_negative_zero(first).float()
         name = self._unit.layout.slots[index].name
         warnings.warn(
-            f"parameter {name} had no gradient on this rank, and because the network does not keep the sign of "
-            "zero, it is unknown if another rank had one: the gradient counts as zero",
+            f"parameter {name} had no gradient on this rank; another rank may have had one, but reductions "
+            "on this network do not keep the sign of zero, so a gradient of zero is used",
             stacklevel=2,
         )
         return torch.zeros((), dtype=torch.float32, device=first.device)

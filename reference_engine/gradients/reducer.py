@@ -153,7 +153,7 @@ class GradientReducer:
         if unit in self._complete_units or index not in self._without_gradient[unit]:
             raise RuntimeError(
                 f"parameter {unit.layout.slots[index].name} received a second gradient in one backward(), as "
-                "with reentrant checkpointing of several functions that use it; pass use_reentrant=False there"
+                "with reentrant checkpointing of several functions that use it; pass use_reentrant=False"
             )
         self._gradients[unit].presence.add(index)
         if self._pass is not None:
@@ -208,8 +208,8 @@ class GradientReducer:
         if self._backwards_done == self._micro_batches:
             self._in_flight = True  # this backward may already have changed the gradients
             raise RuntimeError(
-                f"gradients are already reduced: micro_batches is {self._micro_batches}, and backward() has run "
-                "that often; call step(), then zero_grad() before the next backward()"
+                f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
+                "calls are done; call step(), then zero_grad() before the next backward()"
             )
 
     def _launch_complete(self, reduction_pass: ReductionPass) -> None:

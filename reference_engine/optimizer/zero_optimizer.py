@@ -59,7 +59,9 @@ def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any])
     for index in gradients.presence.list_missing_locally():
         part = _find_owned_part(unit, index)
         if part is not None:
-            lacking[index] = gradients.presence.flag_missing_everywhere(index, gradients.mean_shard[part.start])
+            lacking[index] = gradients.presence.flag_missing_everywhere(
+                index, gradients.mean_shard[part.start]
+            )
             state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
     segments = []
     done = 0
@@ -336,7 +338,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             self._update.adamw(of_group, numbers, control)
         for unit in units:
             if unit.policy.gathers_after_step:
-                unit.publish()
+                unit.gather_updated()
 
     def _shard(self, unit: FlatUnit, segment: Segment) -> Shard:
         weights, part = _get_weights(unit), segment.part
