@@ -173,7 +173,7 @@ def _build_engine(
         gradients.by_unit,
         reducer,
         config,
-        groups=parameter_groups.numbers,
+        groups=parameter_groups.hyperparameters,
         update=update,
         comm=comm,
         mp=mp,

@@ -3,8 +3,8 @@
 Bytes that each of N ranks moves for a full (gathered) tensor of S bytes: all-gather and reduce-scatter
 S (N-1)/N, all-reduce 2 S (N-1)/N (a reduce-scatter and an all-gather), broadcast S.
 
-A process group matches the ranks' collectives only by position.  If two ranks launch collectives of equal size
-for different units, each gets a mixture of both; with different sizes gloo aborts.
+A process group matches the ranks' collectives only by position.  If two ranks launch collectives of equal
+size for different units, each gets a mixture of both; with different sizes gloo aborts.
 
 Every rank predicts its next collective from the previous ones.  All ranks have the same history and therefore
 the same prediction, and a predicted collective is launched without any message.  A rank whose next collective
@@ -12,15 +12,16 @@ differs from the prediction compares it with all ranks before the launch, as do 
 prediction (the first pass).  If all ranks change their order in the same way, they continue; otherwise every
 rank raises an error that names ranks and units.
 
-No mixing.  Consider the first position at which two ranks launched different collectives.  Their histories are
-equal, so their predictions are too.  At least one of them launched an unpredicted collective, so it compared
-with the other rank at this position and found the same collective: a contradiction.
+No mixing.  Consider the first position at which two ranks launched different collectives.  Their histories
+are equal, so their predictions are too.  At least one of them launched an unpredicted collective, so it
+compared with the other rank at this position and found the same collective: a contradiction.
 
 No deadlock.  A rank that has launched the predicted collective does not start a comparison.  That collective
-cannot complete, because the deviating rank did not launch it.  While waiting, the rank checks every ``POLL_S``
-for the position that the deviating rank has written to the process group's store, and joins the comparison.
-It joins only if it has launched that position: before, it may still deviate itself, and the collective that it
-waits for can complete.  If a rank never gets there, the comparison ends with its exit or the group's timeout.
+cannot complete, because the deviating rank did not launch it.  While waiting, the rank checks every
+``POLL_S`` for the position that the deviating rank has written to the process group's store, and joins the
+comparison.  It joins only if it has launched that position: before, it may still deviate itself, and the
+collective that it waits for can complete.  If a rank never gets there, the comparison ends with its exit or
+the group's timeout.
 
 On NCCL the host does not block in a wait.  Nothing is mixed there either, but a rank that followed the
 prediction fails with NCCL's own timeout, and the deviating rank with the timeout of the comparison.
@@ -276,7 +277,7 @@ class RepeatedSequence:
     """
 
     def __init__(self, min_items: int = 2**16, *, matches: int = 64, context: int = 512) -> None:
-        """Keep at least ``min_items``; compare up to ``context`` items at the last ``matches`` occurrences."""
+        """Keep at least ``min_items``; compare up to ``context`` items for each of the last ``matches``."""
         self._min_items = min_items
         self._context = context
         self._items: list[Any] = []

@@ -55,8 +55,8 @@ def check_mesh(*, world_size: int, dp: int, mp: int) -> None:
 def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
     """Arrange the ranks of the default group in a mesh (collective).
 
-    ``make_comm`` creates the transport of a group; None is the default group, which is the data-parallel group
-    if there is no model parallelism.
+    ``make_comm`` creates the transport of a group; None is the default group, which is the data-parallel
+    group if there is no model parallelism.
 
     Raises:
         ValueError: ``dp`` x ``mp`` is not the number of ranks.

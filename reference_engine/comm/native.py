@@ -2,7 +2,7 @@
 
     zero::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>    around a launch
     zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around a wait
-    zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      transfer on a modelled link
+    zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      a modelled transfer
     zero::compute <phase> unit=<name>                                               modelled compute
     zero::copy <what> unit=<name> bytes=<int>                                       a modelled copy (offload)
     zero::prefetch_miss unit=<name> expected=<name>                                 changed order of units
@@ -31,8 +31,8 @@ from zprof.reference_engine.comm.collective import (
 )
 
 # torch.distributed.nn.functional, which torch's optimizers import, captures the current default group in a
-# default argument.  It is imported early, before init_process_group(): otherwise it would keep the group alive
-# after its destruction, and the group's threads would abort the process at exit.
+# default argument.  It is imported early, before init_process_group(): otherwise it would keep the group
+# alive after its destruction, and the group's threads would abort the process at exit.
 
 
 # torch 2.13 renamed both and warns about the old names; torch 2.8 has only the old names.
