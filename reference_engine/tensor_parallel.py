@@ -18,8 +18,8 @@ layer, so that the weights do not depend on the number of ranks.
 
     loss = mean over tokens of (lse - logit[target]),   lse = log sum_v exp(logit[v])
 
-Each rank computes the log-sum-exp of its own logits; the log-sum-exp over the ranks is the result.  This takes
-one all_gather of two float32 per token (Megatron-LM: three all_reduces of one), and logits stay split.
+Each rank computes the log-sum-exp of its own logits; the log-sum-exp over the ranks is the result.  This
+takes one all_gather of two float32 per token (Megatron-LM: three all_reduces of one), and logits stay split.
 """
 
 from typing import Any
@@ -116,7 +116,7 @@ class VocabParallelLoss(nn.Module):
         self._mp, self._unit = mp, unit
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Map [tokens, own vocabulary] logits and [tokens] targets to the float32 loss, equal on all ranks."""
+        """Map [tokens, own vocabulary] logits and [tokens] targets to a float32 loss, equal on all ranks."""
         loss: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
             logits, targets, self._mp, self._unit
         )

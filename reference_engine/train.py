@@ -105,8 +105,8 @@ class Observer(Protocol):
 def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
     """Train and return the loss of every step, as a mean over ranks and micro-batches.
 
-    Uses the default process group, or creates one from RANK, WORLD_SIZE and MASTER_*; without these variables,
-    one of a single rank.
+    Uses the default process group, or creates one from RANK, WORLD_SIZE and MASTER_*; without these variables
+    the group has a single rank.
 
     Raises:
         ValueError: the config does not match the number of ranks, or the engine does not support it.
@@ -175,7 +175,7 @@ def _resume(config: TrainConfig, built: BuiltProgram) -> int:
 
 
 def _mean_over_ranks(losses: list[float]) -> list[float]:
-    # The mean over all ranks is right with tensor parallelism too: ranks that share a model have equal losses.
+    # Also correct with tensor parallelism: ranks that share a model have equal losses.
     total = torch.tensor(losses, dtype=torch.float64)
     dist.all_reduce(total)
     return [float(value) for value in total / dist.get_world_size()]

@@ -115,7 +115,7 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
 
 
 def _make_copier(unit: str, seconds: float) -> BlockCallback:
-    # Before the forward the checkpoint is copied out, before the recomputation back in: it is the input of both.
+    # The checkpoint is the input of forward and recomputation: copied out before one, back before the other.
     def copy(x: torch.Tensor) -> None:
         with native.copy_range("checkpoint", unit, x.nbytes):
             time.sleep(seconds)
@@ -124,7 +124,7 @@ def _make_copier(unit: str, seconds: float) -> BlockCallback:
 
 
 def regather_in_recompute(blocks: Mapping[str, nn.Module], units: Iterable[FlatUnit]) -> None:
-    """Make every recomputation gather its parameters again; call it after the engine has hooked the blocks."""
+    """Make every recomputation gather its parameters again; call it after the engine hooked the blocks."""
     all_units = tuple(units)
     for block in blocks.values():
         parameters = set(block.parameters())

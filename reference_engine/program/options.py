@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CAUSE",
         action=_ListPlants,
         default=argparse.SUPPRESS,
-        help="run with a known cause of slowness or memory use; other options apply unless they contradict it; "
+        help="run with a known cause of slowness or memory use; other options must not contradict it; "
         "'list' shows all causes",
     )
     group.add_argument(
@@ -88,7 +88,9 @@ def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, cured: bool)
         raise ValueError("--cured needs --plant with the cause to leave out")
     if plant is None:
         return replace_fields(TrainConfig(), requested)
-    return plant.cured(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
+    return (
+        plant.build_fixed_config(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
+    )
 
 
 def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:
@@ -107,8 +109,8 @@ _DEFAULTS = TrainConfig()
 class Option:
     """One command-line option.
 
-    A flag sets ``value``.  The text of any other option is parsed by ``kind`` to a value that can be written as
-    JSON; ``convert`` turns that into the value in the config.
+    A flag sets ``value``.  The text of any other option is parsed by ``kind`` to a value that can be written
+    as JSON; ``convert`` turns that into the value in the config.
     """
 
     name: str
@@ -199,7 +201,7 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     ),
     "ranks": (
         _count_option("--dp", "dp", "data-parallel ranks (all ranks / mp)"),
-        _count_option("--mp", "mp", "tensor-parallel ranks that share a model; dp x mp is the number of ranks"),
+        _count_option("--mp", "mp", "tensor-parallel ranks that share a model; dp x mp ranks in all"),
     ),
     "sharding": (
         Option(
@@ -214,8 +216,8 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
             name="--prefetch", fields=_PREFETCH_FIELDS, kind=int, metavar="N",
             help="stage 3: number of units gathered ahead; 0 disables prefetching",
         ),
-        _count_option("--forward-prefetch", "zero.forward_prefetch", "as --prefetch, for the forward only"),
-        _count_option("--backward-prefetch", "zero.backward_prefetch", "as --prefetch, for the backward only"),
+        _count_option("--forward-prefetch", "zero.forward_prefetch", "--prefetch of the forward only"),
+        _count_option("--backward-prefetch", "zero.backward_prefetch", "--prefetch of the backward only"),
         Option(
             name="--keep-after-forward", fields=("zero.keep_after_forward",), kind=str, convert=Keep,
             choices=tuple(map(str, Keep)),
@@ -228,7 +230,7 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     ),
     "precision and optimizer": (
         _dtype_option("--dtype", "zero.dtype", "dtype of parameters, gradients and communication"),
-        _dtype_option("--reduce-dtype", "zero.reduce_dtype", "dtype in which gradients are reduced (as --dtype)"),
+        _dtype_option("--reduce-dtype", "zero.reduce_dtype", "dtype of gradient reductions (as --dtype)"),
         _number_option("--loss-scale", "zero.loss_scale.initial", "float16: initial loss scale"),
         _number_option("--clip", "zero.clip_norm", "clip gradients to this norm (no clipping)", "NORM"),
         Option(
@@ -240,13 +242,15 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     ),
     "accumulation": (
         _count_option("--accumulate", "zero.micro_batches", "micro-batches per step"),
-        _flag_option("--sync-each-micro-batch", _REDUCE_EACH_FIELDS, True, "reduce gradients after each (default of the stage)",
+        _flag_option("--sync-each-micro-batch", _REDUCE_EACH_FIELDS, True,
+              "reduce gradients after each (default of the stage)",
               excludes=True),
-        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False, "reduce once per step; stages 2 and 3 then keep full gradients",
+        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False,
+              "reduce once per step; stages 2 and 3 then keep full gradients",
               excludes=True),
     ),
     "memory": (
-        _count_option("--reduce-buckets", "zero.reduce_buckets", "maximum number of gradient reductions in flight"),
+        _count_option("--reduce-buckets", "zero.reduce_buckets", "maximum gradient reductions in flight"),
         _count_option("--constant-buffers", "zero.constant_buffers",
                "CB: elements in a fused buffer, independent of the model size (size of a unit)"),
         _flag_option("--checkpoint", ("activations.checkpoint",), True,
@@ -270,8 +274,8 @@ OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
             convert=lambda given: given * 1e9 / 8, help="bus bandwidth in 1e9 bits/s (real network)",
         ),
         _scaled_option("--link-latency-us", "link.latency_s", "latency of each collective", 1e6),
-        _scaled_option("--compute-forward-ms", "compute.forward_s", "time added to each block's forward", 1e3),
-        _scaled_option("--compute-backward-ms", "compute.backward_s", "time added to each block's backward", 1e3),
+        _scaled_option("--compute-forward-ms", "compute.forward_s", "added to each block's forward", 1e3),
+        _scaled_option("--compute-backward-ms", "compute.backward_s", "added to each block's backward", 1e3),
         _count_option("--straggler-rank", "compute.straggler_rank", "rank that is late in every step"),
         _scaled_option("--straggler-ms", "compute.straggler_s", "delay of the straggler per step", 1e3),
     ),

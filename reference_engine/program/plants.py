@@ -22,7 +22,7 @@ Fields = Mapping[str, Any]
 class Plant:
     """One cause; ``does`` describes the fault.
 
-    ``needs`` lists the fields, with their allowed values, that the cause depends on.  ``cure`` has the fields
+    ``needs`` lists the fields, with their allowed values, that the cause depends on.  ``fix`` has the fields
     that remove the cause if leaving out ``change`` is not enough.
     """
 
@@ -31,7 +31,7 @@ class Plant:
     base: Fields
     change: Fields = field(default_factory=dict)
     needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
-    cure: Fields = field(default_factory=dict)
+    fix: Fields = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
@@ -59,14 +59,14 @@ class Plant:
                 )
         return planted
 
-    def cured(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
+    def build_fixed_config(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
         """Return the config of the same run without the cause, for comparison.
 
         Raises:
             ValueError: a setting is out of range.
         """
         requested = {} if requested is None else requested
-        return replace_fields(config, {**self.base, **requested, **self.cure})
+        return replace_fields(config, {**self.base, **requested, **self.fix})
 
 
 def _get_field(config: TrainConfig, path: str) -> Any:
@@ -111,14 +111,14 @@ PLANTS: tuple[Plant, ...] = (
         cause="straggler_rank",
         does="the same rank is late in every step",
         base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _STRAGGLER_S},
-        cure={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
+        fix={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
     ),
     Plant(
         cause="rotating_straggler",
         does="in each step another rank's host stalls, round robin",
         base={**_STAGE_3, "compute.straggler_s": _STRAGGLER_S},
         change={"compute.straggler_rotates": True},
-        cure={"compute.straggler_s": 0.0},
+        fix={"compute.straggler_s": 0.0},
     ),
     Plant(
         cause="low_bus_bandwidth",
@@ -176,7 +176,7 @@ PLANTS: tuple[Plant, ...] = (
         does="the sequences of rank 0 are four times as long as those of the other ranks",
         base=_STAGE_3,
         change={"shortened": 0.75},
-        cure={"shortened": 0.75, "evened": True},
+        fix={"shortened": 0.75, "evened": True},
     ),
     Plant(
         cause="fp32_reduce",
@@ -190,7 +190,7 @@ PLANTS: tuple[Plant, ...] = (
         does="gradients are reduced after each micro-batch instead of once per step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
-        cure={"zero.reduce_each_micro_batch": False},
+        fix={"zero.reduce_each_micro_batch": False},
         needs={"zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
@@ -198,14 +198,14 @@ PLANTS: tuple[Plant, ...] = (
         does="parameters are gathered twice per micro-batch, while gradients are reduced once per step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
-        cure={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
+        fix={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
         needs={"zero.stage": (3,), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="needless_reshard_after_forward",
         does="a small model is released after the forward and gathered again, on a link too slow to hide it",
         base={**_STAGE_3, "link.bandwidth_bytes_per_s": 0.12e9 / 8},
-        cure={"zero.keep_after_forward": Keep.ALL},
+        fix={"zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
@@ -213,7 +213,7 @@ PLANTS: tuple[Plant, ...] = (
         does="the last block is released after its forward and gathered again immediately",
         base={**_STAGE_3, "gpt.layers": 2},
         change={"zero.keep_after_forward": Keep.NONE},
-        cure={"zero.keep_after_forward": Keep.LAST},
+        fix={"zero.keep_after_forward": Keep.LAST},
         needs={"zero.stage": (3,)},
     ),
     Plant(
@@ -246,7 +246,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="buffers_dominate",
-        does="gradients are reduced through constant buffers of 4 million elements, far larger than the model",
+        does="gradients are reduced in constant buffers of 4 million elements, far larger than the model",
         base=_MEMORY,
         change={"zero.constant_buffers": 1 << 22},
     ),
@@ -255,7 +255,7 @@ PLANTS: tuple[Plant, ...] = (
         does="long sequences without activation checkpointing",
         base={**_MEMORY, "gpt.context": 512},
         change={"activations.checkpoint": False},
-        cure={"activations.checkpoint": True},
+        fix={"activations.checkpoint": True},
     ),
     Plant(
         cause="logits_dominate",
