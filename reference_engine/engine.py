@@ -323,15 +323,15 @@ class ZeroModel(nn.Module):
     def _after_step(self, *_: object) -> None:
         for unit in self._units:
             unit.release()  # still gathered after a forward without a backward, and now outdated
-            unit.changed()
+            unit.bump_versions()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":
         raise RuntimeError(
-            "a model in a ZeRO engine cannot be copied: copy it before zero(), or its state_dict()"
+            "a model in a ZeRO engine cannot be copied: copy it before zero(), or copy its state_dict()"
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeError("a model in a ZeRO engine cannot be pickled: save its state_dict() instead")
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ZeroModel":
-        raise RuntimeError("parameters are in flat units: move or convert the module before zero()")
+        raise RuntimeError("parameters are in flat units: move or convert the model before zero()")

@@ -7,7 +7,7 @@
         trainer.step()
 
 A unit is one block, or the rest of the model (the root: embeddings, last norm, head).  Its parameters are
-stored one after the other in a flat tensor, and rank r keeps the r-th shard of it.  The unsharded tensor is in
+stored one after the other in a flat tensor, and rank r keeps the r-th shard.  The unsharded tensor is in
 memory only while the unit computes:
 
     | p0 | p1 | p2 ... | padding |        N shards of equal size
