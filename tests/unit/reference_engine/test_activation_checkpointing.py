@@ -16,7 +16,7 @@ from zprof.reference_engine.activation_checkpointing import (
     call_block,
     make_block_runner,
 )
-from zprof.reference_engine.activation_stores import StoredCheckpoint, ReferenceStore
+from zprof.reference_engine.activation_stores import ReferenceStore, StoredCheckpoint
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=12, context=6)
