@@ -1,9 +1,9 @@
-"""A ZeRO engine to read and to measure: stages 0 to 3 over plain torch.distributed.
+"""A readable, measurable ZeRO engine: stages 0 to 3 on plain torch.distributed.
 
-Read it in this order: ``flat_unit`` (what a stage shards, and how parameters are stored), ``gather`` (when
-they are gathered and released), ``gradients`` (``storage``, ``reductions``, ``reducer``: how gradients become
-means), ``optimizer``, and ``engine``, which puts them together.  ``comm`` is the network and the ranges that
-a profiler sees, ``train`` a whole program.
+Reading order: ``flat_unit`` (what a stage shards, and how parameters are stored), ``gather`` (when they are
+gathered and released), ``gradients`` (``storage``, ``reductions``, ``reducer``: how gradients are averaged
+over the ranks), ``optimizer``, and ``engine``, which combines them.  ``comm`` has the collectives and the
+ranges that a profiler sees; ``train`` is a complete training program.
 """
 
 if __name__ == "reference_engine":

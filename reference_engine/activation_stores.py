@@ -1,8 +1,9 @@
-"""Store activation checkpoints: whole, copied, or partitioned over the model-parallel ranks (Pa, Pa+cpu, MD).
+"""Store activation checkpoints: by reference, copied, or partitioned over the model-parallel ranks.
 
-whole                       the tensor itself is kept, without a copy
-copied                      into a place: on the device or on the host, separate or in a chunk
-partitioned over (copied)   1/N of it, padded to equal parts; an all-gather restores the whole
+reference     the tensor itself, without a copy
+copy          copied into a buffer on the device or on the host (Pa+cpu), allocated separately or from a
+              chunk (MD)
+partitioned   1/N of the elements, padded to equal parts and copied; an all-gather restores the tensor (Pa)
 """
 
 import mmap
@@ -16,252 +17,252 @@ from zprof.reference_engine.comm.collective import Comm
 
 
 class Transfer(Protocol):
-    """Copies between a tensor on the device and a place."""
+    """Copies tensors between the device and a buffer."""
 
-    def store(self, source: torch.Tensor, place: torch.Tensor) -> None:
-        """Copy ``source`` into ``place``, of the same shape; ``source`` may be freed right after."""
+    def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Copy ``source`` into ``buffer``, which has the same shape; ``source`` may be freed right after."""
 
-    def load(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Return the content on the device, ready for the current stream."""
+    def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Return the contents on ``device``, ready for use on the current stream."""
 
 
 class DeviceTransfer:
-    """Use places in device memory directly."""
+    """Copies within device memory, and reads the buffer in place."""
 
-    def store(self, source: torch.Tensor, place: torch.Tensor) -> None:
+    def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
         """See :class:`Transfer`."""
-        place.copy_(source)
+        buffer.copy_(source)
 
-    def load(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
         """See :class:`Transfer`."""
-        return place
+        return buffer
 
 
 class HostTransfer:
-    """Copy to host memory on a separate stream, in parallel with the block's forward.
+    """Copies to host memory on a separate stream, overlapped with the block's forward.
 
-    The current stream waits for the copy back, since the data is needed right away.
+    The copy back runs on the current stream, because its result is needed right away.
     """
 
     def __init__(self) -> None:
         self._stream: torch.cuda.Stream | None = None
-        self._leaving: torch.Tensor | None = None
-        self._left: torch.cuda.Event | None = None
+        self._in_flight_source: torch.Tensor | None = None
+        self._copy_done: torch.cuda.Event | None = None
 
-    def store(self, source: torch.Tensor, place: torch.Tensor) -> None:
+    def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
         """See :class:`Transfer`."""
         if source.device.type == "cpu":
-            place.copy_(source)
+            buffer.copy_(source)
             return
         current = torch.cuda.current_stream(source.device)
         self._wait_for_last(current)
         if self._stream is None:
             self._stream = torch.cuda.Stream(source.device)  # type: ignore[no-untyped-call]
-        # After all work queued on the current stream: what made the source, and what last read the place.
+        # Wait for the producer of the source and for the last reader of the buffer.
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            place.copy_(source, non_blocking=True)
-        self._leaving, self._left = source, self._stream.record_event()
+            buffer.copy_(source, non_blocking=True)
+        self._in_flight_source, self._copy_done = source, self._stream.record_event()
 
-    def load(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
         """See :class:`Transfer`."""
         if device.type != "cpu":
             self._wait_for_last(torch.cuda.current_stream(device))
-        loaded = torch.empty(place.shape, dtype=place.dtype, device=device)
-        return loaded.copy_(place, non_blocking=True)
+        loaded = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+        return loaded.copy_(buffer, non_blocking=True)
 
     def _wait_for_last(self, current: torch.cuda.Stream) -> None:
-        # The source is held until the current stream waits for its copy: only then may its memory be reused.
-        # So at most one checkpoint is in flight, and record_stream(), which delays reuse unpredictably, is
-        # not needed.
-        if self._left is not None:
-            current.wait_event(self._left)
-        self._leaving = None
+        # Keep a reference to the source until the current stream waits for its copy: only then may its memory
+        # be reused.  So at most one checkpoint is in flight, and record_stream(), which delays reuse
+        # unpredictably, is not needed.
+        if self._copy_done is not None:
+            current.wait_event(self._copy_done)
+        self._in_flight_source = None
 
 
 ALIGNMENT_BYTES = 256
-"""Places in a chunk begin at multiples of it: enough for any element, vector load and NCCL."""
+"""Alignment of the slots of a chunk: enough for any dtype, vector loads and NCCL."""
 
 Allocate = Callable[[int, torch.device], torch.Tensor]
-"""Memory of so many bytes for the checkpoints of a device, as uint8."""
+"""Allocates ``size_bytes`` for a device's checkpoints and returns them as a uint8 tensor."""
 
 
 def allocate_device_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate memory of the device itself."""
+    """Allocate device memory."""
     return torch.empty(size_bytes, dtype=torch.uint8, device=device)
 
 
 def allocate_host_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate memory of the host, pinned for a GPU.
+    """Allocate host memory, pinned if the device is a GPU.
 
-    If the device is the CPU, the memory comes from the system instead of torch's allocator, which stands for
-    the device.
+    If the device is the CPU, the memory comes from the system instead of torch's allocator, which accounts
+    for device memory.
     """
     if device.type != "cpu":
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
     return torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
 
 
-class Place(Protocol):
-    """Memory for one checkpoint, returned when the object is dropped."""
+class CheckpointBuffer(Protocol):
+    """Memory for one checkpoint, freed when the object is deleted."""
 
     @property
     def memory(self) -> torch.Tensor:
-        """At least the requested number of bytes, as uint8."""
+        """A uint8 tensor of at least the requested size."""
 
 
-class Places(Protocol):
-    """Allocator of places."""
+class BufferAllocator(Protocol):
+    """Allocates checkpoint buffers."""
 
-    def take(self, size_bytes: int, device: torch.device) -> Place:
-        """Return a place for ``size_bytes`` with arbitrary content."""
+    def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
+        """Return an uninitialized buffer of at least ``size_bytes``."""
 
 
-class SeparatePlaces:
-    """Give each checkpoint its own memory, from its forward to its backward."""
+class SeparateBuffers:
+    """Allocates each checkpoint separately; the memory is freed after the block's backward."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
 
-    def take(self, size_bytes: int, device: torch.device) -> Place:
-        """See :class:`Places`."""
-        return _SeparatePlace(self._allocate(size_bytes, device))
+    def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
+        """See :class:`BufferAllocator`."""
+        return _SeparateBuffer(self._allocate(size_bytes, device))
 
 
-class _SeparatePlace:
+class _SeparateBuffer:
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
 
 
-class ChunkedPlaces:
-    """Place all checkpoints of a forward in one chunk (MD), which is kept for the next forward.
+class ChunkedBuffers:
+    """Allocates all checkpoints of one forward from one chunk (MD), which the next forward reuses.
 
-    The first checkpoint determines the size of the chunk.  Smaller ones fit too.  A larger one, or another
-    forward before the backward, allocates another chunk.
+    The first checkpoint determines the slot size.  A larger checkpoint, or another forward before the
+    backward, allocates another chunk.
     """
 
-    def __init__(self, allocate: Allocate, places: int) -> None:
-        """Expect ``places`` checkpoints per forward."""
+    def __init__(self, allocate: Allocate, slots: int) -> None:
+        """Expect ``slots`` checkpoints per forward."""
         self._allocate = allocate
-        self._places = places
+        self._slots = slots
         self._chunks: list[_Chunk] = []
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of all chunks that are in use or kept for the next forward."""
+        """Total size of the chunks, in use or kept for the next forward."""
         return sum(chunk.memory.numel() for chunk in self._chunks)
 
-    def take(self, size_bytes: int, device: torch.device) -> Place:
-        """See :class:`Places`."""
-        self._chunks = [chunk for chunk in self._chunks if chunk.serves(size_bytes, device)]
+    def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
+        """See :class:`BufferAllocator`."""
+        self._chunks = [chunk for chunk in self._chunks if chunk.fits(size_bytes, device)]
         for chunk in self._chunks:
             if chunk.free:
-                return _ChunkPlace(chunk)
-        place_bytes = -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        self._chunks.append(_Chunk(self._allocate(place_bytes * self._places, device), self._places, device))
-        return _ChunkPlace(self._chunks[-1])
+                return _ChunkSlot(chunk)
+        slot_bytes = -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self._chunks.append(_Chunk(self._allocate(slot_bytes * self._slots, device), self._slots, device))
+        return _ChunkSlot(self._chunks[-1])
 
 
 class _Chunk:
-    """Places of equal size; ``free`` lists the unused ones, the next one last."""
+    """Slots of equal size; ``free`` is a stack of the indices of unused slots."""
 
-    def __init__(self, memory: torch.Tensor, places: int, device: torch.device) -> None:
+    def __init__(self, memory: torch.Tensor, slots: int, device: torch.device) -> None:
         self.memory = memory
         self.device = device
-        self.place_bytes = memory.numel() // places
-        self.free = list(reversed(range(places)))
+        self.slot_bytes = memory.numel() // slots
+        self.free = list(reversed(range(slots)))
 
-    def serves(self, size_bytes: int, device: torch.device) -> bool:
-        return size_bytes <= self.place_bytes and device == self.device
+    def fits(self, size_bytes: int, device: torch.device) -> bool:
+        return size_bytes <= self.slot_bytes and device == self.device
 
 
-class _ChunkPlace:
-    """One place of a chunk, freed when autograd drops the checkpoint, with or without a backward."""
+class _ChunkSlot:
+    """One slot of a chunk, freed when autograd drops the checkpoint, with or without a backward."""
 
     def __init__(self, chunk: _Chunk) -> None:
         self._chunk = chunk
         self._index = chunk.free.pop()
-        begin = self._index * chunk.place_bytes
-        self.memory = chunk.memory[begin : begin + chunk.place_bytes]
+        start = self._index * chunk.slot_bytes
+        self.memory = chunk.memory[start : start + chunk.slot_bytes]
 
     def __del__(self) -> None:
         self._chunk.free.append(self._index)
 
 
 class StoredCheckpoint(Protocol):
-    """A checkpoint in a store; its memory is returned when the object is dropped."""
+    """A checkpoint in a store; its memory is freed when the object is deleted."""
 
     def get(self) -> torch.Tensor:
         """Return the checkpoint, bitwise unchanged; may be called again."""
 
 
 class Store(Protocol):
-    """Keeps checkpoints."""
+    """Stores checkpoints between a block's forward and backward."""
 
     def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
-        """Keep the checkpoint of the block ``unit``."""
+        """Store the checkpoint of the block named ``unit``."""
 
 
-class WholeStore:
-    """Keep the tensor itself."""
+class ReferenceStore:
+    """Keeps a reference to the tensor itself."""
 
     def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
         """See :class:`Store`."""
-        return _WholeCheckpoint(checkpoint.detach(), unit)
+        return _CheckpointReference(checkpoint.detach(), unit)
 
 
-class _WholeCheckpoint:
+class _CheckpointReference:
     def __init__(self, checkpoint: torch.Tensor, unit: str) -> None:
         self._checkpoint, self._unit = checkpoint, unit
         self._version = checkpoint._version
 
     def get(self) -> torch.Tensor:
         if self._checkpoint._version != self._version:
-            raise RuntimeError(f"the input of {self._unit} was changed in place after its forward")
+            raise RuntimeError(f"the input of {self._unit} was modified in place after its forward")
         return self._checkpoint
 
 
 class CopyStore:
-    """Keep a copy."""
+    """Copies each checkpoint into a buffer."""
 
-    def __init__(self, places: Places, transfer: Transfer) -> None:
-        self._places = places
+    def __init__(self, allocator: BufferAllocator, transfer: Transfer) -> None:
+        self._allocator = allocator
         self._transfer = transfer
 
     def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
         """See :class:`Store`."""
         source = checkpoint.detach().contiguous()
-        place = self._places.take(source.nbytes, source.device)
-        copied = _CopiedCheckpoint(place, source, self._transfer)
-        self._transfer.store(source, copied.content)
-        return copied
+        buffer = self._allocator.allocate(source.nbytes, source.device)
+        stored = _CheckpointCopy(buffer, source, self._transfer)
+        self._transfer.store(source, stored.content)
+        return stored
 
 
-class _CopiedCheckpoint:
-    def __init__(self, place: Place, source: torch.Tensor, transfer: Transfer) -> None:
-        self._place = place
+class _CheckpointCopy:
+    def __init__(self, buffer: CheckpointBuffer, source: torch.Tensor, transfer: Transfer) -> None:
+        self._buffer = buffer
         self._transfer = transfer
         self._device = source.device
-        self.content = place.memory[: source.nbytes].view(source.dtype).view(source.shape)
+        self.content = buffer.memory[: source.nbytes].view(source.dtype).view(source.shape)
 
     def get(self) -> torch.Tensor:
         return self._transfer.load(self.content, self._device)
 
 
 class PartitionedStore:
-    """Keep only this rank's part of a checkpoint that all model-parallel ranks have (Pa)."""
+    """Stores 1/N of a checkpoint that is replicated on all N model-parallel ranks (Pa)."""
 
     def __init__(self, parts: CopyStore, mp: Comm) -> None:
-        """Keep the parts in ``parts``, which copies them so that nothing holds the whole tensor."""
+        """Store parts in ``parts``, which copies them so that no reference to the full tensor remains."""
         self._parts = parts
         self._mp = mp
 
     def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
         """See :class:`Store`."""
         flat = checkpoint.detach().reshape(-1)
-        share = -(-flat.numel() // self._mp.world_size)
-        part = flat[self._mp.rank * share : (self._mp.rank + 1) * share]
-        padded = F.pad(part, (0, share - part.numel())) if part.numel() < share else part
+        part_elements = -(-flat.numel() // self._mp.world_size)
+        part = flat[self._mp.rank * part_elements : (self._mp.rank + 1) * part_elements]
+        padded = F.pad(part, (0, part_elements - part.numel())) if part.numel() < part_elements else part
         return _PartitionedCheckpoint(self._parts.put(padded, unit), checkpoint.shape, self._mp, unit)
 
 

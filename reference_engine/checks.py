@@ -1,4 +1,4 @@
-"""Reject models that the engine cannot train, before zero() changes them, and later changes of parameters."""
+"""Reject models that the engine cannot train before zero() changes them, and unsupported changes after it."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -13,10 +13,10 @@ from zprof.reference_engine.unit_split import NEVER_CALLED
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
-    """Raise for a model that would fail later.
+    """Check that the engine supports the model.
 
     Raises:
-        ValueError: the one-line message names the parameter or module, and what to do.
+        ValueError: it does not; the one-line message names the parameter or module and the fix.
     """
     _check_modules(model)
     parameters = dict(model.named_parameters())
@@ -34,24 +34,26 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
     for module in unit_modules or ():
         if isinstance(module, NEVER_CALLED):
             raise ValueError(
-                f"a unit is a {type(module).__name__}, which is never called; choose what is in it"
+                f"a unit is a {type(module).__name__}, which has no forward; choose the modules inside it"
             )
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Raise if a living engine already holds a part of the model.
+    """Check that no existing engine has wrapped a part of the model.
 
     Raises:
-        ValueError: the one-line message names the module or parameter.
+        ValueError: one has; the one-line message names the module or parameter.
     """
     for name, module in model.named_modules():
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
         if any(isinstance(hook, EngineHook) and hook.alive for hook in hooks):
-            raise ValueError(f"module {name or 'root'} is already in a ZeRO engine; call zero() once a model")
+            raise ValueError(
+                f"module {name or 'root'} is already in a ZeRO engine; call zero() once per model"
+            )
     for name, parameter in model.named_parameters():
         hooks = list((parameter._post_accumulate_grad_hooks or {}).values())
         if any(isinstance(hook, EngineHook) and hook.alive for hook in hooks):
-            raise ValueError(f"parameter {name} is already in a ZeRO engine; call zero() once a model")
+            raise ValueError(f"parameter {name} is already in a ZeRO engine; call zero() once per model")
 
 
 def _check_modules(model: nn.Module) -> None:
@@ -59,7 +61,7 @@ def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise ValueError(
-                f"module {name} makes sparse gradients, which have no flat form; set it to False"
+                f"module {name} has sparse gradients, which are not supported; set sparse to False"
             )
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise ValueError(
@@ -70,14 +72,14 @@ def _check_modules(model: nn.Module) -> None:
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise ValueError(f"parameter {name} has no shape yet; run the lazy module once before zero()")
+        raise ValueError(f"parameter {name} is uninitialized; run the lazy module once before zero()")
     if parameter.device.type == "meta":
-        raise ValueError(f"parameter {name} is on the meta device; give it values before zero()")
+        raise ValueError(f"parameter {name} is on the meta device; materialize it before zero()")
     if not issubclass(type(parameter), nn.Parameter):
         kind = type(parameter).__name__
         raise ValueError(f"parameter {name} is a {kind}; parameters must be plain tensors, not sharded yet")
     if parameter.is_inference():
-        raise ValueError(f"parameter {name} was made in inference mode; make the model outside of it")
+        raise ValueError(f"parameter {name} was created in inference mode; create the model outside of it")
     if not parameter.dtype.is_floating_point:
         raise ValueError(f"parameter {name} is {parameter.dtype}; parameters must be floating point")
     if parameter.untyped_storage().nbytes() == 0 and parameter.numel() > 0:
@@ -88,21 +90,23 @@ def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
     spans = sorted(
         (*_compute_span(parameter), name) for name, parameter in parameters.items() if parameter.numel()
     )
-    for (_, end, first), (begin, _, second) in pairwise(spans):
-        if begin < end:
+    for (_, end, first), (start, _, second) in pairwise(spans):
+        if start < end:
             raise ValueError(
-                f"parameters {first} and {second} share memory but are two parameters; "
-                "make them one nn.Parameter to tie them, or copy one"
+                f"parameters {first} and {second} share memory but are separate parameters; "
+                "use one nn.Parameter to tie them, or copy one"
             )
 
 
 def _compute_span(parameter: nn.Parameter) -> tuple[int, int]:
-    reach = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
-    return parameter.data_ptr(), parameter.data_ptr() + (reach + 1) * parameter.element_size()
+    last_offset = sum(
+        (size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True)
+    )
+    return parameter.data_ptr(), parameter.data_ptr() + (last_offset + 1) * parameter.element_size()
 
 
 class ModelGuard:
-    """Check the parameters before every training forward; about 1 us per module."""
+    """Checks the parameters before every training forward; takes about 1 us per module."""
 
     def __init__(self, model: nn.Module, units: Sequence[FlatUnit]) -> None:
         """Register a hook on the model."""
@@ -117,9 +121,9 @@ class ModelGuard:
             for module in model.modules():
                 for parameter in module._parameters.values():
                     if parameter is not None and known.get(id(parameter)) is not parameter.requires_grad:
-                        self._refuse(model, parameter)
+                        self._raise_changed(model, parameter)
 
-    def _refuse(self, model: nn.Module, parameter: nn.Parameter) -> None:
+    def _raise_changed(self, model: nn.Module, parameter: nn.Parameter) -> None:
         name = next(name for name, other in model.named_parameters() if other is parameter)
         if id(parameter) not in self._trainable:
             raise RuntimeError(

@@ -10,7 +10,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Keep(StrEnum):
-    """Units that keep their gathered parameters between forward and backward in stage 3."""
+    """Units that stay gathered between forward and backward in stage 3."""
 
     NONE = "none"
     LAST = "last"
@@ -18,9 +18,7 @@ class Keep(StrEnum):
 
 
 class AdamKernel(StrEnum):
-    """Kernel that runs AdamW: the engine's CUDA kernel, torch's fused AdamW, or the first if it is
-    available.
-    """
+    """Kernel that runs AdamW: the engine's CUDA kernel or torch's fused AdamW; ``auto`` prefers the first."""
 
     AUTO = "auto"
     TORCH = "torch"
@@ -29,10 +27,11 @@ class AdamKernel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """The dynamic loss scale of float16 (Micikevicius et al., arXiv 1710.03740, section 3.2).
+    """Dynamic loss scaling for float16 (Micikevicius et al., arXiv 1710.03740, section 3.2).
 
-    The scale starts at ``initial``.  ``growth_interval`` steps in a row without an overflow multiply it by
-    ``growth_factor``.  A step with an overflow multiplies it by ``backoff_factor`` and changes nothing else.
+    The scale starts at ``initial`` and is multiplied by ``growth_factor`` after ``growth_interval``
+    consecutive steps without overflow.  A step with an overflow multiplies it by ``backoff_factor`` and is
+    skipped.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -62,44 +61,46 @@ class ZeroConfig:
     """
 
     stage: int = 0
-    """What is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."""
+    """What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."""
 
     dtype: torch.dtype = torch.float32
-    """Of parameters, gradients and the wire.  The 16-bit types keep fp32 master weights in the optimizer."""
+    """Dtype of parameters, gradients and communication.  With 16-bit types, the optimizer keeps fp32 master
+    weights."""
     reduce_dtype: torch.dtype | None = None
-    """Gradients are summed over the ranks in this type; None: in ``dtype``.  float32 moves twice the bytes
-    of a 16-bit type, and in stages 2 and 3 the gradient shards have this type too."""
+    """Dtype in which gradients are reduced; None: ``dtype``.  float32 moves twice the bytes of a 16-bit type.
+    In stages 2 and 3 the gradient shards have this dtype too."""
     loss_scale: LossScale = field(default_factory=LossScale)
-    """float16 only."""
+    """Used with float16 only."""
     clip_norm: float | None = None
-    """Scale gradients down to this norm, taken over all ranks; None: never.  Moves 8 bytes per step more."""
+    """Clip gradients to this global norm; None: no clipping.  Adds an all-reduce of 8 bytes per step."""
 
     micro_batches: int = 1
-    """Backward passes to a step; gradients are the mean over them."""
+    """Backward passes per step (gradient accumulation); gradients are the mean over them."""
     reduce_each_micro_batch: bool | None = None
-    """Whether every backward communicates.  None: as the stage needs it.  Stages 0 and 1 keep whole gradients
-    anyway and reduce once per step.  Stages 2 and 3 reduce each time, because only shards are kept; False
-    there (others call it no_sync) communicates once per step, and keeps whole gradients until then."""
+    """Reduce gradients in every backward.  None: the default of the stage.  Stages 0 and 1 keep full
+    gradients anyway and reduce once per step.  Stages 2 and 3 reduce each time, because they keep only
+    shards; False (no_sync in DDP and FSDP) reduces once per step and keeps full gradients until then."""
 
     forward_prefetch: int = 1
-    """Stage 3: units gathered ahead of the forward; 0 turns it off."""
+    """Stage 3: number of units prefetched in the forward; 0 disables prefetching."""
     backward_prefetch: int = 1
-    """Stage 3: units gathered ahead of the backward; 0 turns it off."""
+    """Stage 3: number of units prefetched in the backward; 0 disables prefetching."""
     keep_after_forward: Keep = Keep.NONE
-    """Stage 3: what is not gathered a second time for the backward.  ``all`` moves 2 psi instead of 3 psi and
-    holds the whole model from forward to backward."""
+    """Stage 3: units that are not gathered again for the backward.  ``all`` moves 2 psi instead of 3 psi, but
+    keeps the entire model in memory from forward to backward."""
     overlap_reduce: bool = True
-    """Reduce gradients beside the rest of the backward, not by waiting for each."""
+    """Overlap reductions with the backward instead of waiting for each."""
     overlap_gather: bool = True
-    """Stages 1 and 2: gather updated parameters beside the next forward, not at the end of the step."""
+    """Stages 1 and 2: overlap the all-gather of updated parameters with the next forward instead of waiting
+    for it at the end of the step."""
 
     reduce_buckets: int = 2
-    """Reductions in flight before the backward waits for the oldest (bounds the memory of their buffers)."""
+    """Reductions in flight before the backward waits for the oldest; this bounds the memory of buckets."""
     constant_buffers: int | None = None
-    """CB: elements of a fused buffer, whatever the size of the model: gradients are reduced, and copied to
-    fp32 for AdamW, in pieces of at most so many.  None: buffers have the size of the unit."""
+    """CB: elements in a fused buffer, independent of the model size.  Gradients are reduced, and copied to
+    fp32 for AdamW, in pieces of at most this size.  None: buffers have the size of the unit."""
     defragment: bool = False
-    """MD: whole gradients are copied into memory that was allocated once, as they are produced."""
+    """MD: copy full gradients into preallocated memory as soon as they are ready."""
 
     adam: AdamKernel = AdamKernel.AUTO
     learning_rate: float = 1e-3
@@ -107,7 +108,7 @@ class ZeroConfig:
     eps: float = 1e-8
     weight_decay: float = 0.01
     alignment: int = 8
-    """Elements: every rank's shard is a multiple of it (8 x 2 bytes = 16, a vector load)."""
+    """Every rank's shard is a multiple of this number of elements (8 x 2 bytes = 16, a vector load)."""
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
@@ -128,12 +129,12 @@ class ZeroConfig:
 
     @property
     def wire_dtype(self) -> torch.dtype:
-        """Dtype of gradients while they are reduced."""
+        """Dtype in which gradients are reduced."""
         return self.dtype if self.reduce_dtype is None else self.reduce_dtype
 
     @property
     def scales_loss(self) -> bool:
-        """True if gradients carry a loss scale."""
+        """True if loss scaling is used."""
         return self.dtype == torch.float16
 
     @property
@@ -153,7 +154,7 @@ class ZeroConfig:
             value = getattr(self, name)
             if value not in list(choices):
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
-            object.__setattr__(self, name, choices(value))  # its string value is accepted too
+            object.__setattr__(self, name, choices(value))  # strings are accepted too
 
     def _check_adamw(self) -> None:
         for name in ("learning_rate", "eps", "weight_decay"):
@@ -167,4 +168,4 @@ class ZeroConfig:
 
 def _check_at_least(name: str, value: object, minimum: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, {minimum} or more")
+        raise ValueError(f"{name} is {value!r}; it must be an integer, {minimum} or more")

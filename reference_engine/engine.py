@@ -1,6 +1,6 @@
-"""Wrap a model in ZeRO with zero(), which shards its parameters, gradients and optimizer state.
+"""Wrap a model with zero(), which shards its parameters, gradients and optimizer state.
 
-The training loop stays the user's own:
+The training loop does not change:
 
     model, optimizer = zero(model, ZeroConfig(stage=3))
     for batch in batches:
@@ -23,7 +23,7 @@ from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
-from zprof.reference_engine.gather import ParameterGatherer, ParameterWaiter
+from zprof.reference_engine.gather import ParameterGatherer, PostStepGatherWaiter
 from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
 from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
@@ -37,11 +37,11 @@ from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dty
 class ZeroFacts:
     """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
 
-    ``parameters`` counts logical elements (the paper's psi), frozen ones included.  ``padding_elements`` is
+    ``parameters`` is the number of elements (the paper's psi), frozen ones included.  ``padding_elements`` is
     the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
-    ``step_counters`` counts the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is the size
-    of a gradient element on the wire.  ``constant_buffers`` is the number of elements of one constant-size
-    buffer, None if buffers have the size of the unit.
+    ``step_counters`` is the number of the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is
+    the size of a gradient element on the wire.  ``constant_buffers`` is the number of elements in a
+    constant-size buffer; None if buffers have the size of the unit.
     """
 
     engine: str = "zero"
@@ -63,7 +63,7 @@ class ZeroFacts:
 
 
 def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
-    """Sum up the sizes of all units."""
+    """Collect the sizes of an engine with these units."""
     element = config.dtype.itemsize
     trainable = [unit for unit in units if unit.trainable]
     return ZeroFacts(
@@ -94,33 +94,33 @@ def zero(
     units: Iterable[nn.Module | type[nn.Module]] | None = None,
     mp: Comm | None = None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
-    """Take over a model's parameters, gradients and optimizer state; call it on all ranks at once.
+    """Shard a model's parameters, gradients and optimizer state (collective); return model and optimizer.
 
     All ranks start from the weights of rank 0.  ``comm`` defaults to the native transport on the default
-    group. ``mp`` connects the tensor-parallel ranks that share one model; ``comm`` then connects the ranks
-    that hold the same part of it.
+    group.  ``mp`` is the tensor-parallel group, whose ranks share one model; ``comm`` is then the
+    data-parallel group, whose ranks hold the same part of the model.
 
     ``groups`` are parameter groups as ``torch.optim.AdamW`` takes them; ``lr``, ``betas``, ``eps`` and
     ``weight_decay`` default to the config's values.  Each trainable parameter must be in exactly one group.
     A parameter that has no gradient on any rank in a step is not updated, as in torch's optimizers.  If only
-    some ranks have a gradient for it, the mean counts the others as zero.
+    some ranks have a gradient for it, the others count as zero in the mean.
 
-    ``units`` are the modules, or their classes, that are gathered and reduced as a whole: ``units=[Block]``.
-    The default is the children of every ``nn.ModuleList``; ``[]`` makes the whole model one unit.  In stage 3
-    each unit must be called as a module, because its parameters have no memory at rest.  All ranks must call
+    ``units`` are the modules, or their classes, that are gathered and reduced as one: ``units=[Block]``.  The
+    default is the children of every ``nn.ModuleList``; ``[]`` makes the entire model one unit.  In stage 3
+    each unit must be called as a module, because its parameters are released at rest.  All ranks must call
     the same units in the same order, but may use different parameters inside them.  Parameters are converted
     to the config's dtype and made contiguous.  Buffers keep their dtype; rank 0's values are broadcast once,
-    here.
+    in this call.
 
     Raises:
-        ValueError: the model is not supported; the one-line message says why and what to do.
+        ValueError: the model is not supported; the one-line message has the reason and the fix.
     """
-    chosen = None if units is None else resolve_unit_modules(model, units)
-    check_model(model, chosen)
-    grouping = resolve_groups(model, groups, config)
+    unit_modules = None if units is None else resolve_unit_modules(model, units)
+    check_model(model, unit_modules)
+    parameter_groups = resolve_groups(model, groups, config)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
-    get_constant_elements(config, comm.world_size)  # Raises before anything is changed.
+    get_constant_elements(config, comm.world_size)  # raises before anything is changed
     for buffer in model.buffers():
         _broadcast_buffer(buffer, comm)
     module_units = [
@@ -133,21 +133,21 @@ def zero(
                     parameters,
                     config=config,
                     comm=comm,
-                    group=grouping.index.get(parameters[0][1], 0),
+                    group=parameter_groups.index.get(parameters[0][1], 0),
                 )
-                for name, parameters in split_by_dtype(spec.parameters, spec.name, grouping.index)
+                for name, parameters in split_by_dtype(spec.parameters, spec.name, parameter_groups.index)
             ),
         )
-        for spec in split_into_units(model, chosen)
+        for spec in split_into_units(model, unit_modules)
     ]
-    return _assemble(model, module_units, config, grouping, update, comm, mp)
+    return _build_engine(model, module_units, config, parameter_groups, update, comm, mp)
 
 
-def _assemble(
+def _build_engine(
     model: nn.Module,
     module_units: Sequence[ModuleUnit],
     config: ZeroConfig,
-    grouping: ParameterGroups,
+    parameter_groups: ParameterGroups,
     update: Update,
     comm: Comm,
     mp: Comm | None,
@@ -164,7 +164,7 @@ def _assemble(
         wait_pending=gradients.wait_pending,
     )
     backward.watch(model)
-    watch = InputWatch(module_units, backward, on_end=reducer.unit_ended)
+    watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
     schedule = (watch, _make_parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = collect_facts(flat, config, comm.world_size)
@@ -173,19 +173,19 @@ def _assemble(
         gradients.by_unit,
         reducer,
         config,
-        groups=grouping.numbers,
+        groups=parameter_groups.hyperparameters,
         update=update,
         comm=comm,
         mp=mp,
         loss_scale=loss_scale,
     )
-    optimizer.register_step_post_hook(EngineHook(wrapped._changed))
+    optimizer.register_step_post_hook(EngineHook(wrapped._after_step))
     return wrapped, optimizer
 
 
 def _make_parameter_schedule(
     units: Sequence[ModuleUnit], config: ZeroConfig, backward: BackwardPass
-) -> ParameterGatherer | ParameterWaiter | None:
+) -> ParameterGatherer | PostStepGatherWaiter | None:
     policy = get_policy(config.stage)
     if policy.shard_parameters:
         return ParameterGatherer(
@@ -195,24 +195,24 @@ def _make_parameter_schedule(
             keep=config.keep_after_forward,
             backward=backward,
         )
-    return ParameterWaiter(units) if policy.gathers_after_step else None
+    return PostStepGatherWaiter(units) if policy.gathers_after_step else None
 
 
 def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
-    # Elements of an expanded buffer (stride 0) share memory: write each of them only once.
-    own = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
-    whole = own.contiguous()
-    comm.broadcast(whole, "buffers").wait()
-    if whole.data_ptr() != own.data_ptr():
-        own.copy_(whole)
+    # Elements of an expanded buffer (stride 0) share memory: write each element only once.
+    unexpanded = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
+    contiguous = unexpanded.contiguous()
+    comm.broadcast(contiguous, "buffers").wait()
+    if contiguous.data_ptr() != unexpanded.data_ptr():
+        unexpanded.copy_(contiguous)
 
 
 class ZeroModel(nn.Module):
     """The user's module, with its parameters in flat units.
 
-    If gradients are sharded (stages 2 and 3), ``shards`` registers this rank's part of every unit as a
-    parameter, so that tools find what this rank stores.  Its ``.grad`` is the gradient shard from the
-    backward until ``zero_grad()``.  In stage 3 the module's own parameters stay registered, with no memory at
+    If gradients are sharded (stages 2 and 3), ``shards`` registers this rank's shard of every unit as a
+    parameter, so that tools find what the rank stores.  Its ``.grad`` is the gradient shard, from the
+    backward until ``zero_grad()``.  In stage 3 the module's own parameters stay registered, without memory at
     rest.
     """
 
@@ -235,18 +235,18 @@ class ZeroModel(nn.Module):
         self.mp = mp
         self._units = tuple(units)
         self._reducer = reducer
-        self._schedule = schedule  # the module's hooks hold only weak references to it
+        self._schedule = schedule  # kept alive here: the module's hooks hold only weak references
         self._loss_scale = loss_scale
         sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
         self.shards = nn.ParameterList(sharded)
 
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Call the module; in float16, multiply the gradients of its outputs by the loss scale."""
-        outputs = self.module(*arguments, **named)
-        return outputs if self._loss_scale is None else self._loss_scale.scale_gradients_of(outputs)
+    def forward(self, *arguments: Any, **keyword_arguments: Any) -> Any:
+        """Call the module; in float16, scale the gradients of its outputs by the loss scale."""
+        outputs = self.module(*arguments, **keyword_arguments)
+        return outputs if self._loss_scale is None else self._loss_scale.scale_output_gradients(outputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero all gradients.  Full gradients keep their memory; gradient shards keep it only with MD."""
+        """Zero all gradients; full gradients keep their memory, gradient shards only with ``defragment``."""
         self._reducer.zero()
 
     @property
@@ -255,7 +255,7 @@ class ZeroModel(nn.Module):
         return self._units
 
     def synchronize(self) -> None:
-        """Wait for gathers that the last step left in flight, and pick up weights that the user edited."""
+        """Wait for all-gathers in flight, and pick up weights that the user edited."""
         for unit in self._units:
             unit.wait()
             if not unit.policy.shard_parameters:
@@ -263,7 +263,7 @@ class ZeroModel(nn.Module):
 
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
-        """Gather all parameters for reading or editing; call it on all ranks, with the same edits on each."""
+        """Gather all parameters for reading or editing (collective); make the same edits on all ranks."""
         for unit in self._units:
             unit.gather()
         self.synchronize()
@@ -274,16 +274,16 @@ class ZeroModel(nn.Module):
                 unit.take_edits()
                 unit.release()
 
-    def state_dict(self, *arguments: Any, fp32: bool = False, **named: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return a copy of all weights on every rank (collective), under the module's own names.
+    def state_dict(self, *arguments: Any, fp32: bool = False, **keyword_arguments: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Return an unsharded copy of all weights on every rank (collective), under the module's own names.
 
-        With ``fp32``, return the master weights if parameters have 16 bits.
+        With ``fp32``, 16-bit parameters are replaced by their master weights.
         """
         with self.gathered() as module, torch.no_grad():
-            whole = module.state_dict(*arguments, **named)
-            copies = {name: value.clone() for name, value in whole.items() if isinstance(value, torch.Tensor)}
+            full = module.state_dict(*arguments, **keyword_arguments)
+            copies = {name: value.clone() for name, value in full.items() if isinstance(value, torch.Tensor)}
             if fp32:
-                prefix, names = named.get("prefix", ""), self._names()
+                prefix, names = keyword_arguments.get("prefix", ""), self._names_by_parameter()
                 for unit in self._units:
                     for parameter, value in zip(unit.parameters, unit.master_weights(), strict=True):
                         keys = [key for name in names[parameter] if (key := prefix + name) in copies]
@@ -293,18 +293,18 @@ class ZeroModel(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load the module's weights; call it on all ranks with the same values.
+        """Load the module's weights (collective); pass the same values on all ranks.
 
-        Values in fp32 reach the master weights unrounded.
+        fp32 values are copied to the master weights unrounded.
 
         Raises:
             ValueError: ``assign`` is set, which would replace the parameters' memory.
         """
         if assign:
-            raise ValueError("assign=True would take the parameters out of the engine; leave it out")
+            raise ValueError("assign=True would detach the parameters from the engine; leave it out")
         with self.gathered() as module:
             result = module.load_state_dict(state_dict, strict=strict)
-            names = self._names()
+            names = self._names_by_parameter()
             for unit in self._units:
                 unit.take_edits()
                 for index, parameter in enumerate(unit.parameters):
@@ -314,24 +314,24 @@ class ZeroModel(nn.Module):
                             unit.set_master_weights(index, value)
         return result
 
-    def _names(self) -> dict[nn.Parameter, list[str]]:
+    def _names_by_parameter(self) -> dict[nn.Parameter, list[str]]:
         names: dict[nn.Parameter, list[str]] = {}
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(name)
         return names
 
-    def _changed(self, *_: object) -> None:
+    def _after_step(self, *_: object) -> None:
         for unit in self._units:
-            unit.release()  # gathered by a forward without a backward, and stale now
-            unit.changed()
+            unit.release()  # still gathered after a forward without a backward, and now outdated
+            unit.bump_versions()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":
         raise RuntimeError(
-            "a model in a ZeRO engine cannot be copied: copy it before zero(), or its state_dict()"
+            "a model in a ZeRO engine cannot be copied: copy it before zero(), or copy its state_dict()"
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeError("a model in a ZeRO engine cannot be pickled: save its state_dict() instead")
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ZeroModel":
-        raise RuntimeError("parameters are in flat units: move or convert the module before zero()")
+        raise RuntimeError("parameters are in flat units: move or convert the model before zero()")

@@ -1,11 +1,11 @@
-"""Keep a unit's parameters in one flat storage: layout, this rank's shard, gathering and releasing the rest.
+"""Keep a unit's parameters in one flat storage: layout, this rank's shard, gather and release.
 
-If parameters are sharded, the storage is resized: to full size by a gather, to zero by a release.  `.data` is
-never swapped, so that tensors saved by autograd do not keep memory alive.  While its values are released, a
-parameter has another Python class, which raises an error when it is used.
+If parameters are sharded, a gather resizes the storage to its full size, and a release to zero.  `.data` is
+never swapped, so that tensors saved by autograd do not keep memory alive.  While a parameter is released, it
+has another Python class, which raises an error when its values are used.
 
-Parameters are stored one after the other.  The end is padded with zeros to a multiple of ranks x alignment,
-so that all shards have the same size:
+Parameters are stored one after the other, padded with zeros to a multiple of ranks x alignment, so that all
+shards have the same size:
 
     | p0 | p1 | p2 ... | padding |        rank r owns elements [r, r + 1) x padded / ranks
 
@@ -30,10 +30,9 @@ from zprof.reference_engine.config import ZeroConfig
 class FlatUnit:
     """Parameters that are gathered and reduced together: one module, dtype, ``requires_grad`` and group.
 
-    ``full``     all parameters, ``layout.padded`` elements; its storage is empty at rest in stage 3
-    ``shard``    this rank's part in the dtype of the parameters: its own memory in stage 3, else a view
-    ``weights``  fp32 weights that the optimizer updates: all of them (stage 0) or this rank's part; None if
-                 frozen
+    ``full``     the unsharded parameters, ``layout.padded`` elements; in stage 3 its storage is empty at rest
+    ``shard``    this rank's shard in the dtype of the parameters: separate memory in stage 3, else a view
+    ``weights``  fp32 weights that the optimizer updates: all (stage 0) or this rank's shard; None if frozen
     """
 
     def __init__(
@@ -45,17 +44,16 @@ class FlatUnit:
         comm: Comm,
         group: int = 0,
     ) -> None:
-        """Take over the parameters and broadcast rank 0's values (collective).
+        """Move the parameters into flat storage and broadcast rank 0's values (collective).
 
-        ``group`` is the index of the parameter group; it has no meaning for frozen parameters.
+        ``group`` is the index of the parameter group; it is ignored for frozen parameters.
         """
         self.name = name
         self.group = group
         self.policy = get_policy(config.stage)
         self.parameters = tuple(parameter for _, parameter in parameters)
         self.trainable = self.parameters[0].requires_grad
-        #: True if InputWatch will report the end of the module's backward; the unit must not be released
-        #: before.
+        #: True if InputWatch will report the end of the module's backward; do not release the unit before.
         self.watched = False
         self.layout = build_layout(
             ((parameter_name, parameter.shape) for parameter_name, parameter in parameters),
@@ -64,13 +62,13 @@ class FlatUnit:
         )
         self._comm = comm
         self._classes = tuple(type(parameter) for parameter in self.parameters)
-        self._absent = make_absent_class(self)
+        self._ungathered_class = make_ungathered_class(self)
         self._pending: Handle | None = None
-        self._present = True
+        self._is_gathered = True
         values = self._flatten()
         comm.broadcast(values, name).wait()
         self.full = values.to(config.dtype)
-        self._point_parameters()
+        self._point_parameters_at_full()
         self.shard = self._make_shard()
         self.weights = self._make_weights(values) if self.trainable else None
         self._versions = self._current_versions()
@@ -83,12 +81,12 @@ class FlatUnit:
 
     @property
     def owned_range(self) -> slice:
-        """The range that this rank's optimizer updates."""
+        """The range in the flat tensor that this rank's optimizer updates."""
         return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
 
     @property
     def low_precision(self) -> torch.Tensor | None:
-        """Destination of rounded fp32 master weights; None if the weights are the parameters."""
+        """Destination of the rounded fp32 master weights; None if parameters are fp32."""
         if self.weights is None or self.weights.dtype == self.full.dtype:
             return None
         return self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
@@ -99,18 +97,18 @@ class FlatUnit:
             yield flat[slot.offset : slot.offset + slot.numel].view(slot.shape)
 
     def gather(self) -> None:
-        """Start to gather all parameters from their owners, unless they are present or already in flight."""
-        if self._present:
+        """Launch the all-gather of the parameters, unless they are gathered or in flight already."""
+        if self._is_gathered:
             return
         self._resize(self.layout.padded)
         self._start_gather(self.shard.detach())
 
-    def publish(self) -> None:
-        """Send this rank's updated part to the other ranks and start to gather theirs (stages 1 and 2)."""
+    def gather_updated(self) -> None:
+        """Launch the all-gather of the updated shards after an optimizer step (stages 1 and 2)."""
         self._start_gather(self.full[self.shard_range])
 
     def wait(self) -> None:
-        """Block until the gather in flight is complete."""
+        """Wait for the all-gather in flight, if any."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.wait()
@@ -118,39 +116,39 @@ class FlatUnit:
                 parameter.__class__ = own
 
     def release(self) -> None:
-        """Free the memory of gathered parameters; do nothing if each rank keeps them."""
-        if self.policy.shard_parameters and self._present:
+        """Free the gathered parameters; does nothing if parameters are not sharded."""
+        if self.policy.shard_parameters and self._is_gathered:
             self.wait()
             self._resize(0)
-            self._present = False
-            self._hide()
+            self._is_gathered = False
+            self._mark_ungathered()
 
     def on_access(self, parameter: nn.Parameter) -> None:
-        """Handle the use of a parameter without values: wait for its gather, or raise if there is none."""
+        """Handle the use of an ungathered parameter: wait for its all-gather, or raise if there is none."""
         if not self.policy.shard_parameters:
             self.wait()
             return
         slots = zip(self.parameters, self.layout.slots, strict=True)
         name = next(slot.name for own, slot in slots if own is parameter)
         raise RuntimeError(
-            f"parameter {name} was used outside the forward of unit {self.name}, where stage 3 has none of "
-            "its values: use it inside, choose units that enclose its uses, or read it in model.gathered()"
+            f"parameter {name} was used outside the forward of unit {self.name}, where stage 3 has released "
+            "it: use it inside, choose units that enclose its uses, or read it in model.gathered()"
         )
 
-    def changed(self) -> None:
-        """Invalidate autograd graphs of the old values, after the optimizer wrote new ones."""
+    def bump_versions(self) -> None:
+        """Bump the version counters after an update: autograd then rejects graphs of the old values."""
         if self.trainable:
             increment_version(self.parameters)
             self._versions = self._current_versions()
 
     def take_edits(self) -> None:
-        """Pick up what the user has written into the parameters, which must be present.
+        """Pick up the user's in-place edits of the parameters, which must be gathered.
 
-        With 16-bit parameters, the master weights of written elements take the new values; all others keep
+        With 16-bit parameters, the master weights of edited elements take the new values; all others keep
         their fp32 values.  A change through ``.data`` does not bump the version and is not detected.
         """
         versions = self._current_versions()
-        if versions == self._versions or not self._present:
+        if versions == self._versions or not self._is_gathered:
             return
         self._versions = versions
         if self.policy.shard_parameters:
@@ -171,19 +169,19 @@ class FlatUnit:
         weights.copy_(torch.where(new.to(low.dtype) == low, new, weights))
 
     def master_weights(self) -> Iterator[torch.Tensor]:
-        """Yield all parameters in fp32; call it on all ranks at once."""
+        """Yield all parameters in fp32, unsharded (collective)."""
         if self.weights is None or self.low_precision is None:
             yield from self.views(self.full.float())
             return
         if not self.policy.shard_optimizer:
             yield from self.views(self.weights.detach())
             return
-        whole = torch.empty(self.layout.padded, dtype=torch.float32, device=self.full.device)
-        self._comm.all_gather(whole, self.weights.detach(), self.name).wait()
-        yield from self.views(whole)
+        gathered = torch.empty(self.layout.padded, dtype=torch.float32, device=self.full.device)
+        self._comm.all_gather(gathered, self.weights.detach(), self.name).wait()
+        yield from self.views(gathered)
 
     def store_weights(self) -> None:
-        """Round fp32 master weights that were set from outside into the parameters."""
+        """Round the fp32 master weights into the parameters, after a checkpoint was loaded."""
         if self.weights is not None and self.low_precision is not None:
             self.low_precision.copy_(self.weights.detach())
 
@@ -193,12 +191,12 @@ class FlatUnit:
     def _start_gather(self, shard: torch.Tensor) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
             self._pending = self._comm.all_gather(self.full, shard, self.name)
-        self._present = True
-        self._hide()
+        self._is_gathered = True
+        self._mark_ungathered()
 
-    def _hide(self) -> None:
+    def _mark_ungathered(self) -> None:
         for parameter in self.parameters:
-            parameter.__class__ = self._absent
+            parameter.__class__ = self._ungathered_class
 
     def _resize(self, numel: int) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
@@ -211,11 +209,11 @@ class FlatUnit:
             view.copy_(parameter.detach())
         return values
 
-    def _point_parameters(self) -> None:
-        # The only place that sets .data: the model's own Parameter objects stay, only their memory moves.
+    def _point_parameters_at_full(self) -> None:
+        # The only assignment to .data: the model's Parameter objects stay, only their memory moves.
         for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
             parameter.data = view
-            parameter.grad = None  # left by an earlier backward; the first one here would add to it
+            parameter.grad = None  # left over from an earlier backward, to which the next one would add
 
     def _make_shard(self) -> nn.Parameter:
         part = self.full[self.shard_range]
@@ -229,31 +227,31 @@ class FlatUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleUnit:
-    """A module's parameters, gathered together; several flat units if dtypes differ or some are frozen."""
+    """A module's parameters; several flat units if dtypes or groups differ or some are frozen."""
 
     name: str
     module: nn.Module
     flat: tuple[FlatUnit, ...]
 
     def gather(self) -> None:
-        """Start to gather the parameters that are not present."""
+        """Launch the all-gathers of all flat units."""
         for unit in self.flat:
             unit.gather()
 
     def wait(self) -> None:
-        """Block until all parameters are present."""
+        """Wait for the all-gathers in flight."""
         for unit in self.flat:
             unit.wait()
 
     def release(self) -> None:
-        """Free the memory of the gathered parameters."""
+        """Free the gathered parameters."""
         for unit in self.flat:
             unit.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Sharding policy of a ZeRO stage."""
+    """What a ZeRO stage shards."""
 
     shard_optimizer: bool
     shard_gradients: bool
@@ -261,7 +259,7 @@ class Policy:
 
     @property
     def gathers_after_step(self) -> bool:
-        """True if each rank updates only its shard but keeps all parameters and must gather them again."""
+        """True if each rank keeps all parameters but updates only its shard (stages 1 and 2)."""
         return self.shard_optimizer and not self.shard_parameters
 
 
@@ -272,7 +270,7 @@ def get_policy(stage: int) -> Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Position of one parameter in the flat storage; sizes in elements."""
+    """Position of one parameter in the flat tensor; sizes in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -282,7 +280,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The part of one parameter that lies in one shard; positions and sizes in elements."""
+    """The part of one parameter in one shard; offsets and sizes in elements."""
 
     name: str
     parameter_offset: int
@@ -292,7 +290,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Placement of one unit's parameters.  ``numel`` counts logical elements, ``padded`` stored ones."""
+    """Layout of one unit's parameters.  ``numel`` is without padding, ``padded`` with it."""
 
     slots: tuple[Slot, ...]
     numel: int
@@ -301,7 +299,7 @@ class Layout:
 
     @property
     def padding(self) -> int:
-        """Elements that belong to no parameter; they are zero and stay zero."""
+        """Number of padding elements; they are zero and stay zero."""
         return self.padded - self.numel
 
     @property
@@ -314,13 +312,13 @@ class Layout:
         return slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
 
     def pieces(self, rank: int) -> tuple[Piece, ...]:
-        """Return the parameter pieces in a rank's shard, without padding."""
+        """Return the parts of parameters in a rank's shard, without padding."""
         shard = self.shard(rank)
         return tuple(piece for slot in self.slots if (piece := _overlap_shard(slot, shard)) is not None)
 
 
 def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, alignment: int) -> Layout:
-    """Lay out named shapes in the given order.
+    """Lay out named parameters of the given shapes, in order.
 
     Raises:
         ValueError: ``ranks`` or ``alignment`` is less than 1.
@@ -333,8 +331,8 @@ def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, ali
         numel = math.prod(shape)
         slots.append(Slot(name=name, shape=tuple(shape), numel=numel, offset=offset))
         offset += numel
-    block = ranks * alignment
-    return Layout(slots=tuple(slots), numel=offset, padded=-(-offset // block) * block, ranks=ranks)
+    multiple = ranks * alignment
+    return Layout(slots=tuple(slots), numel=offset, padded=-(-offset // multiple) * multiple, ranks=ranks)
 
 
 def _overlap_shard(slot: Slot, shard: slice) -> Piece | None:
@@ -350,7 +348,7 @@ def _overlap_shard(slot: Slot, shard: slice) -> Piece | None:
     )
 
 
-_NEEDS_NO_VALUES = frozenset(
+_METADATA_NAMES = frozenset(
     (
         *("shape", "dtype", "device", "layout", "ndim", "names", "name", "itemsize", "nbytes", "output_nr"),
         *("grad", "_grad", "grad_fn", "_grad_fn", "requires_grad", "requires_grad_", "retains_grad"),
@@ -363,14 +361,14 @@ _NEEDS_NO_VALUES = frozenset(
 
 
 class ParameterOwner(Protocol):
-    """The unit that owns absent parameters."""
+    """The unit that owns ungathered parameters."""
 
     def on_access(self, parameter: nn.Parameter) -> None:
-        """Make the parameter's values available, or raise an error that says why they are not."""
+        """Make the parameter's values available, or raise an error with the reason."""
 
 
-class AbsentParameter(nn.Parameter):
-    """A parameter whose values are not present; see :func:`make_absent_class`."""
+class UngatheredParameter(nn.Parameter):
+    """A parameter without values: released, or its all-gather is in flight."""
 
     owner: Callable[[], ParameterOwner | None]
 
@@ -378,9 +376,9 @@ class AbsentParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not _needs_no_values(func):
-            for parameter in _find_absent((args, kwargs or {})):
-                _touch(parameter)
+        if not _reads_metadata_only(func):
+            for parameter in _find_ungathered((args, kwargs or {})):
+                _require_values(parameter)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -388,36 +386,37 @@ class AbsentParameter(nn.Parameter):
         return f"Parameter(shape={tuple(self.shape)}, values not gathered)"
 
 
-def make_absent_class(owner_of_all: ParameterOwner) -> type[AbsentParameter]:
-    """Return the class for one unit's absent parameters; it holds a weak reference to the unit."""
+def make_ungathered_class(unit: ParameterOwner) -> type[UngatheredParameter]:
+    """Make the class of one unit's ungathered parameters; it holds a weak reference to the unit."""
 
-    class AbsentOfUnit(AbsentParameter):
-        owner = staticmethod(ref(owner_of_all))
+    class UngatheredInUnit(UngatheredParameter):
+        owner = staticmethod(ref(unit))
 
-    return AbsentOfUnit
+    return UngatheredInUnit
 
 
-def _touch(parameter: AbsentParameter) -> None:
+def _require_values(parameter: UngatheredParameter) -> None:
     owner = type(parameter).owner()
     if owner is None:
         raise RuntimeError(
-            "the engine of this parameter is gone: call model.synchronize(), or save, before that"
+            "the engine of this parameter no longer exists: call model.synchronize(), or save the model, "
+            "before deleting it"
         )
     owner.on_access(parameter)
 
 
-def _needs_no_values(func: Any) -> bool:
+def _reads_metadata_only(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):  # a property's accessor
         name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return name in _NEEDS_NO_VALUES or name.startswith(("is_", "_is_"))
+    return name in _METADATA_NAMES or name.startswith(("is_", "_is_"))
 
 
-def _find_absent(value: Any) -> list[AbsentParameter]:
+def _find_ungathered(value: Any) -> list[UngatheredParameter]:
     if isinstance(value, torch.Tensor):
-        return [value] if isinstance(value, AbsentParameter) else []
+        return [value] if isinstance(value, UngatheredParameter) else []
     if isinstance(value, dict):
         value = tuple(value.values())
     if not isinstance(value, tuple | list):
         return []
-    return [parameter for item in value for parameter in _find_absent(item)]
+    return [parameter for item in value for parameter in _find_ungathered(item)]

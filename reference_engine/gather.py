@@ -1,10 +1,10 @@
-"""Gather each unit's parameters before its forward and backward, prefetch the next, release them after.
+"""Gather each unit's parameters before its forward and backward, prefetch the next units, release afterwards.
 
 Stage 3 moves per step: all-gather psi (forward) + all-gather psi (backward) + reduce-scatter psi (arXiv
 1910.02054, section 7.2).
 
-The first pass records the order.  A unit that is needed out of the recorded order ends the prefetch for the
-rest of that pass; the order seen in that pass is used in the next.  The order depends only on the calls, so
+The first pass records the order.  A unit that is needed out of the recorded order stops prefetching for the
+rest of that pass, and the next pass uses the order of that pass.  The order depends only on the calls, so
 that all ranks gather in the same order.
 """
 
@@ -24,15 +24,15 @@ from zprof.reference_engine.hooks import BackwardPass, ModuleHook, collect_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchDemand:
-    """Prefetch decision for a unit: gather ``ahead`` too; ``missed`` is the unit expected instead."""
+class PrefetchDecision:
+    """Units to gather ``ahead``; ``missed`` is the unit that was expected instead, if any."""
 
     ahead: tuple[str, ...] = ()
     missed: str | None = None
 
 
 class PrefetchOrder:
-    """The order in which one direction (forward or backward) needs its units."""
+    """Records the order in which a direction (forward or backward) needs units, to predict the next ones."""
 
     def __init__(self, depth: int) -> None:
         """Look ``depth`` units ahead; 0 disables prefetch."""
@@ -43,30 +43,30 @@ class PrefetchOrder:
 
     @property
     def latest(self) -> str | None:
-        """The latest unit requested in this pass."""
+        """The last unit requested in this pass."""
         return self._seen[-1] if self._seen else None
 
-    def begin(self) -> None:
+    def start_pass(self) -> None:
         """Start a pass."""
         if self._seen:
             self._recorded, self._seen = self._seen, []
         self._follows_order = bool(self._recorded) and self._depth > 0
 
-    def demand(self, unit: str) -> PrefetchDemand:
-        """Record that ``unit`` is needed now, and return what to prefetch."""
+    def request(self, unit: str) -> PrefetchDecision:
+        """Record that ``unit`` is needed now, and return the units to prefetch."""
         position = len(self._seen)
         self._seen.append(unit)
         if not self._follows_order:
-            return PrefetchDemand()
+            return PrefetchDecision()
         expected = self._recorded[position] if position < len(self._recorded) else "end"
         if expected != unit:
             self._follows_order = False
-            return PrefetchDemand(missed=expected)
-        return PrefetchDemand(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
+            return PrefetchDecision(missed=expected)
+        return PrefetchDecision(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
 
 
-class ParameterWaiter:
-    """In stages 1 and 2, make a unit's forward wait for the gather that the last step started."""
+class PostStepGatherWaiter:
+    """In stages 1 and 2, makes a unit's forward wait for the all-gather that the last step launched."""
 
     def __init__(self, units: Sequence[ModuleUnit]) -> None:
         """Register hooks on the modules."""
@@ -79,7 +79,7 @@ class ParameterWaiter:
 
 
 class ParameterGatherer:
-    """In stage 3, gather each unit when it is needed, and prefetch the next ones."""
+    """In stage 3, gathers each unit when it is needed, prefetches the next ones, and releases them."""
 
     def __init__(
         self,
@@ -90,17 +90,17 @@ class ParameterGatherer:
         keep: Keep,
         backward: BackwardPass,
     ) -> None:
-        """Register hooks on the modules; the root comes first in ``units``."""
+        """Register hooks on the modules; the root is first in ``units``."""
         self._units = {unit.name: unit for unit in units}
         self._root = units[0].name
         self._keep = Keep(keep)
         self._forward_order = PrefetchOrder(forward_prefetch)
         self._backward_order = PrefetchOrder(backward_prefetch)
         self._backward = backward
-        self._calls: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
+        self._call_inputs: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
         self._kept: set[str] = set()
-        self._started: set[str] = set()
-        backward.on_begin.append(self._begin_backward)
+        self._units_in_backward: set[str] = set()
+        backward.on_start.append(self._start_backward)
         backward.on_end.append(self.release_all)
         for unit in units:
             self._hook(unit)
@@ -112,13 +112,10 @@ class ParameterGatherer:
             unit.release()
 
     def _hook(self, unit: ModuleUnit) -> None:
-        # First before and last after, so that the user's own hooks see the parameters.
-        before, after = (
-            ModuleHook(self._before_forward, unit.name),
-            ModuleHook(self._after_forward, unit.name),
-        )
-        unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        unit.module.register_forward_hook(after)
+        # The first pre-hook and the last forward hook, so that the user's own hooks see gathered parameters.
+        pre_hook = ModuleHook(self._before_forward, unit.name)
+        unit.module.register_forward_pre_hook(pre_hook, prepend=True, with_kwargs=True)
+        unit.module.register_forward_hook(ModuleHook(self._after_forward, unit.name))
 
     def _before_forward(
         self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -126,80 +123,80 @@ class ParameterGatherer:
         unit = self._units[name]
         if is_in_backward():
             self._backward.enter()
-            self._need_in_backward(unit)
+            self._gather_for_backward(unit)
             return
         if name == self._root:
-            self._begin_forward()
+            self._start_forward()
         if self._keep is Keep.LAST:
-            self._release_kept(but=name)
-        self._need(unit, self._forward_order)
-        self._calls[name].append(collect_nodes((arguments, named)))
+            self._release_kept(except_for=name)
+        self._gather_now(unit, self._forward_order)
+        self._call_inputs[name].append(collect_nodes((arguments, named)))
 
-    def _begin_forward(self) -> None:
-        for calls in self._calls.values():
-            calls.clear()  # left by a forward that an exception ended
+    def _start_forward(self) -> None:
+        for inputs_of_calls in self._call_inputs.values():
+            inputs_of_calls.clear()  # left over from a forward that raised an exception
         self.release_all()
-        self._forward_order.begin()
+        self._forward_order.start_pass()
 
     def _after_forward(self, name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if is_in_backward():
-            return  # released in the backward, once its gradients are ready
+            return  # a recomputation: the unit is released when its gradients are ready
         unit = self._units[name]
-        inputs = self._calls[name].pop()
+        inputs = self._call_inputs[name].pop()
         if torch.is_grad_enabled():
-            # Hooks of nodes, not of tensors: tensor hooks run first, and in them finished units are reduced
-            # and released before this one is gathered.
+            # Node hooks run after tensor hooks, in which finished units are reduced and released, so that
+            # this unit is gathered after them.
             nodes = collect_nodes(output) - inputs
             for node in nodes:
                 node.register_prehook(partial(self._before_backward, name))
-            if self._keeps(unit, nodes, inputs):
+            if self._stays_gathered(unit, nodes, inputs):
                 self._kept.add(name)
-        if name not in self._kept and not self._calls[name]:
+        if name not in self._kept and not self._call_inputs[name]:
             unit.release()
         if name == self._root:
-            self._release_rest()
+            self._release_others()
 
-    def _keeps(self, unit: ModuleUnit, nodes: set[Node], inputs: set[Node]) -> bool:
+    def _stays_gathered(self, unit: ModuleUnit, nodes: set[Node], inputs: set[Node]) -> bool:
         if not nodes and (inputs or any(flat.trainable for flat in unit.flat)):
-            # its output tensors cannot be found, so nothing will signal the start of its backward
+            # no output tensor was found, so nothing will signal the start of the unit's backward
             return True
         last = self._keep is Keep.LAST and self._forward_order.latest == unit.name
         return last or self._keep is Keep.ALL
 
-    def _release_kept(self, *, but: str) -> None:
-        for name in self._kept - {but}:
+    def _release_kept(self, *, except_for: str) -> None:
+        for name in self._kept - {except_for}:
             self._units[name].release()
-        self._kept &= {but}
+        self._kept &= {except_for}
 
-    def _release_rest(self) -> None:
+    def _release_others(self) -> None:
         for name, unit in self._units.items():
             if name not in self._kept:
                 unit.release()
 
-    def _begin_backward(self) -> None:
-        self._started.clear()
-        self._backward_order.begin()
+    def _start_backward(self) -> None:
+        self._units_in_backward.clear()
+        self._backward_order.start_pass()
 
     def _before_backward(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
         self._backward.enter()
-        self._need_in_backward(self._units[name])
+        self._gather_for_backward(self._units[name])
 
-    def _need_in_backward(self, unit: ModuleUnit) -> None:
-        if unit.name in self._started:  # started by another output, another call, or its recomputation
+    def _gather_for_backward(self, unit: ModuleUnit) -> None:
+        if unit.name in self._units_in_backward:  # by another output, another call, or the recomputation
             unit.gather()
             unit.wait()
         else:
-            self._started.add(unit.name)
-            self._need(unit, self._backward_order)
+            self._units_in_backward.add(unit.name)
+            self._gather_now(unit, self._backward_order)
 
-    def _need(self, unit: ModuleUnit, order: PrefetchOrder) -> None:
+    def _gather_now(self, unit: ModuleUnit, order: PrefetchOrder) -> None:
         if not unit.flat:
             return
-        demand = order.demand(unit.name)
-        if demand.missed is not None:
-            with native.prefetch_miss_range(unit.name, demand.missed):
+        decision = order.request(unit.name)
+        if decision.missed is not None:
+            with native.prefetch_miss_range(unit.name, decision.missed):
                 pass
         unit.gather()
-        for name in demand.ahead:
+        for name in decision.ahead:
             self._units[name].gather()
         unit.wait()

@@ -1,25 +1,25 @@
 """Hook a model's modules, parameters and autograd nodes, and detect the start and end of each backward pass.
 
-Hooks hold only weak references to the engine.  Otherwise a module would keep its engine, which keeps the
-module, and memory would wait for the cycle collector.
+Hooks hold only weak references to the engine.  Otherwise module and engine would reference each other, and
+their memory would be freed only by the garbage collector.
 
-A pass starts when the gradient of an output of the model is ready, or with the first other hook that fires in
+A pass starts when the gradient of an output of the model is ready, or with the first other hook that runs in
 it.  It ends in the autograd engine's final callback, which runs after the last gradient.  In that callback
 the current streams are those of the caller of ``backward()``, but the thread is the one that ran the last
-node. With gradients on a GPU that is autograd's thread of the device, and the caller waits for it.  Nothing
-here may depend on the thread.
+node.  With gradients on a GPU that is autograd's device thread, and the caller waits for it.  So nothing here
+may depend on the thread.
 
-``torch.autograd.grad()`` runs through the same nodes and needs their parameters, but adds to no ``.grad``.
-Such a pass starts and ends too, but is not the ``backward()`` of a step.
+``torch.autograd.grad()`` executes the same nodes and needs their parameters, but accumulates into no
+``.grad``.  Such a pass starts and ends too, but is not the ``backward()`` of a step.
 
-The callback belongs to the pass in which it is queued.  Reentrant activation checkpointing runs a backward
-inside the backward, whose end is not the end of the outer one.  So the pass is started before that, by the
-output of the model or by the recomputation, both of which belong to the outer pass.
+The callback belongs to the pass in which it is queued.  Reentrant activation checkpointing runs a nested
+backward, whose end is not the end of the outer one.  So the pass is started before the nested backward, by
+the output of the model or by the recomputation, both of which belong to the outer pass.
 
-Autograd runs ready nodes in the reverse order of the forward.  All nodes of a unit were made after its input,
-so they have run before the node that made the input.  Inputs that no node made carry no information: tokens
-have no gradient, and the gradient of a leaf (a parameter that is passed on) comes as soon as it can.  If a
-unit was called twice in one forward, its backward is over when both calls are.  Calls of another forward
+Autograd executes ready nodes in reverse forward order.  All nodes of a unit were created after its input, so
+they run before the node that created the input.  Inputs without such a node are not watched: tokens have no
+gradient, and the gradient of a leaf (a parameter passed as an input) is ready as early as possible.  If a
+unit was called twice in one forward, its backward ends when both calls have ended.  Calls in another forward
 whose graph is still alive do not count.
 """
 
@@ -40,9 +40,9 @@ from zprof.reference_engine.flat_unit import ModuleUnit
 
 
 class EngineHook:
-    """Call a method of the engine while it lives, with ``prefix`` before the hook's own arguments.
+    """Calls a method of the engine as long as it exists, with ``prefix`` before the hook's own arguments.
 
-    A deep copy of the module is a plain module, so the hook of the copy does nothing.
+    A deep copy of the module is a plain module, so the hook in the copy does nothing.
     """
 
     def __init__(self, method: Callable[..., Any], *prefix: Any) -> None:
@@ -67,7 +67,7 @@ class EngineHook:
 
 
 class ModuleHook(EngineHook):
-    """A module hook that torch.compile does not trace; the code before and after it is compiled."""
+    """A module hook that torch.compile does not trace; it still compiles the code before and after it."""
 
     @_disable_dynamo
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -76,38 +76,38 @@ class ModuleHook(EngineHook):
 
 
 def do_nothing(*arguments: Any, **named: Any) -> None:
-    """Do nothing; replaces hooks in deep copies."""
+    """Replace a hook in deep copies of a module."""
 
 
-class Listeners:
-    """Methods that are called one after the other, in the order in which they were added.
+class CallbackList:
+    """Callbacks, called in the order in which they were added.
 
-    Bound methods are held weakly, for the reason above: the caller must keep their objects alive.
+    Bound methods are referenced weakly, for the reason above: the caller must keep their objects alive.
     """
 
     def __init__(self) -> None:
-        self._methods: list[Callable[[], Callable[[], None] | None]] = []
+        self._getters: list[Callable[[], Callable[[], None] | None]] = []
 
     def append(self, method: Callable[[], None]) -> None:
-        """Add a method."""
+        """Add a callback."""
         bound = hasattr(method, "__func__")
-        self._methods.append(WeakMethod(method) if bound else lambda: method)
+        self._getters.append(WeakMethod(method) if bound else lambda: method)
 
     def __call__(self) -> None:
-        """Call all methods."""
-        for known in self._methods:
-            method = known()
+        """Call all callbacks."""
+        for get_method in self._getters:
+            method = get_method()
             if method is not None:
                 method()
 
 
 def is_in_backward() -> bool:
-    """Return whether autograd runs on this thread; a forward in it is a recomputation."""
+    """Return True if autograd runs on this thread; a forward inside a backward is a recomputation."""
     return torch._C._current_graph_task_id() != -1
 
 
 def _will_execute(node: Node) -> bool:
-    """Return whether the running pass executes a node of its graph."""
+    """Return True if the running pass executes a node of its graph."""
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # a leaf whose gradient autograd.grad() returns instead of adding it to .grad
@@ -115,40 +115,40 @@ def _will_execute(node: Node) -> bool:
 
 
 def will_have_gradient(parameter: torch.Tensor) -> bool:
-    """Return whether the running backward pass gives the parameter a gradient, or has already done so."""
+    """Return True if the running backward pass computes the parameter's gradient, or has already done so."""
     with torch._C.DisableTorchFunctionSubclass():
         return _will_execute(get_gradient_edge(parameter).node)
 
 
 class BackwardPass:
-    """Notify listeners, in order, of the start and end of each backward pass."""
+    """Runs callbacks at the start and end of each backward pass."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Track the passes of a model with these trainable ``parameters``."""
+        """Track the backward passes of a model with these trainable ``parameters``."""
         self.running = False
-        #: True if the running pass, or the last one, adds to ``.grad``.
+        #: True if the running pass, or the last one, accumulates into ``.grad``.
         self.accumulates = True
         self._parameters = parameters
-        self.on_begin = Listeners()
-        self.on_end = Listeners()
+        self.on_start = CallbackList()
+        self.on_end = CallbackList()
 
     def enter(self) -> None:
-        """Start the pass with its first hook; every hook in the backward must call this."""
+        """Start the pass if it is not running; every hook in the backward must call this."""
         if self.running:
             return
         self.accumulates = self._is_backward()
-        self.on_begin()
+        self.on_start()
         self.running = True
         Variable._execution_engine.queue_callback(self._end)
 
     def watch(self, root: nn.Module) -> None:
-        """Hook the outermost module, before every other part of the engine does."""
+        """Hook the outermost module; call it before any other part of the engine registers hooks."""
         root.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
         root.register_forward_hook(ModuleHook(self._after_forward))
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not is_in_backward():
-            self.running = False  # a pass that ended in an exception did not reset it
+            self.running = False  # still set if the last pass raised an exception
 
     def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled() and not is_in_backward():
@@ -158,28 +158,28 @@ class BackwardPass:
     def _gradient_of_output(self, gradients: object) -> None:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "backward(create_graph=True) is not supported: gradients are reduced out of autograd's sight"
+                "backward(create_graph=True) is not supported: autograd does not track the reductions"
             )
         self.enter()
 
     def _is_backward(self) -> bool:
         """Return False for ``autograd.grad()``, and for ``backward(inputs=...)`` with other tensors.
 
-        Both execute only what leads to their inputs.  A backward in which this rank used none of its
-        parameters executes the whole graph.
+        Both execute only the nodes that lead to their inputs, while a ``backward()`` in which this rank used
+        no parameter executes the entire graph.
         """
         if any(will_have_gradient(parameter) for parameter in self._parameters):
             return True
-        left: list[Node] = [torch._C._current_autograd_node()]
-        seen = set(left)
-        while left:
-            for node, _ in left.pop().next_functions:
+        pending: list[Node] = [torch._C._current_autograd_node()]
+        seen = set(pending)
+        while pending:
+            for node, _ in pending.pop().next_functions:
                 if node is None or node in seen:
                     continue
                 if not _will_execute(node):
                     return False
                 seen.add(node)
-                left.append(node)
+                pending.append(node)
         return True
 
     def _end(self) -> None:
@@ -188,7 +188,7 @@ class BackwardPass:
 
 
 class InputWatch:
-    """Call back when the backward of a unit is over."""
+    """Detects the end of a unit's backward: the gradients of its inputs are ready."""
 
     def __init__(
         self, units: Sequence[ModuleUnit], backward: BackwardPass, on_end: Callable[[ModuleUnit], None]
@@ -197,23 +197,25 @@ class InputWatch:
         self._units = {unit.name: unit for unit in units}
         self._backward = backward
         self._on_end = on_end
-        self._open: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
-        self._silent: Counter[str] = Counter()
+        self._open_calls: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
+        self._unwatched_calls: Counter[str] = Counter()
         self._root = units[0].name
-        self._forward = 0
-        backward.on_end.append(self._forget)
+        self._forward_count = 0
+        backward.on_end.append(self._reset)
         for unit in units:
             hook = ModuleHook(self._before_forward, unit.name)
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def end_call(self, call: "_Call") -> None:
-        """Handle the end of one call's backward."""
+        """Handle the end of the backward of one call."""
         self._backward.enter()
-        if self._backward.accumulates:  # after autograd.grad() the backward of the same graph may still come
-            self._open[call.unit].discard(call)
-        self._notify(call.unit)
-        others = any(other.forward == call.forward for other in self._open[call.unit] if other is not call)
-        if not others and not self._silent[call.unit]:
+        if self._backward.accumulates:  # after autograd.grad(), a backward() of the same graph may follow
+            self._open_calls[call.unit].discard(call)
+        self._update_watched(call.unit)
+        others = any(
+            other.forward == call.forward for other in self._open_calls[call.unit] if other is not call
+        )
+        if not others and not self._unwatched_calls[call.unit]:
             self._on_end(self._units[call.unit])
 
     def _before_forward(
@@ -224,40 +226,40 @@ class InputWatch:
             return
         if not torch.is_grad_enabled():
             return
-        self._forward += name == self._root
-        call = _Call(self, name, self._forward)
+        self._forward_count += name == self._root
+        call = _Call(self, name, self._forward_count)
         tensors = iter_tensors((arguments, named))
         inputs = [tensor for tensor in tensors if tensor.requires_grad and not tensor.is_leaf]
         for tensor in inputs:
-            tensor.grad_fn  # noqa: B018  reading renews it: torch 2.13 crashes in register_hook on an outdated view
-            tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
+            tensor.grad_fn  # noqa: B018  refreshes it: torch 2.13 crashes in register_hook on an outdated view
+            tensor.register_hook(call.on_input_gradient)  # type: ignore[no-untyped-call]
         if inputs:
-            self._open[name].add(call)
+            self._open_calls[name].add(call)
         else:
-            self._silent[name] += 1
-        self._notify(name)
+            self._unwatched_calls[name] += 1
+        self._update_watched(name)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         if not self._backward.accumulates:
             return
-        self._silent.clear()
-        for name in self._open:
-            self._notify(name)
+        self._unwatched_calls.clear()
+        for name in self._open_calls:
+            self._update_watched(name)
 
-    def _notify(self, name: str) -> None:
+    def _update_watched(self, name: str) -> None:
         for flat in self._units[name].flat:
-            flat.watched = bool(self._open[name]) and not self._silent[name]
+            flat.watched = bool(self._open_calls[name]) and not self._unwatched_calls[name]
 
 
 class _Call:
-    """One call of a unit, over with the first gradient of an input.  Only the graph keeps it alive."""
+    """One call of a unit; its backward ends with an input's gradient.  Only the graph keeps it alive."""
 
     def __init__(self, watch: InputWatch, unit: str, forward: int) -> None:
         self._watch = watch
         self.unit = unit
         self.forward = forward
 
-    def over(self, gradient: torch.Tensor) -> None:
+    def on_input_gradient(self, gradient: torch.Tensor) -> None:
         self._watch.end_call(self)
 
 

@@ -5,22 +5,21 @@ arXiv 1909.08053, section 3.
               forward       backward
     copy      identity      all_reduce       f, before a layer that is split by columns
     reduce    all_reduce    identity         g, after a layer that is split by rows
-    gather    all_gather    own part         to restore split columns to the whole
+    gather    all_gather    own slice        restores all columns
 
-After a reduce or a gather all ranks compute the same, so that the gradients there are bitwise equal.
+After a reduce or a gather all ranks compute the same values, so that the gradients there are bitwise equal.
 
     columns   Y_r = X A_r           A = [A_1 .. A_N] by output features
-    rows      Y = sum_r X_r B_r     B by input features, where X_r is what the columns before left on the rank
+    rows      Y = sum_r X_r B_r     B by input features; X_r is the rank's output of the column-split layer
 
 A layer split by columns, followed by one split by rows, needs one all_reduce in the forward and one in the
-backward: nothing is exchanged between them (figure 3).  The layers are made from a whole layer, so that the
-weights do not depend on the number of ranks.
+backward, and no communication between the two layers (figure 3).  The layers are created from an unsplit
+layer, so that the weights do not depend on the number of ranks.
 
     loss = mean over tokens of (lse - logit[target]),   lse = log sum_v exp(logit[v])
 
-Each rank takes the log-sum-exp of its own logits; the log-sum-exp of those is that of all logits.  So one
-all_gather of two float32 per token is exchanged (Megatron-LM: three all_reduces of one), and logits stay
-split.
+Each rank computes the log-sum-exp of its own logits; the log-sum-exp over the ranks is the result.  This
+takes one all_gather of two float32 per token (Megatron-LM: three all_reduces of one), and logits stay split.
 """
 
 from typing import Any
@@ -33,15 +32,15 @@ from zprof.reference_engine.comm.collective import Comm
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer in which each rank computes a part of the output features."""
+    """A linear layer whose output features are split over the ranks."""
 
     def __init__(self, whole: nn.Linear, mp: Comm, unit: str, *, parts: int = 1) -> None:
-        """Keep this rank's part.
+        """Keep this rank's slice of ``whole``.
 
-        ``parts`` matrices (query, key, value) in ``whole`` are split one by one.
+        ``parts`` is the number of matrices in ``whole`` (3 for query, key, value); each is split separately.
 
         Raises:
-            ValueError: the output features of a part cannot be divided among the ranks.
+            ValueError: the output features of a matrix are not divisible by the number of ranks.
         """
         super().__init__()
         divide_among_ranks(whole.out_features // parts, mp, f"output features of {unit}")
@@ -55,13 +54,13 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer in which each rank holds a part of the input features."""
+    """A linear layer whose input features are split over the ranks."""
 
     def __init__(self, whole: nn.Linear, mp: Comm, unit: str) -> None:
-        """Keep this rank's part; every rank keeps the whole bias.
+        """Keep this rank's slice of the weights of ``whole``, and the full bias.
 
         Raises:
-            ValueError: the input features cannot be divided among the ranks.
+            ValueError: the input features are not divisible by the number of ranks.
         """
         super().__init__()
         divide_among_ranks(whole.in_features, mp, f"input features of {unit}")
@@ -88,13 +87,13 @@ class GatheredColumns(nn.Module):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding in which each rank has a range of rows."""
+    """An embedding whose rows are split over the ranks."""
 
     def __init__(self, whole: nn.Embedding, mp: Comm, unit: str) -> None:
-        """Keep this rank's rows.
+        """Keep this rank's rows of ``whole``.
 
         Raises:
-            ValueError: the rows cannot be divided among the ranks.
+            ValueError: the rows are not divisible by the number of ranks.
         """
         super().__init__()
         self._first = mp.rank * divide_among_ranks(whole.num_embeddings, mp, f"rows of {unit}")
@@ -103,21 +102,21 @@ class VocabParallelEmbedding(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map tokens (global row numbers) to [..., hidden], equal on all ranks."""
-        row, absent = _locate_own_rows(tokens, self._first, self.weight.shape[0])
-        # All ranks but one add zeros, so the sum is exact.
-        rows = F.embedding(row, self.weight).masked_fill(absent.unsqueeze(-1), 0.0)
+        row, not_own = _locate_own_rows(tokens, self._first, self.weight.shape[0])
+        # Only one rank has a nonzero row, so the sum is exact.
+        rows = F.embedding(row, self.weight).masked_fill(not_own.unsqueeze(-1), 0.0)
         return reduce_over_ranks(rows, self._mp, self._unit)
 
 
 class VocabParallelLoss(nn.Module):
-    """Mean cross entropy of logits that are split by the vocabulary."""
+    """Mean cross entropy of logits that are split over the vocabulary."""
 
     def __init__(self, mp: Comm, unit: str) -> None:
         super().__init__()
         self._mp, self._unit = mp, unit
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the float32 loss, equal on all ranks, of [tokens, own words] logits and [tokens] targets."""
+        """Map [tokens, own vocabulary] logits and [tokens] targets to a float32 loss, equal on all ranks."""
         loss: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
             logits, targets, self._mp, self._unit
         )
@@ -127,48 +126,48 @@ class VocabParallelLoss(nn.Module):
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-        column, absent = _locate_own_rows(targets, mp.rank * logits.shape[1], logits.shape[1])
-        chosen = logits.gather(1, column.unsqueeze(1)).squeeze(1).float().masked_fill(absent, 0.0)
-        own = torch.stack([logits.float().logsumexp(1), chosen])
+        column, not_own = _locate_own_rows(targets, mp.rank * logits.shape[1], logits.shape[1])
+        target_logit = logits.gather(1, column.unsqueeze(1)).squeeze(1).float().masked_fill(not_own, 0.0)
+        own = torch.stack([logits.float().logsumexp(1), target_logit])
         ranks = own.new_empty(mp.world_size, *own.shape)
         mp.all_gather(ranks.view(-1), own.view(-1), unit).wait()
         lse = ranks[:, 0].logsumexp(0)
-        ctx.save_for_backward(logits, lse, column, absent)
+        ctx.save_for_backward(logits, lse, column, not_own)
         return (lse - ranks[:, 1].sum(0)).mean()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Return softmax - 1 at the target, divided by the number of tokens."""
-        logits, lse, column, absent = ctx.saved_tensors
+        """Return (softmax - one-hot target) / tokens, multiplied by the incoming gradient."""
+        logits, lse, column, not_own = ctx.saved_tensors
         gradient = (logits.float() - lse.unsqueeze(1)).exp_()
-        gradient.scatter_add_(1, column.unsqueeze(1), absent.float().sub_(1.0).unsqueeze(1))
+        gradient.scatter_add_(1, column.unsqueeze(1), not_own.float().sub_(1.0).unsqueeze(1))
         gradient.mul_(gradients[0] / logits.shape[0])
         return gradient.to(logits.dtype), None, None, None
 
 
 def _locate_own_rows(index: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return positions in this rank's range (0 for other ranks' rows), and the mask of those rows."""
+    """Return indices in this rank's range, 0 for other ranks' rows, and the mask of other ranks' rows."""
     local = index - first
-    absent = (local < 0) | (local >= count)
-    return local.masked_fill(absent, 0), absent
+    not_own = (local < 0) | (local >= count)
+    return local.masked_fill(not_own, 0), not_own
 
 
 def copy_to_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-    """Return ``x``, which is equal on all ranks; its gradient is summed over the ranks (f)."""
+    """Return ``x``, which is equal on all ranks, and sum its gradient over the ranks (f)."""
     copied: torch.Tensor = _Copy.apply(x, mp, unit)  # type: ignore[no-untyped-call]
     return copied
 
 
 def reduce_over_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
-    """Return the sum over the ranks in the memory of ``x``, which must be the caller's own (g)."""
+    """Sum ``x`` over the ranks in place and return it; no other code may use its memory (g)."""
     summed: torch.Tensor = _Reduce.apply(x, mp, unit)  # type: ignore[no-untyped-call]
     return summed
 
 
 def gather_columns(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
     """Concatenate the last dimension of all ranks, in rank order."""
-    whole: torch.Tensor = _Gather.apply(x, mp, unit)  # type: ignore[no-untyped-call]
-    return whole
+    gathered: torch.Tensor = _Gather.apply(x, mp, unit)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 class _Copy(torch.autograd.Function):
@@ -179,7 +178,7 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        # A copy: autograd may have passed the same tensor elsewhere.
+        # A copy, because autograd may use the same tensor elsewhere.
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         ctx.mp.all_reduce(total, ctx.unit).wait()
         return total, None, None
@@ -211,14 +210,14 @@ class _Gather(torch.autograd.Function):
 
 
 SPLIT_MARK = "tensor_parallel_split"
-"""The attribute of a parameter whose elements differ from rank to rank; others are equal on all ranks."""
+"""Attribute of parameters that are split over the ranks; others are replicated."""
 
 
 def divide_among_ranks(size: int, mp: Comm, what: str) -> int:
-    """Return one rank's part of ``size`` elements.
+    """Return ``size`` divided by the number of ranks.
 
     Raises:
-        ValueError: the ranks do not divide ``size``; the one-line message names it.
+        ValueError: ``size`` is not divisible; the one-line message starts with ``what``.
     """
     if size % mp.world_size:
         raise ValueError(
@@ -228,13 +227,13 @@ def divide_among_ranks(size: int, mp: Comm, what: str) -> int:
 
 
 def slice_for_rank(whole: torch.Tensor, mp: Comm, *, dim: int, parts: int = 1) -> nn.Parameter:
-    """Return this rank's slice of a parameter along ``dim``, in memory of its own, marked as split.
+    """Return a copy of this rank's slice of a parameter along ``dim``, marked as split.
 
     ``parts`` is the number of matrices stacked along ``dim``; each is split separately.
     """
-    share = whole.shape[dim] // parts // mp.world_size
-    separate = torch.unflatten(whole.detach(), dim, (parts, mp.world_size, share))
-    own = separate.select(dim + 1, mp.rank).flatten(dim, dim + 1)
-    part = nn.Parameter(own.clone(memory_format=torch.contiguous_format), whole.requires_grad)
-    setattr(part, SPLIT_MARK, True)
-    return part
+    slice_size = whole.shape[dim] // parts // mp.world_size
+    matrices = torch.unflatten(whole.detach(), dim, (parts, mp.world_size, slice_size))
+    own = matrices.select(dim + 1, mp.rank).flatten(dim, dim + 1)
+    parameter = nn.Parameter(own.clone(memory_format=torch.contiguous_format), whole.requires_grad)
+    setattr(parameter, SPLIT_MARK, True)
+    return parameter

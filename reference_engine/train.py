@@ -1,4 +1,4 @@
-"""Trains the GPT-2-shaped model with the engine: the program that is measured.
+"""Train a GPT-2-shaped model with the engine.
 
 torchrun --nproc-per-node 2 -m zprof.reference_engine.train --stage 3 --accumulate 2 --clip 1.0
 """
@@ -36,7 +36,7 @@ from zprof.reference_engine.program.train_config import TrainConfig, Units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltProgram:
-    """Model, optimizer, and ``begin_step``, which must be called with each step's number before the step."""
+    """Model, optimizer, and ``begin_step``, which must be called with the step number before each step."""
 
     model: ZeroModel
     optimizer: ZeroOptimizer
@@ -44,27 +44,27 @@ class BuiltProgram:
 
 
 def build_program(config: TrainConfig, mesh: Mesh) -> BuiltProgram:
-    """Build the model and wrap it in the engine, on all ranks at once.
+    """Build the model and wrap it with the engine (collective).
 
     Raises:
-        ValueError: the engine does not support it; the one-line message says why.
+        ValueError: the engine does not support it; the one-line message has the reason.
     """
     torch.manual_seed(config.seed)
     run_block = make_block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
     module = GPT(config.gpt, mesh.mp, run_block)
     blocks = {f"blocks.{index}": block for index, block in enumerate(module.blocks)}
     begin_step = _attach_compute(config, blocks, mesh)
-    seen = InFlightComm(mesh.dp) if config.host.sync_each_block else None
-    attach_faults(blocks, config.host, seen)
+    in_flight_comm = InFlightComm(mesh.dp) if config.host.sync_each_block else None
+    attach_faults(blocks, config.host, in_flight_comm)
     units = select_unit_modules(module, config.units)
-    model, optimizer = zero(module, config.zero, seen or mesh.dp, units=units, mp=mesh.mp)
+    model, optimizer = zero(module, config.zero, in_flight_comm or mesh.dp, units=units, mp=mesh.mp)
     if config.host.regather_in_recompute:
         regather_in_recompute(blocks, model.units)
     return BuiltProgram(model=model, optimizer=optimizer, begin_step=begin_step)
 
 
 def select_unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
-    """Return the engine's units, or None for its default."""
+    """Return the unit modules of the engine, or None for its default."""
     if choice is Units.BLOCKS:
         return None
     if choice is Units.MODEL:
@@ -86,33 +86,33 @@ def _attach_compute(config: TrainConfig, blocks: dict[str, nn.Module], mesh: Mes
 
 
 _INTERRUPTED = 130
-_REFUSED = 2
+_INVALID_SETTINGS = 2
 
 
 class Observer(Protocol):
-    """Observes a run, on every rank."""
+    """Observes a run on every rank."""
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
         """Handle the built engine, before the first step."""
 
     def step_done(self, step: int, loss: float) -> None:
-        """Handle the end of a step; ``loss`` is that of this rank's part of the batch."""
+        """Handle the end of a step; ``loss`` is the loss on this rank's part of the batch."""
 
     def finished(self) -> None:
         """Handle the end of all steps; the process group still exists."""
 
 
 def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
-    """Train and return the loss of every step, mean over ranks and micro-batches.
+    """Train and return the loss of every step, as a mean over ranks and micro-batches.
 
-    Uses the default process group, or creates one from RANK, WORLD_SIZE and MASTER_*; without these, one of a
-    single rank.
+    Uses the default process group, or creates one from RANK, WORLD_SIZE and MASTER_*; without these variables
+    the group has a single rank.
 
     Raises:
-        ValueError: the config does not fit the number of ranks, or the engine does not support it.
-        RuntimeError: a peer is gone.
+        ValueError: the config does not match the number of ranks, or the engine does not support it.
+        RuntimeError: another rank has exited.
     """
-    with _process_group(config.timeout_s):
+    with _ensure_process_group(config.timeout_s):
         ranks = dist.get_world_size()
         config.check_ranks(ranks)
         mesh = make_mesh(partial(_make_transport, config.link), dp=ranks // config.mp, mp=config.mp)
@@ -163,26 +163,26 @@ def _train_steps(
 
 
 def _resume(config: TrainConfig, built: BuiltProgram) -> int:
-    """Return the first step of this run."""
+    """Load the checkpoint to resume from, if any, and return the first step of this run."""
     if config.resume is None:
         return 0
-    done = int(load_checkpoint(config.resume, built.model, built.optimizer)["step"])
-    if done >= config.steps:
+    steps_done = int(load_checkpoint(config.resume, built.model, built.optimizer)["step"])
+    if steps_done >= config.steps:
         raise ValueError(
-            f"{config.resume} has {done} steps already, and steps is {config.steps}; ask for more"
+            f"{config.resume} already has {steps_done} steps, and steps is {config.steps}; set steps to more"
         )
-    return done
+    return steps_done
 
 
 def _mean_over_ranks(losses: list[float]) -> list[float]:
-    # Over all ranks: those that share a model have the same loss.
+    # Also correct with tensor parallelism: ranks that share a model have equal losses.
     total = torch.tensor(losses, dtype=torch.float64)
     dist.all_reduce(total)
     return [float(value) for value in total / dist.get_world_size()]
 
 
 @contextmanager
-def _process_group(timeout_s: float) -> Iterator[None]:
+def _ensure_process_group(timeout_s: float) -> Iterator[None]:
     if dist.is_initialized():
         yield
         return
@@ -199,14 +199,14 @@ def _process_group(timeout_s: float) -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that raises its errors, so that only rank 0 prints one line."""
+    """An argument parser that raises errors, so that only rank 0 prints them, on one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train from the command line; exit code 0 ok, 1 failed, 2 invalid settings, 130 interrupted."""
+    """Train from the command line; exit codes: 0 ok, 1 failed, 2 invalid settings, 130 interrupted."""
     rank = int(os.environ.get("RANK", "0"))
     parser = _Parser(
         prog="python -m zprof.reference_engine.train",
@@ -219,26 +219,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = make_config(parser.parse_args(arguments))
         config.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     except ValueError as error:
-        return _report(str(error), rank, only_first=True, code=_REFUSED)
+        return _print_error(str(error), rank, only_first=True, code=_INVALID_SETTINGS)
     try:
         losses = train(config)
     except KeyboardInterrupt:
-        return _report("interrupted", rank, only_first=True, code=_INTERRUPTED)
+        return _print_error("interrupted", rank, only_first=True, code=_INTERRUPTED)
     except ValueError as error:
-        return _report(str(error), rank, code=_REFUSED)
+        return _print_error(str(error), rank, code=_INVALID_SETTINGS)
     except Exception as error:
         if os.environ.get("ZERO_DEBUG") == "1":
             raise
-        return _report(f"{type(error).__name__}: {error}", rank, code=1)
+        return _print_error(f"{type(error).__name__}: {error}", rank, code=1)
     if rank == 0:
         print(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps")
     return 0
 
 
-def _report(message: str, rank: int, *, code: int, only_first: bool = False) -> int:
+def _print_error(message: str, rank: int, *, code: int, only_first: bool = False) -> int:
     if rank == 0 or not only_first:
-        where = "" if only_first else f"rank {rank}: "
-        print(f"train: {where}{' '.join(message.split())}", file=sys.stderr, flush=True)
+        prefix = "" if only_first else f"rank {rank}: "
+        print(f"train: {prefix}{' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 
@@ -259,7 +259,7 @@ def train_step(
 
 
 def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
-    """Return this rank's training data; ranks that share a model have the same."""
+    """Return this rank's training data, which is equal on ranks that share a model."""
     return Batches(
         seed=config.seed,
         batch=config.batch,
@@ -273,46 +273,47 @@ def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
     )
 
 
-_BAR = 24
-_PLAIN_LINES = 20
+_BAR_WIDTH = 24
+_MAX_PLAIN_LINES = 20
 
 
 class Progress:
-    """Print progress: step, loss, steps per second."""
+    """Prints progress: step, loss, steps per second."""
 
     def __init__(self, steps: int, *, first: int = 0, stream: TextIO | None = None) -> None:
-        """Start the clock; ``first`` is the number of steps made before this run."""
+        """Start the clock; ``first`` is the first step of this run."""
         self._steps, self._first = steps, first
         self._stream = sys.stderr if stream is None else stream
-        self._every = -(-(steps - first) // _PLAIN_LINES)
-        self._open = False
-        self._begin_s = time.monotonic()
+        self._line_interval = -(-(steps - first) // _MAX_PLAIN_LINES)
+        self._line_unfinished = False
+        self._start_s = time.monotonic()
 
     def step_done(self, step: int, loss: float) -> None:
         """Print a finished step; ``step`` counts from 0."""
         done = step + 1
         if self._stream.isatty():
-            self._open = done < self._steps
+            self._line_unfinished = done < self._steps
             self._write(
-                f"\r{self._draw_bar(done)} {self._format_line(done, loss)}\x1b[K", "" if self._open else "\n"
+                f"\r{self._draw_bar(done)} {self._format_line(done, loss)}\x1b[K",
+                "" if self._line_unfinished else "\n",
             )
-        elif (done - self._first) % self._every == 0 or done == self._steps:
+        elif (done - self._first) % self._line_interval == 0 or done == self._steps:
             self._write(self._format_line(done, loss), "\n")
 
     def close(self) -> None:
-        """End an open line, so that the next output starts on a new one."""
-        if self._open:
-            self._open = False
+        """Terminate an unfinished line, so that the next output starts on a new line."""
+        if self._line_unfinished:
+            self._line_unfinished = False
             self._write("", "\n")
 
     def _format_line(self, done: int, loss: float) -> str:
-        elapsed_s = max(time.monotonic() - self._begin_s, 1e-9)
+        elapsed_s = max(time.monotonic() - self._start_s, 1e-9)
         rate = (done - self._first) / elapsed_s
         return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {rate:.1f} steps/s"
 
     def _draw_bar(self, done: int) -> str:
-        full = _BAR * done // self._steps
-        return f"[{'#' * full}{'.' * (_BAR - full)}]"
+        filled = _BAR_WIDTH * done // self._steps
+        return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}]"
 
     def _write(self, text: str, end: str) -> None:
         print(text, end=end, file=self._stream, flush=True)

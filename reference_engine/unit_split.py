@@ -1,7 +1,7 @@
-"""Assign every parameter of a model to a unit, which is gathered and reduced as a whole.
+"""Assign every parameter of a model to a unit, which is gathered and reduced as one.
 
 By default each child of every nn.ModuleList is a unit and the rest of the model is the root unit.  A
-parameter belongs to the nearest unit above it; weights that several units share belong to the root.
+parameter belongs to the innermost unit that contains it; weights that several units share belong to the root.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +12,12 @@ from torch import nn
 
 ROOT = "root"
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-"""Containers: who holds one calls what is in it."""
+"""Containers, which have no forward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitSpec:
-    """A module and the parameters that it owns, in the order of the model; the root comes first."""
+    """A module and the parameters that it owns, in the order of the model; the root unit is first."""
 
     name: str
     module: nn.Module
@@ -25,7 +25,7 @@ class UnitSpec:
 
 
 def find_default_units(model: nn.Module) -> list[nn.Module]:
-    """Return the children of every ``nn.ModuleList`` that can be called themselves."""
+    """Find the children of every ``nn.ModuleList``, except containers."""
     return [
         child
         for module in model.modules()
@@ -36,21 +36,21 @@ def find_default_units(model: nn.Module) -> list[nn.Module]:
 
 
 def resolve_unit_modules(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]]) -> list[nn.Module]:
-    """Return the chosen modules, and all modules of the model that are instances of a chosen class.
+    """Resolve ``units`` to modules: a class stands for all its instances in the model.
 
     Raises:
-        ValueError: the model has no module of a chosen class.
+        ValueError: the model has no module of a given class.
     """
-    chosen: list[nn.Module] = []
+    unit_modules: list[nn.Module] = []
     for unit in units:
         if not isinstance(unit, type):
-            chosen.append(unit)
+            unit_modules.append(unit)
             continue
-        found = [module for module in model.modules() if isinstance(module, unit)]
-        if not found:
-            raise ValueError(f"units names the class {unit.__name__}, and the model has no module of it")
-        chosen += found
-    return chosen
+        instances = [module for module in model.modules() if isinstance(module, unit)]
+        if not instances:
+            raise ValueError(f"units contains the class {unit.__name__}, but the model has no such module")
+        unit_modules += instances
+    return unit_modules
 
 
 def split_into_units(model: nn.Module, unit_modules: Iterable[nn.Module] | None = None) -> list[UnitSpec]:
@@ -75,9 +75,9 @@ def split_by_dtype(
     name: str,
     groups: Mapping[nn.Parameter, int] | None = None,
 ) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
-    """Split a unit's parameters into named flat units with one dtype, ``requires_grad`` and group each.
+    """Split a unit's parameters into named flat units of one dtype, ``requires_grad`` and group.
 
-    ``groups`` is the group of each trainable parameter; None puts all in one.
+    ``groups`` maps each trainable parameter to its group; None puts all into one.
     """
     kinds: dict[tuple[torch.dtype, bool, int], list[tuple[str, nn.Parameter]]] = {}
     for parameter_name, parameter in parameters:

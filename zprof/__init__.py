@@ -1,6 +1,6 @@
-"""zprof: where memory went, what the network cost, and what to change, in sharded training.
+"""Profile sharded training: where memory and time go, what communication costs, and what to change.
 
-The public names load on first use, so that ``import zprof`` costs nothing and needs no torch.
+Public names are imported on first use, so that ``import zprof`` is fast and does not require torch.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zprof.rules.diagnose import diagnose
     from zprof.run.reader import Run, load
 
-_HOME = {
+_MODULE_BY_NAME = {
     "Recorder": "zprof.collectors.recorder",
     "Report": "zprof.model.report",
     "Run": "zprof.run.reader",
@@ -31,6 +31,6 @@ __all__ = ["Recorder", "Report", "Run", "TrainingFacts", "__version__", "diagnos
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'zprof' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_BY_NAME[name]), name)

@@ -1,4 +1,4 @@
-"""``python -m zprof``."""
+"""Run the command line as ``python -m zprof``."""
 
 import sys
 

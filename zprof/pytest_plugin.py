@@ -1,10 +1,10 @@
-"""Provide a fixture that records a piece of training, and a marker that limits what it may cost.
+"""Provide a fixture that records training code, and a marker that limits its memory, time and traffic.
 
     @pytest.mark.zprof_limit(peak="24 MiB", activations="+0%")
     def test_step(zprof_run):
         zprof_run(step, model=model, optimizer=optimizer)
 
-A session that uses neither pays nothing: the implementation is imported by the first test that needs it.
+A session that uses neither has no overhead: the first test that needs the implementation imports it.
 """
 
 from collections.abc import Generator, Iterator
@@ -26,43 +26,43 @@ _MARKER, _FIXTURE, _UPDATE = "zprof_limit", "zprof_run", "--zprof-update-baselin
 _REQUIRE = "zprof_require_baseline"
 _HELP = (
     f'{_MARKER}(peak="24 MiB", activations="+0%", untagged="0.1%", exposed="10%", overlap=">=0.7", '
-    'bytes="3Ψ", count="+0%", step="+3%", …): what the run that the test records with '
-    f"{_FIXTURE} may cost."
+    'bytes="3Ψ", count="+0%", step="+3%", …): limits on the run that the test records with '
+    f"{_FIXTURE}."
 )
 _LIMITS: "pytest.StashKey[tuple[Limit, ...]]" = pytest.StashKey()
 _RUNS: "pytest.StashKey[RunFixture]" = pytest.StashKey()
-_SAID: "pytest.StashKey[list[tuple[str, str]]]" = pytest.StashKey()
-#: Attribute of a test's report, so that it travels from the workers of pytest-xdist.
-_ATTRIBUTE = "zprof_said"
+_MESSAGES: "pytest.StashKey[list[tuple[str, str]]]" = pytest.StashKey()
+#: Attribute of a test's report, which pytest-xdist sends from its workers to the main process.
+_ATTRIBUTE = "zprof_messages"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option and the setting."""
+    """Add the command-line option and the ini setting."""
     parser.addini(
         _REQUIRE,
         type="bool",
         default=False,
-        help=f"a test with {_MARKER} fails where its limits need a baseline that was not written yet",
+        help=f"fail tests with {_MARKER} whose limits need a baseline that does not exist yet",
     )
     parser.getgroup("zprof").addoption(
         _UPDATE,
         action="store_true",
-        help=f"keep what the tests with {_MARKER} measure as the baseline of their limits, where they pass",
+        help=f"save the measurements of passing tests with {_MARKER} as their baselines",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker."""
+    """Register the marker."""
     config.addinivalue_line("markers", _HELP)
 
 
 @pytest.fixture
 def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
-    """Record a piece of training and open the recording: ``run = zprof_run(step, model=model)``.
+    """Record training code and open the recording: ``run = zprof_run(step, model=model)``.
 
-    A function without arguments is one step; one that takes ``record`` is all of the training:
-    ``with record(model=model) as recording: ... recording.step()``.  ``ranks=2`` runs that in two
-    processes.  ``steps=zprof.steps(...)`` says which steps are recorded.  ``run.report`` is its diagnosis.
+    A function without arguments is one step; a function that takes ``record`` is the entire training:
+    ``with record(model=model) as recording: ... recording.step()``.  ``ranks=2`` runs it in two processes.
+    ``steps=zprof.steps(...)`` selects the recorded steps.  ``run.report`` is the diagnosis of the run.
     ``zprof_run.load(path)`` opens a run that the test recorded itself.
     """
     from zprof.testing.run_fixture import RunFixture
@@ -73,44 +73,44 @@ def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
 
 
 class _Fixture:
-    """Turn zprof's errors into one line of a failed test; exceptions of the test's own code pass through."""
+    """Reports zprof's errors as one line of a failed test; exceptions of the test's own code pass through."""
 
     def __init__(self, runs: "RunFixture") -> None:
         self._runs = runs
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keyword_arguments: Any) -> Any:
         __tracebackhide__ = True
         try:
-            return self._runs(*arguments, **named)
+            return self._runs(*arguments, **keyword_arguments)
         except ZprofError as error:
-            line = _line(error)
+            line = _format_error(error)
         pytest.fail(line, pytrace=False)
 
-    def load(self, *arguments: Any, **named: Any) -> Any:
+    def load(self, *arguments: Any, **keyword_arguments: Any) -> Any:
         __tracebackhide__ = True
         try:
-            return self._runs.load(*arguments, **named)
+            return self._runs.load(*arguments, **keyword_arguments)
         except ZprofError as error:
-            line = _line(error)
+            line = _format_error(error)
         pytest.fail(line, pytrace=False)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read the limits before anything is recorded: a mistake in them is an error of the test."""
+    """Parse the limits before anything is recorded, so that invalid limits are an error of the test."""
     markers = list(item.iter_markers(_MARKER))
     if not markers:
         return
     from zprof.testing.marker import Marker, parse_markers
 
     try:
-        limits = parse_markers(Marker(positional=m.args, named=m.kwargs) for m in markers)
+        limits = parse_markers(Marker(positional=m.args, keyword_arguments=m.kwargs) for m in markers)
     except ZprofError as error:
-        line = _line(error)
+        line = _format_error(error)
     else:
         if not limits or _FIXTURE in getattr(item, "fixturenames", ()):
             item.stash[_LIMITS] = limits
             return
-        line = f"{_MARKER} limits a recorded run, and the test has none: give it the fixture {_FIXTURE}"
+        line = f"{_MARKER} limits a recorded run, but the test records none: use the fixture {_FIXTURE}"
     pytest.fail(line, pytrace=False)
 
 
@@ -120,67 +120,67 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
     limits = item.stash.get(_LIMITS, ())
     if limits:
-        failures = _hold(item, limits)
+        failures = _check_limits(item, limits)
         if failures:
             pytest.fail("\n".join(failures), pytrace=False)
     return result
 
 
-def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
+def _check_limits(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
     from zprof.testing.judging import baseline_path, judge
 
     try:
-        run = item.stash[_RUNS].held()
+        run = item.stash[_RUNS].get_limited_run()
         item.add_report_section("call", "zprof", f"zprof report {run.path}")
         update = item.config.getoption(_UPDATE)
-        judged = judge(run, limits, baseline_path(item.path, _names(item)), update=update)
+        verdict = judge(run, limits, baseline_path(item.path, _list_names(item)), update=update)
     except ZprofError as error:
-        return (_line(error),)
-    item.user_properties.extend(judged.properties)
-    item.stash[_SAID] = said = list(_said(judged, item.config.rootpath))
-    if not judged.first_run:
-        return judged.failures
+        return (_format_error(error),)
+    item.user_properties.extend(verdict.properties)
+    item.stash[_MESSAGES] = messages = list(_iter_messages(verdict, item.config.rootpath))
+    if not verdict.first_run:
+        return verdict.failures
     if item.config.getini(_REQUIRE):
-        return (*judged.failures, f"{judged.first_run} ({_REQUIRE})")
-    said.append(("notice", judged.first_run))
-    return judged.failures
+        return (*verdict.failures, f"{verdict.first_run} ({_REQUIRE})")
+    messages.append(("notice", verdict.first_run))
+    return verdict.failures
 
 
-def _names(item: pytest.Item) -> list[str]:
-    """Return the names of a test and its classes; its nodeid may end with the group of pytest-xdist."""
+def _list_names(item: pytest.Item) -> list[str]:
+    """List the names of a test's classes and its own; the node id may end with a pytest-xdist group."""
     return [node.name for node in item.listchain() if isinstance(node, pytest.Class)] + [item.name]
 
 
-def _said(judged: "LimitVerdict", root: Path) -> Iterator[tuple[str, str]]:
-    """Yield kind and line of what the terminal summary reports for a test."""
-    yield from (("warning", line) for line in judged.warnings)
-    yield from (("notice", line) for line in judged.notices)
-    if judged.written is not None:
-        path = judged.written
+def _iter_messages(verdict: "LimitVerdict", root: Path) -> Iterator[tuple[str, str]]:
+    """Yield (kind, line) of a test's messages for the terminal summary."""
+    yield from (("warning", line) for line in verdict.warnings)
+    yield from (("notice", line) for line in verdict.notices)
+    if verdict.written is not None:
+        path = verdict.written
         yield "wrote", printable(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
-    """Attach the lines for the terminal summary to the report."""
+    """Attach the messages for the terminal summary to the test's report."""
     report = yield
-    if call.when == "call" and (said := item.stash.get(_SAID, None)):
-        setattr(report, _ATTRIBUTE, said)
+    if call.when == "call" and (messages := item.stash.get(_MESSAGES, None)):
+        setattr(report, _ATTRIBUTE, messages)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print a section if there is something to report."""
+    """Print the messages of all tests in a section."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    said = [
+    messages = [
         (report.nodeid, kind, line) for report in reports for kind, line in getattr(report, _ATTRIBUTE, ())
     ]
-    if not said:
+    if not messages:
         return
     terminalreporter.write_sep("=", "zprof")
-    for nodeid, kind, line in said:
+    for nodeid, kind, line in messages:
         terminalreporter.write_line(f"{printable(nodeid)}: {kind}: {line}", yellow=kind == "warning")
 
 
-def _line(error: ZprofError) -> str:
+def _format_error(error: ZprofError) -> str:
     return printable(f"{error.message}; {error.hint}" if error.hint else error.message)

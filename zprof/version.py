@@ -1,3 +1,3 @@
-"""The version of zprof, kept here alone."""
+"""Define the version of zprof."""
 
 __version__ = "0.1.0"

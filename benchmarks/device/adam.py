@@ -167,7 +167,7 @@ def load_engine_kernel() -> Update:
     """
     from zprof.reference_engine.optimizer import cuda
 
-    reason = cuda.unavailable()
+    reason = cuda.explain_unavailable()
     if reason is not None:
         raise NotMeasured(reason)
     kernel: Update = cuda.CudaAdamW(torch.device("cuda", 0))

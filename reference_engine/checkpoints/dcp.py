@@ -1,10 +1,10 @@
-"""Adapt torch.distributed.checkpoint (DCP): planners over parts, a safe index reader, errors on all ranks.
+"""Adapt torch.distributed.checkpoint (DCP): planners for parts, a safe index reader, errors on all ranks.
 
-DCP compares every part's boxes with the stored boxes and reads the overlaps.  That is how another number of
-ranks, another stage and another split into units read the same checkpoint.
+DCP intersects the boxes of every part with the stored boxes and reads the overlaps.  So the same checkpoint
+can be loaded with another number of ranks, another stage, or other units.
 
-DCP keeps its index (``.metadata``) as a pickle, and unpickling may call anything that the pickle names.  The
-reader here accepts only the index's own record types.
+DCP's index (``.metadata``) is a pickle, and unpickling may run arbitrary code.  The reader here accepts only
+the record types of the index.
 """
 
 import io
@@ -41,7 +41,7 @@ from zprof.reference_engine.checkpoints.parts import Box, CheckpointedModel, Par
 
 
 class PartsSavePlanner(DefaultSavePlanner):
-    """Write parts.  DCP checks that the parts of all ranks fill every tensor without overlaps."""
+    """Plans the writes of parts; DCP checks that all ranks' parts cover every tensor without overlaps."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -72,7 +72,7 @@ class PartsSavePlanner(DefaultSavePlanner):
 
 
 class PartsLoadPlanner(DefaultLoadPlanner):
-    """Read into the memory of parts, and raise before the first read if anything would be left unread."""
+    """Plans reads into the memory of parts; raises before the first read if elements are missing."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -80,7 +80,7 @@ class PartsLoadPlanner(DefaultLoadPlanner):
         self._memory: dict[MetadataIndex, torch.Tensor] = {}
 
     def create_local_plan(self) -> LoadPlan:
-        """Return a plan with one item per overlap of a part's box with a stored one."""
+        """Return a plan with one item per overlap of a part's box with a stored box."""
         assert self.metadata is not None  # DCP has called set_up_planner
         return LoadPlan([item for part in self._parts for item in self._reads(part, self.metadata)])
 
@@ -95,14 +95,14 @@ class PartsLoadPlanner(DefaultLoadPlanner):
             self._memory[MetadataIndex(part.key, box.offsets)] = values
             chunks.append(_make_chunk(box))
         items = create_read_items_for_chunk_list(part.key, stored, chunks)
-        found = sum(item.lengths.numel() for item in items)
-        if found != part.values.numel():
-            raise ValueError(f"of {part.values.numel()} elements of {part.key} it holds {found}")
+        stored_elements = sum(item.lengths.numel() for item in items)
+        if stored_elements != part.values.numel():
+            raise ValueError(f"it has only {stored_elements} of {part.values.numel()} elements of {part.key}")
         return items
 
 
 def get_stored_record(metadata: Metadata, key: str, shape: tuple[int, ...]) -> TensorStorageMetadata:
-    """Return the record of a tensor.
+    """Return the index record of a tensor.
 
     Raises:
         ValueError: the tensor is missing or has another shape.
@@ -111,7 +111,7 @@ def get_stored_record(metadata: Metadata, key: str, shape: tuple[int, ...]) -> T
     if not isinstance(stored, TensorStorageMetadata):
         raise ValueError(f"it has no tensor {key}")
     if tuple(stored.size) != shape:
-        raise ValueError(f"its {key} has shape {tuple(stored.size)}, the model's {shape}")
+        raise ValueError(f"its {key} has shape {tuple(stored.size)}, but the model's has {shape}")
     return stored
 
 
@@ -145,10 +145,11 @@ _ALLOWED = {
 
 
 def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
-    """Return DCP's index of a checkpoint.
+    """Read DCP's index of a checkpoint.
 
     Raises:
-        ValueError: it is damaged, names types that are not part of an index, or points outside of ``files``.
+        ValueError: it is damaged, contains types that do not belong in an index, or refers to files that are
+            not in ``files``.
     """
     content = (folder / METADATA).read_bytes()
     try:
@@ -160,20 +161,20 @@ def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
         raise ValueError(f"its index {METADATA} cannot be used: {error}") from None
     if not stored <= set(files):
         raise ValueError(
-            f"its index {METADATA} points to {sorted(stored - set(files))[0]}, not one of its files"
+            f"its index {METADATA} refers to {sorted(stored - set(files))[0]}, which is not one of its files"
         )
     return metadata
 
 
 class IndexedReader(FileSystemReader):
-    """Read tensors by an index that has already been read and checked; tensors are read as weights only."""
+    """Reads tensors with an index that was read and checked before; tensors are loaded as weights only."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(folder)
         self._metadata = metadata
 
     def read_metadata(self, *arguments: Any, **named: Any) -> Metadata:
-        """Return the given index."""
+        """Return the index passed to the constructor."""
         return self._metadata
 
 
@@ -184,15 +185,15 @@ class _MetadataUnpickler(pickle.Unpickler):
         if (module, name) == ("builtins", "getattr"):
             return _get_enum_member
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+            raise pickle.UnpicklingError(f"it contains {module}.{name}, which does not belong in an index")
         return super().find_class(module, name)
 
 
 def _get_enum_member(kind: object, name: str) -> Enum:
-    """Stand in for getattr, by which Python before 3.11.4 pickles a member of an enumeration."""
+    """Replace getattr, which Python before 3.11.4 uses to unpickle a member of an enumeration."""
     if isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__:
         return kind[name]
-    raise pickle.UnpicklingError("it asks for an attribute, which is no part of an index")
+    raise pickle.UnpicklingError("it reads an attribute, which does not belong in an index")
 
 
 T = TypeVar("T")
@@ -205,9 +206,9 @@ class _Failure:
 
 
 class RankGroup:
-    """All ranks of the mesh.  ``what`` is the start of every error message."""
+    """All ranks of the mesh; ``message_prefix`` is the start of every error message."""
 
-    def __init__(self, engine: CheckpointedModel, what: str) -> None:
+    def __init__(self, engine: CheckpointedModel, message_prefix: str) -> None:
         model_parallel = 1 if engine.mp is None else engine.mp.world_size
         self.size = engine.comm.world_size * model_parallel
         self.alone = self.size == 1
@@ -216,60 +217,63 @@ class RankGroup:
         if model_parallel == 1:
             self.group = getattr(engine.comm, "process_group", None)
         self.rank = 0 if self.alone else dist.get_rank(self.group)
-        self._what = what
+        self._message_prefix = message_prefix
         if not self.alone and dist.get_world_size(self.group) != self.size:
-            raise RuntimeError(f"{what}: the default process group is not the mesh of {self.size} ranks")
+            raise RuntimeError(
+                f"{message_prefix}: the default process group does not have the mesh's {self.size} ranks"
+            )
 
-    def together(self, action: Callable[[], T]) -> T:
-        """Run ``action`` on every rank; if one fails, all raise the same one-line error."""
-        mine, result = self._try(action)
-        self._raise_first(self._exchange(mine))
-        return result  # type: ignore[return-value]  # no rank failed, this one neither
+    def run_on_all(self, action: Callable[[], T]) -> T:
+        """Run ``action`` on every rank; if it fails on one, all raise the same one-line error."""
+        failure, result = self._try(action)
+        self._raise_first(self._exchange(failure))
+        return result  # type: ignore[return-value]  # no rank failed
 
-    def on_first(self, action: Callable[[], None]) -> None:
-        """Run ``action`` on the first rank, and continue everywhere when it is done."""
-        self.together(action if self.rank == 0 else lambda: None)
+    def run_on_first(self, action: Callable[[], None]) -> None:
+        """Run ``action`` on the first rank, and wait for it on all ranks."""
+        self.run_on_all(action if self.rank == 0 else lambda: None)
 
     def collect(self, action: Callable[[], T]) -> list[T]:
-        """Run ``action`` on every rank, and return the results of all ranks."""
-        return self._exchange(self.together(action))
+        """Run ``action`` on every rank, and return all results."""
+        return self._exchange(self.run_on_all(action))
 
     def call(self, action: Callable[[], Any]) -> None:
-        """Call something that communicates by itself (DCP), with its errors reduced to one line."""
+        """Run an action that communicates itself (DCP), and reduce its errors to one line."""
         try:
             action()
             return
         except CheckpointException as error:
             rank, (cause, _) = min(error.failures.items())
-            failure = self._failure(cause, rank)
+            failure = self._make_failure(cause, rank)
         except Exception as error:
-            failure = self._failure(error, self.rank)
-        # Outside of the handler: the frames of the error keep the process group, which must be released.
+            failure = self._make_failure(error, self.rank)
+        # Raised outside of the handler: the frames of the caught error would keep the process group alive.
         raise _make_exception(failure)
 
     def _try(self, action: Callable[[], T]) -> tuple[_Failure | None, T | None]:
         try:
             return None, action()
         except Exception as error:
-            return self._failure(error, self.rank), None
+            return self._make_failure(error, self.rank), None
 
-    def _exchange(self, mine: T) -> list[T]:
+    def _exchange(self, value: T) -> list[T]:
         if self.alone:
-            return [mine]
-        everyone: list[Any] = [None] * self.size
+            return [value]
+        values: list[Any] = [None] * self.size
         try:
-            dist.all_gather_object(everyone, mine, group=self.group)
-            return everyone
+            dist.all_gather_object(values, value, group=self.group)
+            return values
         except RuntimeError as error:
-            failure = self._failure(error, self.rank)
+            failure = self._make_failure(error, self.rank)
         raise _make_exception(failure)
 
-    def _failure(self, error: BaseException, rank: int) -> _Failure:
+    def _make_failure(self, error: BaseException, rank: int) -> _Failure:
         text = str(error).strip().split("\n")[0] or type(error).__name__
         if not isinstance(error, ValueError | RuntimeError):
             text = f"{type(error).__name__}: {text}"
-        where = "" if self.alone else f" (rank {rank})"
-        return _Failure(line=f"{self._what}: {text}{where}", is_value_error=isinstance(error, ValueError))
+        suffix = "" if self.alone else f" (rank {rank})"
+        line = f"{self._message_prefix}: {text}{suffix}"
+        return _Failure(line=line, is_value_error=isinstance(error, ValueError))
 
     def _raise_first(self, failures: list[_Failure | None]) -> None:
         for failure in failures:

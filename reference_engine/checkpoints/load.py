@@ -13,14 +13,14 @@ from zprof.reference_engine.checkpoints.manifest import (
     CheckpointFolder,
     Manifest,
     check_file,
-    check_fits,
+    check_matches_model,
     read_manifest,
 )
 from zprof.reference_engine.checkpoints.parts import (
     CheckpointedModel,
     CheckpointedOptimizer,
     filter_known_states,
-    iter_buffers,
+    iter_persistent_buffers,
     list_parts_to_load,
     make_buffer_parts,
     make_generator_parts,
@@ -32,30 +32,32 @@ from zprof.reference_engine.checkpoints.parts import (
 def load_checkpoint(
     path: str | os.PathLike[str], model: CheckpointedModel, optimizer: CheckpointedOptimizer
 ) -> dict[str, int | float | str]:
-    """Restore a checkpoint's weights and state, on all ranks at once, and return the caller's progress.
+    """Restore a checkpoint's weights and state (collective), and return the caller's progress.
 
-    The number of ranks, the stage, the units and the dtype may differ from those of the save.  fp32 master
-    weights and moments are exact; low-precision parameters are rounded from them again; frozen parameters are
-    converted. Gradients are dropped.  torch's random generators are restored if the number of data-parallel
+    The number of ranks, the stage, the units and the dtype may differ from the saved ones.  fp32 master
+    weights and moments are restored exactly; 16-bit parameters are rounded from them; frozen parameters are
+    converted.  Gradients are dropped.  torch's random generators are restored if the number of data-parallel
     ranks is the same.
 
-    Nothing in the checkpoint is run as code.  DCP's index is a pickle and is read by an unpickler that
-    creates only the index's own records; tensors are read as weights only.  That holds for this function
-    alone: DCP's own reader, and anything else that opens the folder, runs whatever the pickle contains.
+    Loading runs no code from the checkpoint.  DCP's index is a pickle, which is read by an unpickler that
+    accepts only the index's record types; tensors are loaded as weights only.  This applies only to this
+    function: DCP's own reader, and any other program that opens the folder, runs what the pickle contains.
 
     Raises:
-        ValueError: it is no checkpoint, is damaged, or does not fit the model; nothing was changed.
-        RuntimeError: it could not be read, or a rank is gone; the model may be partly changed.
+        ValueError: it is not a checkpoint, is damaged, or does not match the model; nothing was changed.
+        RuntimeError: it could not be read, or a rank has exited; the model may be partly changed.
     """
     folder = CheckpointFolder(path)
     ranks = RankGroup(model, f"checkpoint {folder.path} cannot be loaded")
-    ranks.on_first(folder.recover)
-    manifest = ranks.together(lambda: _open_checkpoint(folder, ranks, model, optimizer))
-    metadata = ranks.together(lambda: read_metadata(folder.path, manifest.files))
+    ranks.run_on_first(folder.recover)
+    manifest = ranks.run_on_all(lambda: _open_checkpoint(folder, ranks, model, optimizer))
+    metadata = ranks.run_on_all(lambda: read_metadata(folder.path, manifest.files))
     model.synchronize()
     for unit in model.units:
         unit.release()
-    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in iter_buffers(model.module)}
+    buffers = {
+        name: torch.empty_like(buffer).contiguous() for name, buffer in iter_persistent_buffers(model.module)
+    }
     states = {} if _rank_count_differs(manifest, model) else read_generator_states(model, ranks.rank)
     states = filter_known_states(states, metadata)
     parts = [
@@ -65,7 +67,7 @@ def load_checkpoint(
     ]
     reader, planner = IndexedReader(folder.path, metadata), PartsLoadPlanner(parts)
     ranks.call(lambda: _dcp_load(reader, planner, ranks))
-    _take_over(model, optimizer, manifest, buffers)
+    _apply_loaded_state(model, optimizer, manifest, buffers)
     set_generator_states(model, states)
     return dict(manifest.progress)
 
@@ -74,36 +76,36 @@ def _open_checkpoint(
     folder: CheckpointFolder, ranks: RankGroup, model: CheckpointedModel, optimizer: CheckpointedOptimizer
 ) -> Manifest:
     manifest = read_manifest(folder.path)
-    groups, here = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
-    if groups != here:
-        raise ValueError(f"it has {groups} parameter groups, the optimizer {here}")
-    check_fits(manifest, model)
+    saved_groups, groups = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
+    if saved_groups != groups:
+        raise ValueError(f"it has {saved_groups} parameter groups, but the optimizer has {groups}")
+    check_matches_model(manifest, model)
     for name in sorted(manifest.files)[ranks.rank :: ranks.size]:  # each file is checked by one rank
         check_file(folder.path, name, manifest.files[name])
     return manifest
 
 
-def _take_over(
+def _apply_loaded_state(
     model: CheckpointedModel,
     optimizer: CheckpointedOptimizer,
     manifest: Manifest,
     buffers: Mapping[str, torch.Tensor],
 ) -> None:
     with torch.no_grad():
-        for name, buffer in iter_buffers(model.module):
+        for name, buffer in iter_persistent_buffers(model.module):
             buffer.copy_(buffers[name])
         for unit in model.units:
             unit.store_weights()
-            unit.changed()
+            unit.bump_versions()
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
-                unit.publish()  # each rank has read its own part
+                unit.gather_updated()  # each rank has read only its own shard
                 unit.wait()
     optimizer.load_scalar_state(_restore_tuples(manifest.optimizer))
     optimizer.zero_grad()
 
 
 def _restore_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore tuples, which JSON does not have: a group's betas are one."""
+    """Convert lists back to tuples, which JSON does not have, such as a group's betas."""
     groups = [
         {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
         for group in state["groups"]

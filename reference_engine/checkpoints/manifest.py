@@ -1,21 +1,21 @@
 """Write and read a checkpoint's folder: manifest `zero.json`, checksums, atomic replacement of an older one.
 
-The folder is written as `.NAME.saving`, flushed and renamed, so that a complete checkpoint can be loaded at
-any time.
+The folder is written as `.NAME.saving`, flushed and renamed, so that a complete checkpoint is loadable at any
+time.
 
     {"format": "zero.checkpoint", "version": 1, "crc32": <of content>, "content": {
-        "stage", "data_parallel", "model_parallel"   of the engine that saved
-        "optimizer"    step count, loss scale, the groups' numbers; in "steps" the counts of parameters that
-                       lacked a gradient in some steps: {name: count}
-        "progress"     the caller's
+        "stage", "data_parallel", "model_parallel"   of the saving engine
+        "optimizer"    step count, loss scale, hyperparameters of the groups; "steps" has the counts of
+                       parameters without a gradient in some steps: {name: count}
+        "progress"     of the caller
         "parameters"   {name: {"shape", "trainable", "split", "group"}}
         "buffers"      {name: {"shape", "dtype"}}
         "files"        {name: {"bytes", "crc32"}}
     }}
 
-Without "group", all trainable parameters are in the first group.  Without "steps", all have one count.
+Without "group", all trainable parameters are in the first group.  Without "steps", all have the same count.
 
-`zero.json` is written last: a folder without it is no checkpoint.  The checksums detect damage, not
+`zero.json` is written last: a folder without it is not a checkpoint.  The checksums detect damage, not
 manipulation.
 """
 
@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_buffers
+from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_persistent_buffers
 
 MANIFEST = "zero.json"
 FORMAT = "zero.checkpoint"
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of ``zero.json``; see the module."""
+    """Content of ``zero.json``; see the module's docstring."""
 
     stage: int
     data_parallel: int
@@ -51,7 +51,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write ``zero.json``; the code that publishes the folder must flush it to disk."""
+    """Write ``zero.json``; :meth:`CheckpointFolder.publish` flushes it to disk."""
     content = asdict(manifest)
     head = {"format": FORMAT, "version": VERSION, "crc32": _compute_crc32(content)}
     (folder / MANIFEST).write_text(json.dumps({**head, "content": content}, indent=1))
@@ -65,32 +65,32 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        there = "there is no such folder" if not folder.is_dir() else f"it has no {MANIFEST}"
-        raise ValueError(f"it is not a checkpoint: {there}")
+        reason = "the folder does not exist" if not folder.is_dir() else f"it has no {MANIFEST}"
+        raise ValueError(f"it is not a checkpoint: {reason}")
     try:
-        whole = json.loads(path.read_bytes())
-        found, version = whole["format"], whole["version"]
+        document = json.loads(path.read_bytes())
+        format_name, version = document["format"], document["version"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its {MANIFEST} is damaged: {error!r}") from None
-    if found != FORMAT or not isinstance(version, int):
-        raise ValueError(f"it is not a checkpoint: the format in its {MANIFEST} is {found!r}")
+    if format_name != FORMAT or not isinstance(version, int):
+        raise ValueError(f"it is not a checkpoint: the format in its {MANIFEST} is {format_name!r}")
     if version > VERSION:
         raise ValueError(
-            f"it has format version {version}; this engine reads up to {VERSION}: use a newer one"
+            f"it has format version {version}, but this engine reads only up to {VERSION}: use a newer engine"
         )
-    return _parse_content(whole)
+    return _parse_content(document)
 
 
 def compute_checksums(folder: Path, pattern: str) -> dict[str, dict[str, int]]:
-    """Return size and checksum of the files that match."""
+    """Compute size and checksum of the files that match a glob pattern."""
     return {path.name: _compute_checksum(path) for path in sorted(folder.glob(pattern))}
 
 
 def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
-    """Compare a file with its entry in the manifest.
+    """Check a file against its entry in the manifest.
 
     Raises:
-        ValueError: it is missing or damaged.
+        ValueError: the file is missing or damaged.
     """
     path = folder / name
     if Path(name).name != name or not path.is_file():
@@ -101,11 +101,11 @@ def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
         raise ValueError(f"its file {name} is damaged: the checksum differs")
 
 
-def _parse_content(whole: Mapping[str, Any]) -> Manifest:
-    if whole.get("crc32") != _compute_crc32(whole.get("content")):
+def _parse_content(document: Mapping[str, Any]) -> Manifest:
+    if document.get("crc32") != _compute_crc32(document.get("content")):
         raise ValueError(f"its {MANIFEST} is damaged: the checksum differs")
     try:
-        manifest = Manifest(**whole["content"])
+        manifest = Manifest(**document["content"])
         for record in manifest.parameters.values():
             record.setdefault("group", 0 if record["trainable"] else None)
         return manifest
@@ -126,7 +126,7 @@ def _compute_checksum(path: Path) -> dict[str, int]:
 
 
 class CheckpointFolder:
-    """The folder of one checkpoint.  Only the first rank may call methods that change anything."""
+    """The folder of a checkpoint; only the first rank may call methods that change it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.realpath(path))
@@ -138,11 +138,11 @@ class CheckpointFolder:
         if self._replaced.is_dir() and not self.path.exists():
             self._replaced.rename(self.path)
 
-    def begin(self, *, overwrite: bool) -> None:
+    def start_draft(self, *, overwrite: bool) -> None:
         """Create an empty draft.
 
         Raises:
-            ValueError: something exists there that may not be replaced, or the folder is not writable.
+            ValueError: the path exists and may not be replaced, or the folder is not writable.
         """
         self.recover()
         self.check(overwrite=overwrite)
@@ -150,24 +150,24 @@ class CheckpointFolder:
         self.draft.mkdir(parents=True)
 
     def check(self, *, overwrite: bool) -> None:
-        """Check that a checkpoint can be written here; changes nothing.
+        """Check that a checkpoint can be written to this path, without changing anything.
 
         Raises:
-            ValueError: something exists there that may not be replaced, or the folder is not writable.
+            ValueError: the path exists and may not be replaced, or the folder is not writable.
         """
         if self.path.exists():
             if not overwrite:
                 raise ValueError("it exists; choose another folder or pass overwrite=True")
             if not (self.path / MANIFEST).is_file():
                 raise ValueError(
-                    f"what is there is not a checkpoint (it has no {MANIFEST}); remove it yourself"
+                    f"the existing path is not a checkpoint (it has no {MANIFEST}); remove it yourself"
                 )
         nearest = next(parent for parent in self.path.parents if parent.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise ValueError(f"nothing can be written in {nearest}; choose another folder")
+            raise ValueError(f"{nearest} is not writable; choose another folder")
 
     def publish(self) -> None:
-        """Flush the draft to disk and move it into place."""
+        """Flush the draft to disk and rename it to its final path."""
         for file in self.draft.iterdir():
             _flush(file)
         _flush(self.draft)
@@ -179,7 +179,7 @@ class CheckpointFolder:
         shutil.rmtree(self._replaced, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Remove an unfinished draft; an earlier checkpoint stays in place."""
+        """Remove an unfinished draft; an earlier checkpoint is kept."""
         shutil.rmtree(self.draft, ignore_errors=True)
         self.recover()
 
@@ -193,7 +193,7 @@ def _flush(path: Path) -> None:
 
 
 def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
-    """Return every logical parameter; with tensor parallelism the shape is that of a slice."""
+    """Return the entry of every parameter by name; with tensor parallelism the shape is a slice's."""
     return {
         slot.name: {
             "shape": list(slot.shape),
@@ -207,43 +207,43 @@ def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
 
 
 def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
-    """Return every persistent buffer."""
+    """Return the entry of every persistent buffer by name."""
     return {
         name: {"shape": list(buffer.shape), "dtype": str(buffer.dtype).removeprefix("torch.")}
-        for name, buffer in iter_buffers(engine.module)
+        for name, buffer in iter_persistent_buffers(engine.module)
     }
 
 
-def check_fits(manifest: Manifest, engine: CheckpointedModel) -> None:
-    """Compare a checkpoint with the model that loads it.
+def check_matches_model(manifest: Manifest, engine: CheckpointedModel) -> None:
+    """Check that a checkpoint matches the model that loads it.
 
     Raises:
-        ValueError: the one-line message names the first difference.
+        ValueError: it does not; the one-line message has the first difference.
     """
     model_parallel = 1 if engine.mp is None else engine.mp.world_size
     if manifest.model_parallel != model_parallel:
         raise ValueError(
-            f"it was saved with a model-parallel degree of {manifest.model_parallel}, and this mesh has "
-            f"{model_parallel}; another degree cannot be loaded"
+            f"it was saved with a model-parallel degree of {manifest.model_parallel}, but this mesh has "
+            f"{model_parallel}; the degree must be the same"
         )
     _compare_entries("parameter", manifest.parameters, describe_parameters(engine))
     _compare_entries("buffer", manifest.buffers, describe_buffers(engine))
 
 
 def _compare_entries(
-    kind: str, saved: Mapping[str, Mapping[str, Any]], here: Mapping[str, Mapping[str, Any]]
+    kind: str, saved: Mapping[str, Mapping[str, Any]], model_entries: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    if missing := [name for name in here if name not in saved]:
-        raise ValueError(f"it lacks the model's {kind} {missing[0]}{_format_more(missing)}")
-    if unexpected := [name for name in saved if name not in here]:
+    if missing := [name for name in model_entries if name not in saved]:
+        raise ValueError(f"it does not have the model's {kind} {missing[0]}{_format_more(missing)}")
+    if unexpected := [name for name in saved if name not in model_entries]:
         raise ValueError(
-            f"it has a {kind} {unexpected[0]}, which the model has not{_format_more(unexpected)}"
+            f"it has a {kind} {unexpected[0]}, which the model does not have{_format_more(unexpected)}"
         )
-    for name, record in here.items():
+    for name, record in model_entries.items():
         for key, value in record.items():
             if saved[name].get(key) != value:
                 raise ValueError(
-                    f"{kind} {name}: {key} is {saved[name].get(key)} there and {value} in the model"
+                    f"{kind} {name}: {key} is {saved[name].get(key)} in it and {value} in the model"
                 )
 
 

@@ -1,19 +1,19 @@
 """List this rank's part of a checkpoint: shards of parameters and moments, buffers, and random generators.
 
-Every rank writes its own shard of every unit, as boxes of whole tensors.  That includes stage 0, where all
-ranks hold everything, so that nothing is written twice.  With tensor parallelism, slices are entries of their
-own (``<name>/mp1of2``), and what is equal on all ranks of the model-parallel group is written by the first.
+Every rank writes its own shard of every unit, as boxes of the unsharded tensors.  This includes stage 0,
+where all ranks have all parameters, so that nothing is written twice.  With tensor parallelism, slices are
+separate entries (``<name>/mp1of2``), and replicated parameters are written by the first rank of the group.
 
 DCP stores rectangular chunks of an n-dimensional tensor, while a rank owns an interval of its elements in
-row-major order.  An interval is at most 2n - 1 boxes, each of which is itself an interval:
+row-major order.  An interval consists of at most 2n - 1 boxes, each of which is itself an interval:
 
     . . a a        a: the rest of the first row
-    b b b b        b: whole rows
+    b b b b        b: complete rows
     b b b b
     c . . .        c: the start of the last row
 
-Buffers are written whole by the first rank, the persistent ones as in ``Module.state_dict``.  The generators
-of every rank are saved, and restored if the number of ranks is the same.
+Persistent buffers, as in ``Module.state_dict``, are written by the first rank.  The states of every rank's
+random generators are saved, and restored if the number of ranks is the same.
 """
 
 import math
@@ -31,7 +31,7 @@ from zprof.reference_engine.flat_unit import FlatUnit, Piece
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A chunk of a tensor whose elements are one interval of the flattened tensor."""
+    """A rectangular chunk of a tensor that is one interval of the flattened tensor."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Box:
 
 
 def split_into_boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
-    """Yield elements [start, stop) of a flattened tensor as boxes, in order (an empty tensor as one)."""
+    """Yield boxes of the elements [start, stop) of a flattened tensor, in order; one for an empty tensor."""
     if math.prod(shape) == 0:
         yield Box(offsets=(0,) * len(shape), sizes=shape)
     elif not shape:
@@ -58,12 +58,12 @@ def _iter_rows(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
         end = min(stop, -(-start // row) * row)
         yield from _iter_within_row(shape, start, end)
         start = end
-    if whole := (stop - start) // row:
+    if complete_rows := (stop - start) // row:
         yield Box(
             offsets=(start // row, *(0 for _ in shape[1:])),
-            sizes=(whole, *shape[1:]),
+            sizes=(complete_rows, *shape[1:]),
         )
-        start += whole * row
+        start += complete_rows * row
     if start < stop:
         yield from _iter_within_row(shape, start, stop)
 
@@ -78,7 +78,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class CheckpointedModel(Protocol):
-    """The part of a ``ZeroModel`` that a checkpoint reads."""
+    """The attributes of a ``ZeroModel`` that checkpoints use."""
 
     module: nn.Module
     comm: Comm
@@ -93,16 +93,16 @@ class CheckpointedModel(Protocol):
 
 
 class CheckpointedOptimizer(Protocol):
-    """The part of a ``ZeroOptimizer`` that a checkpoint reads."""
+    """The attributes of a ``ZeroOptimizer`` that checkpoints use."""
 
     state: Any
     param_groups: list[dict[str, Any]]
 
     def scalar_state(self) -> dict[str, Any]:
-        """Return step count, loss scale and the groups' hyperparameters."""
+        """Return step counts, loss scale and the hyperparameters of all groups."""
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`scalar_state` returned."""
+        """Restore the result of :meth:`scalar_state`."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
@@ -118,7 +118,7 @@ class Part:
     values: torch.Tensor
 
     def chunks(self) -> Iterator[tuple[Box, torch.Tensor]]:
-        """Yield the part as boxes of the whole tensor, each with its memory, shaped like the box."""
+        """Yield the part as boxes of the unsharded tensor, each with its memory, shaped like the box."""
         position = 0
         for box in split_into_boxes(self.shape, self.start, self.start + self.values.numel()):
             yield box, self.values[position : position + box.numel].view(box.sizes)
@@ -126,7 +126,7 @@ class Part:
 
 
 def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """Yield this rank's part of all parameters and of the optimizer's state."""
+    """Yield this rank's shards of all parameters and optimizer states."""
     first = engine.mp is None or engine.mp.rank == 0
     for unit in engine.units:
         keys = _make_keys(unit, engine.mp)
@@ -134,31 +134,31 @@ def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimiz
             *unit.layout.pieces(engine.comm.rank),
             *(_list_empty_pieces(unit) if engine.comm.rank == 0 else ()),
         ]
-        mine = [piece for piece in pieces if first or is_split(unit, piece.name)]
-        for flat, template, base in _iter_memories(unit, optimizer):
-            yield from _make_parts(unit, flat, template, base, mine, keys)
+        own_pieces = [piece for piece in pieces if first or is_split(unit, piece.name)]
+        for flat, template, base in _iter_flat_tensors(unit, optimizer):
+            yield from _make_parts(unit, flat, template, base, own_pieces, keys)
 
 
 def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """Yield the memory of everything that this rank must read."""
+    """Yield the parts that this rank must read, with their memory."""
     for unit in engine.units:
         pieces = unit.layout.pieces(engine.comm.rank)
         if unit.trainable and not unit.policy.shard_optimizer:
             pieces = _list_all_pieces(unit)
-        for flat, template, base in _iter_memories(unit, optimizer):
-            whole = unit.trainable and not unit.policy.shard_optimizer
+        for flat, template, base in _iter_flat_tensors(unit, optimizer):
+            unsharded = unit.trainable and not unit.policy.shard_optimizer
             yield from _make_parts(
-                unit, flat, template, 0 if whole else base, pieces, _make_keys(unit, engine.mp)
+                unit, flat, template, 0 if unsharded else base, pieces, _make_keys(unit, engine.mp)
             )
 
 
 def is_split(unit: FlatUnit, name: str) -> bool:
-    """Return whether this rank has only a tensor-parallel slice of the parameter."""
+    """Return True if this rank has only a tensor-parallel slice of the parameter."""
     index = next(index for index, slot in enumerate(unit.layout.slots) if slot.name == name)
     return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
 
 
-def _iter_memories(
+def _iter_flat_tensors(
     unit: FlatUnit, optimizer: CheckpointedOptimizer
 ) -> Iterator[tuple[torch.Tensor, str, int]]:
     """Yield flat tensors, the template of their keys, and the start of this rank's shard in them."""
@@ -206,7 +206,7 @@ def _list_all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
 
 
 def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
-    # Empty parameters lie in no shard, but are written so that other readers of DCP find every parameter.
+    # Empty parameters are in no shard, but are written so that other DCP readers find every parameter.
     return tuple(
         Piece(name=slot.name, parameter_offset=0, shard_offset=0, numel=0)
         for slot in unit.layout.slots
@@ -214,8 +214,8 @@ def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
     )
 
 
-def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield persistent buffers by name, each once."""
+def iter_persistent_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each persistent buffer once, with its name."""
     for prefix, child in module.named_modules():
         for name, buffer in child.named_buffers(prefix=prefix, recurse=False):
             if name.rpartition(".")[2] not in child._non_persistent_buffers_set:
@@ -223,19 +223,19 @@ def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def make_buffer_parts(buffers: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """Yield whole contiguous tensors."""
+    """Yield each buffer as one part; buffers must be contiguous."""
     for name, buffer in buffers.items():
         yield Part(key=f"model.{name}", shape=tuple(buffer.shape), start=0, values=buffer.view(-1))
 
 
 def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """Yield the states of generators, by key."""
+    """Yield each state of a random generator as one part."""
     for key, state in states.items():
         yield Part(key=key, shape=tuple(state.shape), start=0, values=state)
 
 
 def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, torch.Tensor]:
-    """Return copies of the states of torch's generators on the CPU and on the parameters' GPU."""
+    """Return the states of torch's random generators on the CPU and on the parameters' GPU, by key."""
     states = {f"rng.{rank}.cpu": torch.get_rng_state()}
     device = engine.units[0].full.device
     if device.type == "cuda":
@@ -244,7 +244,7 @@ def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, tor
 
 
 def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> dict[str, torch.Tensor]:
-    """Return the states that a checkpoint has in the same form (torch versions may differ)."""
+    """Return the states that a checkpoint has with the same shape (torch versions may differ)."""
     stored = metadata.state_dict_metadata
     return {
         key: state
@@ -254,7 +254,7 @@ def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> 
 
 
 def set_generator_states(engine: CheckpointedModel, states: dict[str, torch.Tensor]) -> None:
-    """Set the states of the generators."""
+    """Set the states of torch's random generators."""
     for key, state in states.items():
         if key.endswith(".cuda"):
             torch.cuda.set_rng_state(state, engine.units[0].full.device)

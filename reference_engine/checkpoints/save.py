@@ -1,6 +1,6 @@
-"""Save checkpoints: every rank writes what it owns, and the folder appears when all have finished.
+"""Save checkpoints: every rank writes its shards, and the folder appears when all ranks have finished.
 
-Only between steps: gradients are not part of a checkpoint.
+Save only between steps: gradients are not part of a checkpoint.
 """
 
 import os
@@ -24,7 +24,7 @@ from zprof.reference_engine.checkpoints.parts import (
     CheckpointedModel,
     CheckpointedOptimizer,
     Part,
-    iter_buffers,
+    iter_persistent_buffers,
     list_parts_to_save,
     make_buffer_parts,
     make_generator_parts,
@@ -42,22 +42,22 @@ def save_checkpoint(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Save weights, optimizer state, buffers and random generators to a folder, on all ranks at once.
+    """Save weights, optimizer state, buffers and random generators to a folder (collective).
 
-    All ranks must see the same file system.  ``progress`` belongs to the caller (step, epoch, position in the
-    data), must be equal on all ranks, and is returned by :func:`load_checkpoint`.  An existing checkpoint is
-    replaced only with ``overwrite``, and stays loadable until the new one is complete and on disk; if a rank
-    dies before that, it is unchanged.
+    All ranks must share a file system.  ``progress`` is the caller's own data (step, epoch, position in the
+    data set); it must be equal on all ranks and is returned by :func:`load_checkpoint`.  An existing
+    checkpoint is replaced only with ``overwrite``, and stays loadable until the new one is complete and on
+    disk; if a rank dies before that, it is unchanged.
 
     Raises:
-        ValueError: the folder exists, or ``progress`` holds anything other than numbers and strings.
-        RuntimeError: a rank could not write or is gone; all remaining ranks raise the same one-line message.
+        ValueError: the folder exists, or ``progress`` contains anything but numbers and strings.
+        RuntimeError: a rank could not write or has exited; all other ranks raise the same one-line message.
     """
     folder = CheckpointFolder(path)
     ranks = RankGroup(model, f"checkpoint {folder.path} was not saved")
-    ranks.together(lambda: _check_progress(progress or {}))
+    ranks.run_on_all(lambda: _check_progress(progress or {}))
     model.synchronize()
-    ranks.on_first(lambda: folder.begin(overwrite=overwrite))
+    ranks.run_on_first(lambda: folder.start_draft(overwrite=overwrite))
     try:
         _write_checkpoint(folder, ranks, model, optimizer, progress or {})
     except BaseException:
@@ -67,10 +67,10 @@ def save_checkpoint(
 
 
 def check_checkpoint_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Raise before the training what :func:`save_checkpoint` would raise after it; not collective.
+    """Check before training that :func:`save_checkpoint` can write to ``path``; not collective.
 
     Raises:
-        ValueError: the one-line message names the path and says what is wrong with it.
+        ValueError: it cannot; the one-line message has the path and the reason.
     """
     folder = CheckpointFolder(path)
     try:
@@ -90,24 +90,24 @@ def _write_checkpoint(
     writer = FileSystemWriter(folder.draft, overwrite=False)
     ranks.call(lambda: _dcp_save(writer, planner, ranks))
     written = ranks.collect(lambda: _checksum_written(folder, ranks.rank))
-    numbers = optimizer.scalar_state()
-    steps = ranks.collect(lambda: numbers["steps"])  # a rank knows only the parameters that it updates
+    scalars = optimizer.scalar_state()
+    steps = ranks.collect(lambda: scalars["steps"])  # each rank has only the parameters that it updates
     manifest = Manifest(
         stage=_get_stage(model),
         data_parallel=model.comm.world_size,
         model_parallel=1 if model.mp is None else model.mp.world_size,
-        optimizer={**numbers, "steps": {name: count for own in steps for name, count in own.items()}},
+        optimizer={**scalars, "steps": {name: count for counts in steps for name, count in counts.items()}},
         progress=dict(progress),
         parameters=describe_parameters(model),
         buffers=describe_buffers(model),
-        files={name: found for one_rank in written for name, found in one_rank.items()},
+        files={name: checksum for checksums in written for name, checksum in checksums.items()},
     )
 
     def publish() -> None:
         write_manifest(folder.draft, manifest)
         folder.publish()
 
-    ranks.on_first(publish)
+    ranks.run_on_first(publish)
 
 
 def _list_parts(
@@ -117,7 +117,7 @@ def _list_parts(
     yield from make_generator_parts(read_generator_states(model, ranks.rank))
     if ranks.rank == 0:
         yield from make_buffer_parts(
-            {name: buffer.contiguous() for name, buffer in iter_buffers(model.module)}
+            {name: buffer.contiguous() for name, buffer in iter_persistent_buffers(model.module)}
         )
 
 
@@ -143,5 +143,5 @@ def _check_progress(progress: Mapping[str, Any]) -> None:
     for key, value in progress.items():
         if not isinstance(key, str) or not isinstance(value, int | float | str):
             raise ValueError(
-                f"progress[{key!r}] is {value!r}; it must be a number or a string under a string"
+                f"progress[{key!r}] is {value!r}; keys must be strings, values numbers or strings"
             )

@@ -1,30 +1,30 @@
-"""Define the interface of collectives, their cost on a ring, and the check that all ranks launch the same.
+"""Define the collectives, their cost on a ring, and the check that all ranks launch them in the same order.
 
 Bytes that each of N ranks moves for a full (gathered) tensor of S bytes: all-gather and reduce-scatter
 S (N-1)/N, all-reduce 2 S (N-1)/N (a reduce-scatter and an all-gather), broadcast S.
 
-A process group matches the ranks' collectives only by position.  If two ranks need different units of equal
-size, each gets a mixture of both; with different sizes gloo aborts.
+A process group matches the ranks' collectives only by position.  If two ranks launch collectives of equal
+size for different units, each gets a mixture of both; with different sizes gloo aborts.
 
-Every rank predicts its next collective from those before it.  All ranks have the same past and so the same
-prediction, and a predicted collective is launched without a message.  A rank whose next collective is another
-one compares with all ranks before it launches, and so do all ranks if nothing is predicted (the first pass).
-Programs that change their order together continue; otherwise every rank gets an error that names ranks and
-units.
+Every rank predicts its next collective from the previous ones.  All ranks have the same history and therefore
+the same prediction, and a predicted collective is launched without any message.  A rank whose next collective
+differs from the prediction compares it with all ranks before the launch, as do all ranks while there is no
+prediction (the first pass).  If all ranks change their order in the same way, they continue; otherwise every
+rank raises an error that names ranks and units.
 
-No mixture.  Take the first position at which two ranks have launched different collectives.  Their pasts are
-equal, so their predictions are too.  At least one of them launched what was not predicted, so it compared
-with the other rank at this position and found the same collective; but the other launched another: a
-contradiction.
+No mixing.  Consider the first position at which two ranks launched different collectives.  Their histories
+are equal, so their predictions are too.  At least one of them launched an unpredicted collective, so it
+compared with the other rank at this position and found the same collective: a contradiction.
 
-No deadlock.  A rank that has launched the predicted collective does not enter the comparison by itself.  It
-cannot complete that collective either, because one rank is missing in it.  While it waits, it checks every
-``POLL_S`` for the position that the deviating rank has written to the process group's store, and joins.  It
-joins only if it has launched that position: before that it may still deviate too, and what it waits for can
-complete.  If a rank never reaches either, the comparison ends with its exit or with the group's timeout.
+No deadlock.  A rank that has launched the predicted collective does not start a comparison.  That collective
+cannot complete, because the deviating rank did not launch it.  While waiting, the rank checks every
+``POLL_S`` for the position that the deviating rank has written to the process group's store, and joins the
+comparison.  It joins only if it has launched that position: before, it may still deviate itself, and the
+collective that it waits for can complete.  If a rank never gets there, the comparison ends with its exit or
+the group's timeout.
 
 On NCCL the host does not block in a wait.  Nothing is mixed there either, but a rank that followed the
-prediction fails by NCCL's own timeout, and the deviating rank by that of the comparison.
+prediction fails with NCCL's own timeout, and the deviating rank with the timeout of the comparison.
 
 The order between two engines on one group is not checked, nor are the user's own collectives.
 """
@@ -54,10 +54,10 @@ class Handle(Protocol):
 
 
 class Comm(Protocol):
-    """The collectives that the engine needs.  All ranks must make the same calls in the same order.
+    """The collectives that the engine uses.  All ranks must make the same calls in the same order.
 
-    A tensor passed to a collective must not be read or written until its handle has been waited for.
-    ``unit`` names what the bytes belong to.
+    A tensor passed to a collective must not be read or written before ``wait()`` on its handle returns.
+    ``unit`` is the name of the unit that the bytes belong to.
     """
 
     @property
@@ -70,13 +70,13 @@ class Comm(Protocol):
 
     @property
     def moved(self) -> Mapping[str, int]:
-        """Bytes that this rank has moved so far on a ring, by kind."""
+        """Bytes that this rank has moved so far by ring algorithms, by kind."""
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
         """Gather every rank's ``shard`` into ``out``, in rank order; ``shard`` may be a slice of ``out``."""
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """Sum ``full`` over the ranks, keep this rank's slice in ``out``, which may be a view of ``full``."""
+        """Sum ``full`` over the ranks into ``out``, this rank's slice, which may be a view of ``full``."""
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
         """Sum ``tensor`` over the ranks, in place."""
@@ -85,7 +85,7 @@ class Comm(Protocol):
         """Overwrite ``tensor`` with rank 0's values."""
 
     def close(self) -> None:
-        """Stop what the transport started; nothing may be launched afterwards."""
+        """Shut the transport down; nothing may be launched afterwards."""
 
 
 class Kind(StrEnum):
@@ -99,7 +99,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective; equal on all ranks.  ``bytes`` is the size of the full tensor."""
+    """One collective; its fields are equal on all ranks.  ``bytes`` is the size of the full tensor."""
 
     kind: Kind
     group: str
@@ -119,18 +119,18 @@ def get_ring_factor(kind: Kind, ranks: int) -> float:
     return 2 * share if kind is Kind.ALL_REDUCE else share
 
 
-#: Seconds that a wait blocks before it looks for a deviating rank, and between two looks.
+#: Seconds that a wait blocks between checks for a deviating rank.
 POLL_S: Final = 1.0
 _FOLLOWER = -1
-_RECORD = struct.Struct("=q16s")  # position, and a hash of the collective launched there
+_RECORD = struct.Struct("=q16s")  # position, and a hash of the collective at that position
 _TEXT_BYTES = 512
 
 
 class CollectiveOrder:
-    """Check that all ranks of a group launch the same collectives in the same order.
+    """Checks that all ranks of a group launch the same collectives in the same order.
 
     ``comparisons`` counts the exchanges (24 bytes from each rank), ``announcements`` the entries written to
-    the store.  Neither grows while the order repeats itself.
+    the store.  Neither grows while the order repeats.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -139,27 +139,27 @@ class CollectiveOrder:
         self.announcements = 0
         self._group = group
         self._ranks = dist.get_process_group_ranks(group)
-        self._past = RepeatedSequence()
+        self._history = RepeatedSequence()
         self._launched: deque[Collective] = deque(maxlen=1024)
-        self._side: dist.ProcessGroupGloo | None = None
+        self._side_group: dist.ProcessGroupGloo | None = None
         self._store: Any = None
         self._error: str | None = None
 
     def check(self, collective: Collective) -> None:
-        """Return if no rank launches another collective at this position; call it before every launch.
+        """Check that all ranks launch this collective at this position; call it before every launch.
 
         Raises:
-            RuntimeError: another rank launches a different one, or is gone.
+            RuntimeError: another rank launches a different one, or has exited.
         """
         self.check_agreed()
         identity = (collective.kind, collective.unit)
-        expected = self._past.expected
+        expected = self._history.expected
         if identity != expected:
             announced = None if expected is None else self._announce(collective.sequence)
             self._compare(collective)
             if announced is not None:
                 self._withdraw(announced)
-        self._past.append(identity)
+        self._history.append(identity)
         self._launched.append(collective)
 
     def poll(self) -> None:
@@ -169,12 +169,12 @@ class CollectiveOrder:
             RuntimeError: the ranks disagree.
         """
         self.check_agreed()
-        position = self._announced()
+        position = self._find_announced_position()
         if position is not None and self._launched and self._launched[-1].sequence >= position:
             self._compare(None)
 
     def check_agreed(self) -> None:
-        """Raise after a disagreement: what was launched may never complete.
+        """Check that the ranks have not disagreed: after that, collectives in flight may never complete.
 
         Raises:
             RuntimeError: the ranks have disagreed.
@@ -184,104 +184,104 @@ class CollectiveOrder:
 
     def close(self) -> None:
         """Release the process groups of the engine and of the comparisons; later calls do nothing."""
-        self._group = self._side = self._store = None
+        self._group = self._side_group = self._store = None
 
-    def _compare(self, mine: Collective | None) -> None:
-        """Exchange every rank's next collective; ``mine`` is None if this rank has followed the
-        prediction.
-        """
+    def _compare(self, own_next: Collective | None) -> None:
+        """Compare every rank's next collective; ``own_next`` is None if this rank followed the prediction."""
         try:
-            claims = self._exchange(_RECORD.pack(_FOLLOWER, b"") if mine is None else _pack_record(mine))
+            records = self._exchange(
+                _RECORD.pack(_FOLLOWER, b"") if own_next is None else _pack_record(own_next)
+            )
             self.comparisons += 1
-            if mine is not None and all(claim == claims[0] for claim in claims):
+            if own_next is not None and all(record == records[0] for record in records):
                 return
-            position = min(at for at, _ in map(_RECORD.unpack, claims) if at != _FOLLOWER)
-            texts = self._exchange(self._text_at(position, mine))
+            position = min(position for position, _ in map(_RECORD.unpack, records) if position != _FOLLOWER)
+            texts = self._exchange(self._describe_position(position, own_next))
         except RuntimeError as error:  # without its traceback, whose frames keep the process group alive
-            raise self._make_timeout_error(mine, error) from error.with_traceback(None)
+            raise self._make_timeout_error(own_next, error) from error.with_traceback(None)
         self._error = _format_disagreement(position, self._ranks, [text.decode().rstrip() for text in texts])
         raise RuntimeError(self._error)
 
-    def _text_at(self, position: int, mine: Collective | None) -> bytes:
-        here = [*self._launched, *([] if mine is None else [mine])]
-        text = next((_describe_collective(one) for one in here if one.sequence == position), "nothing yet")
+    def _describe_position(self, position: int, own_next: Collective | None) -> bytes:
+        collectives = [*self._launched, *([] if own_next is None else [own_next])]
+        descriptions = (_describe_collective(one) for one in collectives if one.sequence == position)
+        text = next(descriptions, "nothing yet")
         return text.encode("ascii", "replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES)
 
     def _exchange(self, own: bytes) -> list[bytes]:
-        """Return every rank's bytes, in memory outside torch's allocator."""
-        size, everything = len(own), bytearray(len(own) * len(self._ranks))
-        row, rows = bytearray(own), torch.frombuffer(everything, dtype=torch.uint8)
-        side: Any = self._side_group()
-        side._allgather_base(rows, torch.frombuffer(row, dtype=torch.uint8)).wait()
-        return [bytes(everything[start : start + size]) for start in range(0, len(everything), size)]
+        """All-gather bytes of equal length, in memory outside torch's allocator."""
+        size, gathered = len(own), bytearray(len(own) * len(self._ranks))
+        row, rows = bytearray(own), torch.frombuffer(gathered, dtype=torch.uint8)
+        side_group: Any = self._get_side_group()
+        side_group._allgather_base(rows, torch.frombuffer(row, dtype=torch.uint8)).wait()
+        return [bytes(gathered[start : start + size]) for start in range(0, len(gathered), size)]
 
-    def _side_group(self) -> dist.ProcessGroupGloo:
-        """Return the group of the comparisons, created in the first of them, which all ranks reach.
+    def _get_side_group(self) -> dist.ProcessGroupGloo:
+        """Return the group for comparisons, created by the first one, in which all ranks take part.
 
-        Not with ``new_group()``: such a group stays until the default group ends.  If it is destroyed, the
-        next one gets its name and then finds the old one's addresses.
+        It is not created by ``new_group()``: such a group exists until the default group is destroyed, and if
+        it is destroyed earlier, the next group reuses its name and finds its old addresses in the store.
         """
-        if self._side is None:
+        if self._side_group is None:
             group = dist.group.WORLD if self._group is None else self._group
             assert group is not None
             rank = dist.get_rank(self._group)
-            place = f"zero_order/{group.group_name}"
-            transport = _get_default_store().add(
-                f"{place}/{rank}", 1
-            )  # counts the groups made here: equal on all ranks
-            self._store = _prefix_store(f"{place}/transport {transport}", _get_default_store())
-            self._side = dist.ProcessGroupGloo(self._store, rank, len(self._ranks), _get_timeout(group))
-        return self._side
+            prefix = f"zero_order/{group.group_name}"
+            # counts the groups created by this rank, the same number on all ranks
+            transport = _get_default_store().add(f"{prefix}/{rank}", 1)
+            self._store = _prefix_store(f"{prefix}/transport {transport}", _get_default_store())
+            self._side_group = dist.ProcessGroupGloo(self._store, rank, len(self._ranks), _get_timeout(group))
+        return self._side_group
 
-    def _make_timeout_error(self, mine: Collective | None, error: BaseException) -> RuntimeError:
-        if mine is None:
-            return RuntimeError(f"ranks disagree about the order of units, and one is gone: {error}")
-        expected = self._past.expected
-        instead = "" if expected is None else f" (where {expected[0]} of unit {expected[1]} was expected)"
+    def _make_timeout_error(self, own_next: Collective | None, error: BaseException) -> RuntimeError:
+        if own_next is None:
+            return RuntimeError(f"ranks disagree about the order of units, and one has exited: {error}")
+        expected = self._history.expected
+        prediction = "" if expected is None else f" ({expected[0]} of unit {expected[1]} was expected)"
         return RuntimeError(
-            f"{mine.kind} of unit {mine.unit} failed: not all ranks came to it{instead}: {error}"
+            f"{own_next.kind} of unit {own_next.unit} failed: not all ranks launched it{prediction}: {error}"
         )
 
     def _announce(self, position: int) -> tuple[Any, str]:
-        store = self._announcements()
+        store = self._get_announcement_store()
         key = str(store.add("count", 1))
         store.set(key, str(position))
         self.announcements += 1
         return store, key
 
     def _withdraw(self, announced: tuple[Any, str]) -> None:
-        """Remove this rank's announcement after a comparison that agreed, in which all ranks announced."""
+        """Remove this rank's announcement after a comparison in which all ranks agreed."""
         store, key = announced
         store.delete_key(key)
         if dist.get_rank(self._group) == 0:
             store.delete_key("count")
 
-    def _announcements(self) -> Any:
-        """Return the store for announcements until the next comparison; all ranks have made equally many."""
+    def _get_announcement_store(self) -> Any:
+        """Return the store for announcements before the next comparison, the same on all ranks."""
         return _prefix_store(f"comparison {self.comparisons}", self._store)
 
-    def _announced(self) -> int | None:
-        """Return the first position at which a rank deviates, or None."""
-        if self._side is None:
+    def _find_announced_position(self) -> int | None:
+        """Return the first position at which a rank has announced a deviation, or None."""
+        if self._side_group is None:
             return None
-        store = self._announcements()
+        store = self._get_announcement_store()
         count = store.add("count", 0)
         return min((int(store.get(str(number))) for number in range(1, count + 1)), default=None)
 
 
 class RepeatedSequence:
-    """Predict a sequence that repeats itself, from earlier places that match its end.
+    """Predicts the next item of a repeating sequence from an earlier occurrence of its recent items.
 
-    The chosen place has the longest common past; among equals, the latest wins.  It moves on as long as its
-    predictions hold.  A program of any period is predicted from its second or third repetition on.
+    The occurrence with the longest common history is followed, the latest among equals, until a prediction
+    fails.  A sequence of any period is predicted from its second or third repetition on.
     """
 
-    def __init__(self, kept: int = 2**16, *, places: int = 64, context: int = 512) -> None:
-        """Keep at least ``kept`` items; compare up to ``context`` items at the last ``places`` matches."""
-        self._kept = kept
+    def __init__(self, min_items: int = 2**16, *, matches: int = 64, context: int = 512) -> None:
+        """Keep at least ``min_items``; compare up to ``context`` items for each of the last ``matches``."""
+        self._min_items = min_items
         self._context = context
         self._items: list[Any] = []
-        self._places: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=places))
+        self._positions: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=matches))
         self._next: int | None = None
 
     @property
@@ -298,25 +298,30 @@ class RepeatedSequence:
             assert self._next is not None
             self._next += 1
         else:
-            place = max(self._places[item], key=lambda at: (self._common_past(at, end), at), default=None)
-            self._next = None if place is None else place + 1
-        self._places[item].append(end)
-        if len(self._items) >= 2 * self._kept:
-            self._forget(len(self._items) - self._kept)
+            match = max(
+                self._positions[item],
+                key=lambda position: (self._count_common_items(position, end), position),
+                default=None,
+            )
+            self._next = None if match is None else match + 1
+        self._positions[item].append(end)
+        if len(self._items) >= 2 * self._min_items:
+            self._forget(len(self._items) - self._min_items)
 
-    def _common_past(self, place: int, end: int) -> int:
+    def _count_common_items(self, position: int, end: int) -> int:
+        limit = min(position, self._context)
         length = 0
-        while length < min(place, self._context) and self._items[place - length] == self._items[end - length]:
+        while length < limit and self._items[position - length] == self._items[end - length]:
             length += 1
         return length
 
     def _forget(self, count: int) -> None:
         del self._items[:count]
         self._next = None if self._next is None or self._next < count else self._next - count
-        for places in self._places.values():
-            left = [place - count for place in places if place >= count]
-            places.clear()
-            places.extend(left)
+        for positions in self._positions.values():
+            remaining = [position - count for position in positions if position >= count]
+            positions.clear()
+            positions.extend(remaining)
 
 
 def _pack_record(collective: Collective) -> bytes:

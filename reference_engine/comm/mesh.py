@@ -1,9 +1,9 @@
-"""Arrange ranks in a grid of data-parallel rows and model-parallel columns.
+"""Arrange ranks in a two-dimensional mesh of data and model parallelism.
 
     rank = dp_index * mp_size + mp_index
 
-Neighbouring ranks share a model, so that the heavier traffic of tensor parallelism stays within a node.
-Ranks that hold the same part of the model share its gradients.
+Adjacent ranks share a model, so that the heavier traffic of tensor parallelism stays within a node.  Ranks
+that hold the same part of the model average its gradients.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ CommFactory = Callable[[dist.ProcessGroup | None], Comm]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's position and its two groups.  ``mp`` is None without model parallelism."""
+    """This rank's coordinates in the mesh and its two groups; ``mp`` is None without model parallelism."""
 
     dp: Comm
     mp: Comm | None
@@ -29,22 +29,22 @@ class Mesh:
     _groups: list[dist.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
 
     def close(self) -> None:
-        """Close both transports and destroy the groups made for them; later calls do nothing."""
+        """Close both transports and destroy their groups; later calls do nothing."""
         try:
             self.dp.close()
         finally:
             if self.mp is not None:
                 self.mp.close()
-            # Drop all references: a group that outlives the default one aborts the process at exit.
+            # Drop all references: a group that outlives the default group aborts the process at exit.
             while self._groups:
                 dist.destroy_process_group(self._groups.pop())
 
 
 def check_mesh(*, world_size: int, dp: int, mp: int) -> None:
-    """Check that the sizes make a grid of all ranks.
+    """Check that the mesh has exactly ``world_size`` ranks.
 
     Raises:
-        ValueError: the one-line message says what does not fit.
+        ValueError: it does not.
     """
     if dp < 1 or mp < 1:
         raise ValueError(f"dp is {dp} and mp is {mp}; both must be 1 or more")
@@ -53,10 +53,10 @@ def check_mesh(*, world_size: int, dp: int, mp: int) -> None:
 
 
 def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
-    """Arrange the ranks of the default group (collective).
+    """Arrange the ranks of the default group in a mesh (collective).
 
-    ``make_comm`` makes the transport of one group.  None stands for the default group, which is the
-    data-parallel group without model parallelism.
+    ``make_comm`` creates the transport of a group; None is the default group, which is the data-parallel
+    group if there is no model parallelism.
 
     Raises:
         ValueError: ``dp`` x ``mp`` is not the number of ranks.
@@ -66,7 +66,7 @@ def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
     if mp == 1:
         return Mesh(dp=make_comm(None), mp=None, dp_index=dp_index, mp_index=0, dp_size=dp, mp_size=1)
     # Every rank creates every group, in the same order: new_group() is a collective of all ranks.
-    rows = [dist.new_group([row * mp + place for place in range(mp)]) for row in range(dp)]
+    rows = [dist.new_group([row * mp + column for column in range(mp)]) for row in range(dp)]
     columns = [dist.new_group([row * mp + column for row in range(dp)]) for column in range(mp)]
     column, row = columns[mp_index], rows[dp_index]
     return Mesh(

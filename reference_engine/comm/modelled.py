@@ -1,11 +1,11 @@
-"""Run real collectives in the time that a modelled link would take.
+"""Run real collectives, delayed to the time that a modelled link would take.
 
     duration = wait for all ranks + latency + ring_factor x full tensor / bandwidth
 
-One thread per rank carries its collectives one after the other, as one communication stream does.  The real
-collective is launched on the calling thread, so that its allocations are seen there.  Before each transfer
-the ranks' threads synchronize: no rank's transfer starts before all have reached it, as on a real link.  The
-real collective's own time is part of the modelled time, as long as it is the shorter.
+One thread per rank runs the transfers one after the other, like a communication stream.  The real collective
+is launched on the calling thread, so that its allocations are seen there.  Before each transfer the ranks'
+link threads synchronize: no transfer starts before all ranks have launched it, as on a real link.  The
+modelled time includes the time of the real collective; a slower real collective takes its own time.
 """
 
 import queue
@@ -33,10 +33,10 @@ _CLOSE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """A link between ranks.
+    """Model of the links between ranks.
 
     ``bandwidth_bytes_per_s`` is the bus bandwidth of a rank.  ``rank_factors`` slows down the links of single
-    ranks (2.0: half as fast); a ring is as slow as its slowest member.
+    ranks (2.0: half as fast); a ring is as slow as its slowest link.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -55,9 +55,7 @@ class LinkModel:
             raise ValueError(f"rank_factors is {dict(self.rank_factors)}; every factor must be above 0")
 
     def seconds(self, collective: Collective, ranks: int) -> float:
-        """Return a collective's transfer time in seconds once all ranks have reached it; 0 for a single
-        rank.
-        """
+        """Return the transfer time of a collective in seconds, without waits; 0 for a single rank."""
         if ranks == 1:
             return 0.0
         moved = collective.bytes * get_ring_factor(collective.kind, ranks)
@@ -66,7 +64,7 @@ class LinkModel:
 
 
 class ModelledComm(NativeComm):
-    """The native transport, slowed down to a modelled link.  For CPU ranks (gloo)."""
+    """The native transport, slowed down to a modelled link; for CPU ranks (gloo)."""
 
     def __init__(self, link: LinkModel, group: dist.ProcessGroup | None = None) -> None:
         """Start the link's thread and create the group that synchronizes the ranks' threads (collective)."""
@@ -79,7 +77,7 @@ class ModelledComm(NativeComm):
         self._thread.start()
 
     def close(self) -> None:
-        """Let the thread finish what was launched, then stop it."""
+        """Finish the transfers in flight, then stop the thread."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -91,11 +89,11 @@ class ModelledComm(NativeComm):
     def _start(
         self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
     ) -> Handle:
-        if full.device.type != "cpu":  # the link's thread would wait on a stream of its own
-            raise ValueError(f"unit {unit} is on {full.device}; a modelled link carries CPU tensors only")
+        if full.device.type != "cpu":  # the link's thread would wait on a different stream
+            raise ValueError(f"unit {unit} is on {full.device}; a modelled link supports only CPU tensors")
         return super()._start(kind, full, unit, launch)
 
-    def _carry(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
+    def _make_handle(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
         if self._closed:
             raise RuntimeError("the link is closed")
         transfer = _Transfer(collective, work, self._link.seconds(collective, self.world_size), self.order)
@@ -104,11 +102,11 @@ class ModelledComm(NativeComm):
 
     def _run(self) -> None:
         for transfer in iter(self._queue.get, None):
-            transfer.carry(self._barrier)
+            transfer.run(self._barrier)
 
 
 class _LinkBarrier:
-    """Barrier of the ranks' link threads, in a group of its own."""
+    """Barrier of the ranks' link threads, in a separate group."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         ranks = dist.get_process_group_ranks(group)
@@ -126,7 +124,7 @@ class _LinkBarrier:
 
 
 class _Transfer:
-    """One collective on the link, carried on the link's thread and waited for on the caller's."""
+    """One collective on the link: the link's thread runs it, the caller's thread waits for it."""
 
     def __init__(
         self, collective: Collective, work: dist.Work, seconds: float, order: CollectiveOrder | None
@@ -139,14 +137,12 @@ class _Transfer:
         self._error: BaseException | None = None
         self._waited = False
 
-    def carry(self, barrier: _LinkBarrier) -> None:
-        """Wait for the other ranks, complete the real collective, and sleep until the modelled time is
-        over.
-        """
+    def run(self, barrier: _LinkBarrier) -> None:
+        """Wait for the other ranks and the real collective, then sleep for the rest of the modelled time."""
         with native.comm_range(self._collective):
             try:
                 self._complete(barrier)
-            except BaseException as error:  # any error must reach the waiting caller
+            except BaseException as error:  # re-raised by wait() on the caller's thread
                 self._error = error
         self._done.set()
 
@@ -154,12 +150,12 @@ class _Transfer:
         work, self._work = self._work, None
         assert work is not None
         barrier.wait()
-        begin_s = time.monotonic()
+        start_s = time.monotonic()
         work.wait()
-        time.sleep(max(0.0, self._seconds - (time.monotonic() - begin_s)))
+        time.sleep(max(0.0, self._seconds - (time.monotonic() - start_s)))
 
     def wait(self) -> None:
-        """Block until the link has carried the collective."""
+        """Block until the transfer is complete."""
         if not self._waited:
             self._waited = True
             if self._order is not None:

@@ -1,11 +1,11 @@
 """Run collectives on torch.distributed's process groups (gloo, NCCL), with byte counts and zero:: ranges.
 
     zero::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>    around a launch
-    zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around blocking for it
-    zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      a modelled link's transfer
+    zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around a wait
+    zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      a modelled transfer
     zero::compute <phase> unit=<name>                                               modelled compute
     zero::copy <what> unit=<name> bytes=<int>                                       a modelled copy (offload)
-    zero::prefetch_miss unit=<name> expected=<name>                                 the order has changed
+    zero::prefetch_miss unit=<name> expected=<name>                                 changed order of units
 
 ``bytes`` is the size of the full (gathered) tensor.  ``seq`` counts within the process group and is equal on
 all ranks.
@@ -30,12 +30,12 @@ from zprof.reference_engine.comm.collective import (
     get_ring_factor,
 )
 
-# torch.distributed.nn.functional is imported above, and early, because it keeps the default group of its
-# import time as a default argument, and torch's optimizers import it.  After init_process_group() the group
-# would outlive its destruction, and its threads abort the process at exit.
+# torch.distributed.nn.functional, which torch's optimizers import, captures the current default group in a
+# default argument.  It is imported early, before init_process_group(): otherwise it would keep the group
+# alive after its destruction, and the group's threads would abort the process at exit.
 
 
-# torch 2.13 renamed both and warns about the old names; 2.8 has only those.
+# torch 2.13 renamed both and warns about the old names; torch 2.8 has only the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -53,14 +53,14 @@ class NativeComm:
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.moved: Counter[str] = Counter()
-        # In torch's fake process group this rank is the only real one.
+        # With torch's fake process group, this rank is the only real one.
         alone = self.world_size == 1 or dist.get_backend(group) == "fake"
         self.order = None if alone else CollectiveOrder(group)
         self._launched = 0
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
-        """The group for traffic outside of steps (checkpoints); None is the default group."""
+        """The group for communication outside of steps (checkpoints); None is the default group."""
         return self._group
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
@@ -94,7 +94,7 @@ class NativeComm:
         )
 
     def close(self) -> None:
-        """Release the process group, which belongs to the caller."""
+        """Drop the reference to the process group, which the caller owns."""
         self._group = None
         if self.order is not None:
             self.order.close()
@@ -121,16 +121,16 @@ class NativeComm:
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
         self.moved[kind] += round(collective.bytes * get_ring_factor(kind, self.world_size))
-        return self._carry(collective, work, full)
+        return self._make_handle(collective, work, full)
 
-    def _carry(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
+    def _make_handle(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
         # On a GPU a wait only orders streams: with a timeout it would block the host.
         order = self.order if full.device.type == "cpu" else None
         return _WorkHandle(collective, work, order)
 
 
 class _WorkHandle:
-    """Wait for the process group's own work."""
+    """Handle of a collective that waits for the process group's work object."""
 
     def __init__(self, collective: Collective, work: dist.Work, order: CollectiveOrder | None) -> None:
         self._collective = collective
@@ -138,20 +138,20 @@ class _WorkHandle:
         self._order = order
 
     def wait(self) -> None:
-        """Block until the result is ready (on a GPU: make the current stream wait)."""
+        """Block until the result is ready (on a GPU, make the current stream wait)."""
         if self._work is None:
             return
         work, self._work = self._work, None
         if self._order is not None:
             self._order.check_agreed()
         with wait_range(self._collective):
-            while not self._completed(work):
+            while not self._wait_for_work(work):
                 assert self._order is not None
                 self._order.poll()
 
-    def _completed(self, work: dist.Work) -> bool:
-        """Wait for the work, at most ``POLL_S`` if the order is checked, and return whether it is done."""
-        begin = time.monotonic()
+    def _wait_for_work(self, work: dist.Work) -> bool:
+        """Wait, for at most ``POLL_S`` if the order is checked, and return True if the work is complete."""
+        start_s = time.monotonic()
         try:
             if self._order is None:
                 work.wait()
@@ -160,16 +160,16 @@ class _WorkHandle:
         except RuntimeError as error:
             if self._order is None:
                 raise make_failure(self._collective, error) from error
-            # gloo's reduce_scatter fails without ever being completed: an immediate failure is no timeout
-            if not work.is_completed() and time.monotonic() - begin >= POLL_S:
+            # A failed reduce_scatter of gloo is never completed: an early failure is not a timeout.
+            if not work.is_completed() and time.monotonic() - start_s >= POLL_S:
                 return False
-            self._order = None  # either it has failed, or it completed just after the timeout
-            return self._completed(work)
+            self._order = None  # it failed, or it completed just after the timeout
+            return self._wait_for_work(work)
         return True
 
 
 def make_failure(collective: Collective, error: BaseException) -> RuntimeError:
-    """Return the one-line error of a collective that did not complete."""
+    """Make the one-line error of a failed collective."""
     return RuntimeError(f"{collective.kind} of unit {collective.unit} failed: {error}")
 
 
@@ -188,12 +188,12 @@ def launch_range(collective: Collective) -> record_function:
 
 
 def wait_range(collective: Collective) -> record_function:
-    """Return the range around blocking for a collective, on the calling thread."""
+    """Return the range around the wait for a collective, on the calling thread."""
     return record_function(f"{RANGE_PREFIX}wait {_format_identity(collective)}")
 
 
 def comm_range(collective: Collective) -> record_function:
-    """Return the range of the collective itself, on the thread of a modelled link."""
+    """Return the range of the transfer itself, on the thread of a modelled link."""
     return record_function(f"{RANGE_PREFIX}comm {_format_identity(collective)} {_format_size(collective)}")
 
 

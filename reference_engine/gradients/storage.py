@@ -1,11 +1,11 @@
-"""Store a unit's gradients until they are reduced: in place, per parameter, or in a bounded pool of buckets.
+"""Store a unit's unreduced gradients: in place, per parameter, or in a bounded pool of buckets.
 
 With constant-size buffers (CB, arXiv 1910.02054, section 6.2) a flat gradient is reduced in pieces.  A piece
-is the same range of elements of every shard, so that one reduce-scatter gives each rank that part of its own
+is the same range of elements in every shard, so that one reduce-scatter gives each rank that range of its own
 shard:
 
-    |  shard 0  |  shard 1  |  ...           buffer: ranks x (last - first) elements
-        |cut|       |cut|                    cut: [first, last) of each shard
+    |   shard 0   |   shard 1   |  ...         buffer: ranks x (last - first) elements
+        |piece|       |piece|                  piece: [first, last) of each shard
 """
 
 from bisect import bisect_right
@@ -21,35 +21,35 @@ from zprof.reference_engine.flat_unit import FlatUnit, Layout
 
 
 class BucketMemory(Protocol):
-    """Allocator of buckets."""
+    """Allocates buckets."""
 
-    def take(self, elements: int) -> torch.Tensor | None:
-        """Return a bucket of that size with arbitrary content, or None until another one is given back."""
+    def acquire(self, elements: int) -> torch.Tensor | None:
+        """Return an uninitialized bucket of that size, or None if one must be returned first."""
 
     def allocate(self, elements: int) -> torch.Tensor:
-        """Allocate a new bucket regardless of the ones that exist."""
+        """Allocate a new bucket regardless of how many exist."""
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """Return a bucket that is no longer used."""
+        """Make a bucket available again."""
 
     def reset(self) -> None:
-        """Mark all buckets as unused."""
+        """Mark all buckets as free."""
 
 
 class TransientBucketMemory:
-    """Buckets that live for one backward pass."""
+    """Buckets that are freed after each backward pass."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
-        self._spare: list[torch.Tensor] = []
+        self._free: list[torch.Tensor] = []
 
-    def take(self, elements: int) -> torch.Tensor | None:
+    def acquire(self, elements: int) -> torch.Tensor | None:
         """See :class:`BucketMemory`."""
-        for index, bucket in enumerate(self._spare):
+        for index, bucket in enumerate(self._free):
             if bucket.numel() == elements:
-                return self._spare.pop(index)
-        self._spare.clear()  # otherwise the pool would end up with a bucket of every unit's size
+                return self._free.pop(index)
+        self._free.clear()  # otherwise the pool would end up with a bucket of every unit's size
         return self.allocate(elements)
 
     def allocate(self, elements: int) -> torch.Tensor:
@@ -58,15 +58,15 @@ class TransientBucketMemory:
 
     def give_back(self, bucket: torch.Tensor) -> None:
         """See :class:`BucketMemory`."""
-        self._spare.append(bucket)
+        self._free.append(bucket)
 
     def reset(self) -> None:
         """Free all memory."""
-        self._spare.clear()
+        self._free.clear()
 
 
 class PersistentBucketMemory:
-    """Chunks that are allocated once and kept; a bucket is the start of a chunk."""
+    """Chunks that are allocated once; a bucket is the first part of a chunk."""
 
     def __init__(self, sizes: Iterable[int], dtype: torch.dtype, device: torch.device) -> None:
         """Allocate chunks of these sizes, in elements."""
@@ -75,17 +75,17 @@ class PersistentBucketMemory:
         self._dtype = dtype
         self._device = device
 
-    def take(self, elements: int) -> torch.Tensor | None:
-        """Return the start of the smallest free chunk that is large enough, or None."""
-        fitting = [chunk for chunk in self._free if chunk.numel() >= elements]
-        if not fitting:
+    def acquire(self, elements: int) -> torch.Tensor | None:
+        """Return the first part of the smallest free chunk that is large enough, or None."""
+        candidates = [chunk for chunk in self._free if chunk.numel() >= elements]
+        if not candidates:
             return None
-        smallest = min(fitting, key=torch.Tensor.numel)
+        smallest = min(candidates, key=torch.Tensor.numel)
         self._free = [chunk for chunk in self._free if chunk is not smallest]
         return smallest[:elements]
 
     def allocate(self, elements: int) -> torch.Tensor:
-        """Add a persistent chunk, for a backward with more units in flight than their nesting implies."""
+        """Add a chunk, for a backward with more units in flight than :func:`compute_chunk_sizes` expects."""
         chunk = torch.empty(elements, dtype=self._dtype, device=self._device)
         self._chunks.append(chunk)
         return chunk[:]
@@ -100,7 +100,7 @@ class PersistentBucketMemory:
 
 
 class BucketPool:
-    """Buckets that are filled, lent to a reduction, and reused."""
+    """Buckets that are filled with gradients, reduced, and reused; at most ``limit`` are in flight."""
 
     def __init__(self, memory: BucketMemory, limit: int) -> None:
         """Allow ``limit`` buckets in flight."""
@@ -108,22 +108,22 @@ class BucketPool:
         self._limit = limit
         self._in_flight: deque[tuple[torch.Tensor, Handle]] = deque()
 
-    def take(self, elements: int) -> torch.Tensor:
-        """Return a bucket of that size with arbitrary content; may wait for the oldest reduction."""
+    def acquire(self, elements: int) -> torch.Tensor:
+        """Return an uninitialized bucket of that size; may wait for the oldest reduction."""
         while len(self._in_flight) >= self._limit:
             self._wait_oldest()
-        bucket = self._memory.take(elements)
+        bucket = self._memory.acquire(elements)
         while bucket is None and self._in_flight:
             self._wait_oldest()
-            bucket = self._memory.take(elements)
+            bucket = self._memory.acquire(elements)
         return self._memory.allocate(elements) if bucket is None else bucket
 
     def lend(self, bucket: torch.Tensor, handle: Handle) -> None:
-        """Keep the bucket in use until ``handle`` has been waited for."""
+        """Reserve the bucket until the reduction behind ``handle`` is complete."""
         self._in_flight.append((bucket, handle))
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """Return a bucket that no reduction uses."""
+        """Make a bucket available again that no reduction uses."""
         self._memory.give_back(bucket)
 
     def drain(self) -> None:
@@ -139,7 +139,7 @@ class BucketPool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class ElementRange:
     """Elements [first, last)."""
 
     first: int
@@ -158,18 +158,18 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementRun:
-    """Elements contiguous both in a piece's buffer and in one parameter (None for padding)."""
+    """Elements that are contiguous both in a piece's buffer and in one parameter (None for padding)."""
 
-    buffer: Cut
+    buffer: ElementRange
     parameter: int | None
-    elements: Cut
+    elements: ElementRange
 
 
 def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
-    """Return a constant-size buffer's elements: at most ``limit``, in whole aligned parts for every rank.
+    """Round ``limit`` down to a multiple of ranks x alignment.
 
     Raises:
-        ValueError: ``limit`` is smaller than one aligned part for every rank.
+        ValueError: ``limit`` is smaller than ranks x alignment.
     """
     block = ranks * alignment
     if limit < block:
@@ -177,36 +177,36 @@ def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
     return limit // block * block
 
 
-def split_into_cuts(elements: int, max_elements: int) -> tuple[Cut, ...]:
-    """Split [0, elements) into consecutive cuts of at most ``max_elements`` elements."""
+def split_into_ranges(elements: int, max_elements: int) -> tuple[ElementRange, ...]:
+    """Split [0, elements) into consecutive ranges of at most ``max_elements`` elements."""
     return tuple(
-        Cut(first=first, last=min(first + max_elements, elements))
+        ElementRange(first=first, last=min(first + max_elements, elements))
         for first in range(0, elements, max_elements)
     )
 
 
-def find_runs(layout: Layout, cut: Cut) -> tuple[ElementRun, ...]:
-    """Return the runs that fill a buffer for elements ``cut`` of every shard, in order and without gaps."""
-    found: list[ElementRun] = []
+def find_runs(layout: Layout, piece: ElementRange) -> tuple[ElementRun, ...]:
+    """Find the runs that fill a buffer with elements ``piece`` of every shard, in order and without gaps."""
+    runs: list[ElementRun] = []
     for rank in range(layout.ranks):
-        start = layout.shard(rank).start + cut.first
-        for parameter, first, last in _iter_overlaps(layout, start, start + cut.elements):
-            place = rank * cut.elements + first - start
+        start = layout.shard(rank).start + piece.first
+        for parameter, first, last in _iter_overlaps(layout, start, start + piece.elements):
+            position = rank * piece.elements + first - start
             offset = first if parameter is None else layout.slots[parameter].offset
-            found.append(
+            runs.append(
                 ElementRun(
-                    buffer=Cut(first=place, last=place + last - first),
+                    buffer=ElementRange(first=position, last=position + last - first),
                     parameter=parameter,
-                    elements=Cut(first=first - offset, last=last - offset),
+                    elements=ElementRange(first=first - offset, last=last - offset),
                 )
             )
-    return tuple(found)
+    return tuple(runs)
 
 
 def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int | None, int, int]]:
     """Yield (parameter index or None for padding, first, last) for the flat elements [start, stop)."""
-    begin = bisect_right([slot.offset + slot.numel for slot in layout.slots], start)
-    for index in range(begin, len(layout.slots)):
+    first_slot = bisect_right([slot.offset + slot.numel for slot in layout.slots], start)
+    for index in range(first_slot, len(layout.slots)):
         slot = layout.slots[index]
         first, last = max(slot.offset, start), min(slot.offset + slot.numel, stop)
         if slot.offset >= stop:
@@ -218,7 +218,7 @@ def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int 
 
 
 class FlatGrads:
-    """One persistent flat tensor: every ``.grad`` is a view into it, and autograd accumulates in place."""
+    """Keeps one flat tensor: every ``.grad`` is a view into it, and autograd accumulates in place."""
 
     def __init__(self, unit: FlatUnit) -> None:
         self._unit = unit
@@ -226,10 +226,10 @@ class FlatGrads:
         self._views = tuple(unit.views(self.flat))
         self._attach()
 
-    def take(self, index: int) -> None:
+    def collect(self, index: int) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
         view, parameter = self._views[index], self._unit.parameters[index]
-        if parameter.grad is not view:  # dropped by set_to_none, so autograd made a new one
+        if parameter.grad is not view:  # the user set it to None, so autograd allocated a new one
             assert parameter.grad is not None
             view.copy_(parameter.grad)
             parameter.grad = view
@@ -240,17 +240,17 @@ class FlatGrads:
             if self._unit.parameters[index].grad is None:
                 self._views[index].zero_()
             else:
-                self.take(index)  # left by an earlier micro-batch
+                self.collect(index)  # left by an earlier micro-batch
         self._attach()
 
-    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+    def read(self, piece: ElementRange, buffer: torch.Tensor) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
-        part = self.part(cut)
+        part = self.part(piece)
         buffer.view(part.shape).copy_(part)
 
-    def part(self, cut: Cut) -> torch.Tensor:
-        """Return elements ``cut`` of every shard, as a (ranks, elements) view."""
-        return view_by_shard(self.flat, self._unit, cut)
+    def part(self, piece: ElementRange) -> torch.Tensor:
+        """Return elements ``piece`` of every shard, as a (ranks, elements) view."""
+        return view_by_shard(self.flat, self._unit, piece)
 
     def close(self) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
@@ -266,26 +266,25 @@ class FlatGrads:
 
 
 class BucketAfterBackward:
-    """Keep ``.grad`` as autograd made it until the unit is complete, then move each into a bucket.
+    """Keeps each ``.grad`` as autograd allocated it until the unit's backward ends, then fills a bucket.
 
-    During a unit's backward its activations are freed and its gradients are allocated.  The bucket is
-    allocated after that, when the unit's parameters are released too.
+    The bucket is allocated last, after the unit's activations and gathered parameters have been freed.
     """
 
     def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
         self._unit = unit
         self._pool = pool
 
-    def take(self, index: int) -> None:
+    def collect(self, index: int) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
 
     def complete(self, missing: Iterable[int]) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
 
-    def hand_over(self) -> torch.Tensor:
+    def take_bucket(self) -> torch.Tensor:
         """See :class:`~zprof.reference_engine.gradients.reductions.BucketedGrads`."""
         layout = self._unit.layout
-        bucket = self._pool.take(layout.padded)
+        bucket = self._pool.acquire(layout.padded)
         bucket[layout.numel :].zero_()
         for view, parameter in zip(self._unit.views(bucket), self._unit.parameters, strict=True):
             if parameter.grad is None:
@@ -301,75 +300,75 @@ class BucketAfterBackward:
 
 
 class BucketDuringBackward:
-    """Copy each gradient into a bucket of a pool as soon as it is ready, and drop it."""
+    """Copies each gradient into a bucket as soon as it is ready, and frees it."""
 
     def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
         self._unit = unit
         self._pool = pool
         self._bucket: torch.Tensor | None = None
 
-    def take(self, index: int) -> None:
+    def collect(self, index: int) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
         parameter = self._unit.parameters[index]
         assert parameter.grad is not None
-        self._slot(index).copy_(parameter.grad)
+        self._view_slot(index).copy_(parameter.grad)
         parameter.grad = None
 
     def complete(self, missing: Iterable[int]) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
         for index in missing:
             if self._unit.parameters[index].grad is None:
-                self._slot(index).zero_()
+                self._view_slot(index).zero_()
             else:
-                self.take(index)  # left by an earlier micro-batch
+                self.collect(index)  # left by an earlier micro-batch
 
-    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+    def read(self, piece: ElementRange, buffer: torch.Tensor) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
-        part = view_by_shard(self._open(), self._unit, cut)
+        part = view_by_shard(self._get_bucket(), self._unit, piece)
         buffer.view(part.shape).copy_(part)
 
     def close(self) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
-        self._pool.give_back(self.hand_over())
+        self._pool.give_back(self.take_bucket())
 
-    def hand_over(self) -> torch.Tensor:
+    def take_bucket(self) -> torch.Tensor:
         """See :class:`~zprof.reference_engine.gradients.reductions.BucketedGrads`."""
-        bucket, self._bucket = self._open(), None
+        bucket, self._bucket = self._get_bucket(), None
         return bucket
 
     def zero(self) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
-        self._bucket = None  # its memory is freed when the pool is drained
+        self._bucket = None  # draining the pool frees its memory
         _drop_gradients(self._unit)
 
-    def _slot(self, index: int) -> torch.Tensor:
+    def _view_slot(self, index: int) -> torch.Tensor:
         slot = self._unit.layout.slots[index]
-        return self._open()[slot.offset : slot.offset + slot.numel].view(slot.shape)
+        return self._get_bucket()[slot.offset : slot.offset + slot.numel].view(slot.shape)
 
-    def _open(self) -> torch.Tensor:
+    def _get_bucket(self) -> torch.Tensor:
         if self._bucket is None:
-            self._bucket = self._pool.take(self._unit.layout.padded)
+            self._bucket = self._pool.acquire(self._unit.layout.padded)
             self._bucket[self._unit.layout.numel :].zero_()
         return self._bucket
 
 
 class PerParamGrads:
-    """Keep the ``.grad`` of each parameter as autograd made it."""
+    """Keeps the ``.grad`` that autograd allocated for each parameter."""
 
-    def __init__(self, unit: FlatUnit, pieces: Sequence[Cut]) -> None:
-        """Precompute the runs of ``pieces``, which are the cuts that will be read."""
+    def __init__(self, unit: FlatUnit, pieces: Sequence[ElementRange]) -> None:
+        """Precompute the runs of ``pieces``, the only ranges that will be read."""
         self._unit = unit
-        self._runs = {cut: find_runs(unit.layout, cut) for cut in pieces}
+        self._runs = {piece: find_runs(unit.layout, piece) for piece in pieces}
 
-    def take(self, index: int) -> None:
+    def collect(self, index: int) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
 
     def complete(self, missing: Iterable[int]) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
 
-    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+    def read(self, piece: ElementRange, buffer: torch.Tensor) -> None:
         """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
-        for run in self._runs[cut]:
+        for run in self._runs[piece]:
             target = buffer[run.buffer.slice]
             gradient = None if run.parameter is None else self._unit.parameters[run.parameter].grad
             if gradient is None:
@@ -386,9 +385,9 @@ class PerParamGrads:
         _drop_gradients(self._unit)
 
 
-def view_by_shard(flat: torch.Tensor, unit: FlatUnit, cut: Cut) -> torch.Tensor:
-    """Return elements ``cut`` of every shard of a unit's flat tensor, as a (ranks, elements) view."""
-    return flat.view(unit.layout.ranks, -1)[:, cut.slice]
+def view_by_shard(flat: torch.Tensor, unit: FlatUnit, piece: ElementRange) -> torch.Tensor:
+    """Return elements ``piece`` of every shard of a unit's flat tensor, as a (ranks, elements) view."""
+    return flat.view(unit.layout.ranks, -1)[:, piece.slice]
 
 
 def _drop_gradients(unit: FlatUnit) -> None:

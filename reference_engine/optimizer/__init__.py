@@ -1,1 +1,1 @@
-"""AdamW on shards: update, loss scale and clipping."""
+"""AdamW on shards, with loss scaling and gradient clipping."""

@@ -1,4 +1,4 @@
-"""Update shards with AdamW: the interface, torch's fused kernel, and the choice of the CUDA kernel over it.
+"""Update shards with AdamW: the interface, torch's fused kernel, and the choice of the kernel.
 
     g = gradient / divisor
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
@@ -6,8 +6,8 @@
 
 The divisor, the flag that skips a step and the step count stay on the device.
 
-torch's kernel needs weights and gradients of one type, and writes the gradient back when it unscales.  So a
-16-bit gradient, or one that has to be divided, is first copied to fp32, piece by piece.
+torch's kernel needs weights and gradients of the same dtype, and overwrites the gradient when it unscales it.
+So a 16-bit gradient, or one that must be divided, is first copied to fp32, piece by piece.
 """
 
 import importlib
@@ -37,8 +37,8 @@ class AdamWHyperparameters:
 class StepControl:
     """Values derived from all ranks' gradients: one-element float32 tensors that the host does not read.
 
-    ``divisor``    gradients are divided by it: loss scale times max(1, norm / clip_norm)
-    ``found_inf``  1.0 if any gradient on any rank is inf or nan, so that nothing may change; else 0.0
+    ``divisor``    divides the gradients: loss scale x max(1, norm / clip_norm)
+    ``found_inf``  1.0 if any gradient on any rank is inf or nan, and the step is skipped; else 0.0
     """
 
     divisor: torch.Tensor
@@ -51,8 +51,9 @@ class Shard:
 
     ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32.  ``gradient`` is float32, bfloat16 or float16 and
     is not changed.  ``low_precision`` receives the rounded weights; it is None if the weights are the
-    parameters. ``step`` is the count t, a one-element float32 tensor that the caller has already advanced.
-    ``skip`` is a one-element float32 tensor: if it is not 0, this shard is not updated.  None never skips.
+    parameters.  ``step`` is the step count t, a one-element float32 tensor that the caller has already
+    incremented.  ``skip`` is a one-element float32 tensor; if it is not 0, the shard is not updated.  None
+    never skips.
     """
 
     weights: torch.Tensor
@@ -65,7 +66,7 @@ class Shard:
 
 
 def combine_skip(control: StepControl | None, skip: torch.Tensor | None) -> StepControl | None:
-    """Return the control for weights that ``skip`` may leave out of the step."""
+    """Combine the step's control with the ``skip`` flag of a shard."""
     if skip is None:
         return control
     if control is None:
@@ -74,22 +75,19 @@ def combine_skip(control: StepControl | None, skip: torch.Tensor | None) -> Step
 
 
 class Update(Protocol):
-    """Compute on shards; asynchronous on a GPU, on torch's current stream."""
+    """Runs AdamW on shards; asynchronous on a GPU, on torch's current stream."""
 
     @property
     def joins_units(self) -> bool:
-        """True if one call for several units is cheaper than one call per unit."""
+        """True if one call for several units is faster than one call per unit."""
 
     def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the sum of the squares of all gradients, of any supported types; at least one is required.
-
-        The result is one float64 element; inf or nan if an element is.
-        """
+        """Return the sum of squares of one or more gradients as one float64 element; inf or nan if one is."""
 
     def adamw(
-        self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
+        self, shards: Sequence[Shard], hyperparameters: AdamWHyperparameters, control: StepControl | None
     ) -> None:
-        """Update shards in place.  Without ``control`` the divisor is 1 and nothing is skipped."""
+        """Update shards in place.  Without ``control``, the divisor is 1 and nothing is skipped."""
 
 
 INSTALL = "pip install 'zprof[cuda]'"
@@ -98,102 +96,107 @@ INSTALL = "pip install 'zprof[cuda]'"
 def choose_update(config: ZeroConfig, device: torch.device) -> Update:
     """Return the engine's CUDA kernel if requested, or available with ``auto``; else torch's fused AdamW.
 
-    Warns if ``auto`` has to do without the CUDA kernel on a GPU.
+    Warns if ``auto`` cannot use the CUDA kernel on a GPU.
 
     Raises:
-        ValueError: the CUDA kernel is requested but unavailable; the one-line message says why and what to
-        do.
+        ValueError: the CUDA kernel is requested but unavailable; the one-line message has reason and fix.
     """
     on_gpu = device.type == "cuda"
     if config.adam is AdamKernel.CUDA and not on_gpu:
-        raise ValueError(f"adam is cuda, parameters are on {device}; move the model to a GPU before zero()")
+        raise ValueError(
+            f"adam is cuda, but parameters are on {device}; move the model to a GPU before zero()"
+        )
     if config.adam is AdamKernel.TORCH or not on_gpu:
         return TorchAdamW(config.constant_buffers)
     kernel = _load_cuda_kernel(device)
     if not isinstance(kernel, str):
         return kernel
-    message = f"the CUDA kernel of AdamW cannot be used: {kernel}"
+    message = f"the CUDA kernel for AdamW cannot be used: {kernel}"
     if config.adam is AdamKernel.CUDA:
         raise ValueError(message)
-    warnings.warn(f"{message}; torch's fused AdamW runs instead", stacklevel=2)
+    warnings.warn(f"{message}; using torch's fused AdamW instead", stacklevel=2)
     return TorchAdamW(config.constant_buffers)
 
 
 def _load_cuda_kernel(device: torch.device) -> Update | str:
     """Return the kernel, or the reason why it is unavailable."""
-    cuda = _import_cuda()
-    reason: str | None = cuda.unavailable()
+    cuda = _import_cuda_package()
+    reason: str | None = cuda.explain_unavailable()
     if reason is not None:
-        return _add_remedy(reason)
+        return _add_install_hint(reason)
     try:
         kernel: Update = cuda.CudaAdamW(device)
-    except RuntimeError as error:  # compiling or loading it failed on this machine
+    except RuntimeError as error:  # compiling or loading failed
         return str(error)
     return kernel
 
 
-def _import_cuda() -> ModuleType:
+def _import_cuda_package() -> ModuleType:
     return importlib.import_module("zprof.reference_engine.optimizer.cuda")  # needed only with a GPU
 
 
-def _add_remedy(reason: str) -> str:
+def _add_install_hint(reason: str) -> str:
     return reason if INSTALL in reason else f"{reason} ({INSTALL})"
 
 
-#: Elements whose squares are summed at a time: their float64 copy (2 MiB) stays in a CPU's cache.
+#: Number of squares summed at a time: their float64 copy (2 MiB) fits in a CPU's cache.
 NORM_PIECE_ELEMENTS = 2**18
 
 
 class TorchAdamW:
     """torch's fused AdamW; see :class:`Update`."""
 
-    #: A call launches one kernel per shard, and a unit's gather can start when its own kernel is done.
+    #: A call launches one kernel per shard, and a unit's all-gather can start when its own kernel is done.
     joins_units = False
 
     def __init__(self, piece_elements: int | None = None) -> None:
-        """Copy at most ``piece_elements`` of a gradient at a time; None copies a whole shard."""
+        """Copy at most ``piece_elements`` of a gradient at a time; None copies an entire shard."""
         self._piece_elements = piece_elements
 
     def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the sum of the squares of all gradients as one float64 element, inf or nan if an element is.
+        """Return the sum of squares of all gradients as one float64 element; inf or nan if one is.
 
         Squares and sums are float64, so that no finite fp32 gradient overflows.
         """
         start = torch.zeros(1, dtype=torch.float64, device=gradients[0].device)
-        return torch.cat([start, *(self._squares(gradient).reshape(1) for gradient in gradients)]).sum()
+        return torch.cat([start, *(self._sum_squares(gradient).reshape(1) for gradient in gradients)]).sum()
 
     def adamw(
-        self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
+        self, shards: Sequence[Shard], hyperparameters: AdamWHyperparameters, control: StepControl | None
     ) -> None:
-        """Update shards in place.  Without ``control`` the divisor is 1 and nothing is skipped."""
+        """Update shards in place.  Without ``control``, the divisor is 1 and nothing is skipped."""
         for shard in shards:
-            of_shard = combine_skip(control, shard.skip)
-            if of_shard is None and shard.gradient.dtype == torch.float32:
-                _run_fused_adamw(shard, shard.gradient, slice(None), numbers, None)
+            shard_control = combine_skip(control, shard.skip)
+            if shard_control is None and shard.gradient.dtype == torch.float32:
+                _run_fused_adamw(shard, shard.gradient, slice(None), hyperparameters, None)
             else:
-                self._on_copies(shard, numbers, of_shard)
+                self._update_from_copies(shard, hyperparameters, shard_control)
             if shard.low_precision is not None:
                 shard.low_precision.copy_(shard.weights)
 
-    def _squares(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _sum_squares(self, gradient: torch.Tensor) -> torch.Tensor:
         elements = min(self._piece_elements or NORM_PIECE_ELEMENTS, NORM_PIECE_ELEMENTS)
         parts = torch.split(gradient, elements)
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
         return torch.stack(norms).square().sum()
 
-    def _on_copies(self, shard: Shard, numbers: AdamWHyperparameters, control: StepControl | None) -> None:
+    def _update_from_copies(
+        self, shard: Shard, hyperparameters: AdamWHyperparameters, control: StepControl | None
+    ) -> None:
         total = shard.gradient.numel()
         elements = self._piece_elements or max(total, 1)
         for start in range(0, total, elements):
             part = slice(start, min(start + elements, total))
-            _run_fused_adamw(shard, shard.gradient[part].to(torch.float32, copy=True), part, numbers, control)
+            _run_fused_adamw(
+                shard, shard.gradient[part].to(torch.float32, copy=True), part, hyperparameters, control
+            )
 
 
 def _run_fused_adamw(
     shard: Shard,
     gradient: torch.Tensor,
     part: slice,
-    numbers: AdamWHyperparameters,
+    hyperparameters: AdamWHyperparameters,
     control: StepControl | None,
 ) -> None:
     torch._fused_adamw_(
@@ -203,11 +206,11 @@ def _run_fused_adamw(
         [shard.exp_avg_sq[part]],
         [],
         [shard.step],
-        lr=numbers.learning_rate,
-        beta1=numbers.beta1,
-        beta2=numbers.beta2,
-        weight_decay=numbers.weight_decay,
-        eps=numbers.eps,
+        lr=hyperparameters.learning_rate,
+        beta1=hyperparameters.beta1,
+        beta2=hyperparameters.beta2,
+        weight_decay=hyperparameters.weight_decay,
+        eps=hyperparameters.eps,
         amsgrad=False,
         maximize=False,
         grad_scale=None if control is None else control.divisor,

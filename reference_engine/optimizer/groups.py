@@ -1,9 +1,9 @@
-"""Resolve parameter groups as torch's optimizers take them: parameters with hyperparameters of their own.
+"""Resolve parameter groups as torch's optimizers take them: parameters with their own hyperparameters.
 
     zero(model, config, groups=[{"params": decayed}, {"params": biases, "weight_decay": 0.0, "lr": 1e-4}])
 
-The config supplies what a group leaves out.  Groups decide which parameters share a flat unit, so their
-membership is fixed from ``zero()`` on; their hyperparameters are not.
+The config has the defaults.  Groups determine which parameters share a flat unit, so ``zero()`` fixes their
+members; hyperparameters may change later.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,23 +21,23 @@ _UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroups:
-    """The hyperparameters of each group, and the group of each trainable parameter."""
+    """Hyperparameters of each group, and the group index of each trainable parameter."""
 
-    numbers: tuple[Mapping[str, Any], ...]
+    hyperparameters: tuple[Mapping[str, Any], ...]
     index: Mapping[nn.Parameter, int]
 
 
 def resolve_groups(
     model: nn.Module, groups: Iterable[Mapping[str, Any]] | None, config: ZeroConfig
 ) -> ParameterGroups:
-    """Return the parameter groups of a model; without ``groups``, all parameters form one.
+    """Resolve the parameter groups of a model; without ``groups``, all parameters form one group.
 
-    Frozen parameters need no group, and are left out if they are named in one.
+    Frozen parameters need no group, and are ignored in groups.
 
     Raises:
-        ValueError: the one-line message names the parameter or the option, and what to do.
+        ValueError: the groups are invalid; the one-line message names the parameter or option and the fix.
     """
-    named = {parameter: name for name, parameter in model.named_parameters()}
+    name_by_parameter = {parameter: name for name, parameter in model.named_parameters()}
     defaults = {
         "lr": config.learning_rate,
         "betas": config.betas,
@@ -45,27 +45,33 @@ def resolve_groups(
         "weight_decay": config.weight_decay,
     }
     if groups is None:
-        trainable = (parameter for parameter in named if parameter.requires_grad)
-        return ParameterGroups(numbers=(defaults,), index=dict.fromkeys(trainable, 0))
-    numbers: list[Mapping[str, Any]] = []
-    found: dict[nn.Parameter, int] = {}
+        trainable = (parameter for parameter in name_by_parameter if parameter.requires_grad)
+        return ParameterGroups(hyperparameters=(defaults,), index=dict.fromkeys(trainable, 0))
+    hyperparameters: list[Mapping[str, Any]] = []
+    group_by_parameter: dict[nn.Parameter, int] = {}
     for index, group in enumerate(groups):
         if not isinstance(group, Mapping) or "params" not in group:
-            raise ValueError(f"groups[{index}] is no dictionary with params; pass {{'params': [...]}}")
-        own = {key: value for key, value in group.items() if key != "params"}
-        numbers.append({**defaults, **own, "betas": tuple(own.get("betas", defaults["betas"]))})
-        _check_hyperparameters(index, numbers[-1])
+            raise ValueError(f"groups[{index}] is not a dict with params; pass {{'params': [...]}}")
+        options = {key: value for key, value in group.items() if key != "params"}
+        hyperparameters.append(
+            {**defaults, **options, "betas": tuple(options.get("betas", defaults["betas"]))}
+        )
+        _check_hyperparameters(index, hyperparameters[-1])
         for parameter in _list_parameters(index, group["params"]):
-            if parameter not in named:
+            if parameter not in name_by_parameter:
                 shape = tuple(parameter.shape)
                 raise ValueError(f"groups[{index}] has a parameter of shape {shape} that is not in the model")
-            if parameter in found:
-                first = found[parameter]
-                where = f"twice in groups[{index}]" if first == index else f"in groups[{first}] and [{index}]"
-                raise ValueError(f"parameter {named[parameter]} is {where}; name it once")
-            found[parameter] = index
+            if parameter in group_by_parameter:
+                first = group_by_parameter[parameter]
+                location = (
+                    f"twice in groups[{index}]" if first == index else f"in groups[{first}] and [{index}]"
+                )
+                raise ValueError(f"parameter {name_by_parameter[parameter]} is {location}; list it once")
+            group_by_parameter[parameter] = index
     missing = [
-        name for parameter, name in named.items() if parameter.requires_grad and parameter not in found
+        name
+        for parameter, name in name_by_parameter.items()
+        if parameter.requires_grad and parameter not in group_by_parameter
     ]
     if missing:
         rest = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -73,31 +79,31 @@ def resolve_groups(
             f"parameter {missing[0]} is in no group{rest}; put it in one, or freeze it with "
             "requires_grad_(False)"
         )
-    trained = {parameter: index for parameter, index in found.items() if parameter.requires_grad}
-    return ParameterGroups(numbers=tuple(numbers), index=trained)
+    trained = {parameter: index for parameter, index in group_by_parameter.items() if parameter.requires_grad}
+    return ParameterGroups(hyperparameters=tuple(hyperparameters), index=trained)
 
 
 def _list_parameters(index: int, params: Any) -> list[nn.Parameter]:
-    """Return the parameters in ``params``: one, several, or (name, parameter) pairs, as torch takes them."""
-    several = [params] if isinstance(params, torch.Tensor) else list(params)
-    found: list[nn.Parameter] = []
-    for one in several:
-        parameter = one[1] if isinstance(one, tuple) and len(one) == 2 else one
+    """List the parameters in ``params``: one, several, or (name, parameter) pairs, as in torch."""
+    items = [params] if isinstance(params, torch.Tensor) else list(params)
+    parameters: list[nn.Parameter] = []
+    for item in items:
+        parameter = item[1] if isinstance(item, tuple) and len(item) == 2 else item
         if not isinstance(parameter, nn.Parameter):
             kind = type(parameter).__name__
             raise ValueError(f"groups[{index}] has a {kind} in params; it must be a parameter")
-        found.append(parameter)
-    return found
+        parameters.append(parameter)
+    return parameters
 
 
-def _check_hyperparameters(index: int, numbers: Mapping[str, Any]) -> None:
+def _check_hyperparameters(index: int, hyperparameters: Mapping[str, Any]) -> None:
     for name in ("lr", "eps", "weight_decay"):
-        if not numbers[name] >= 0:
-            raise ValueError(f"{name} of groups[{index}] is {numbers[name]!r}; it must be 0 or more")
-    if len(numbers["betas"]) != 2 or not all(0 <= beta < 1 for beta in numbers["betas"]):
+        if not hyperparameters[name] >= 0:
+            raise ValueError(f"{name} of groups[{index}] is {hyperparameters[name]!r}; it must be 0 or more")
+    if len(hyperparameters["betas"]) != 2 or not all(0 <= beta < 1 for beta in hyperparameters["betas"]):
         raise ValueError(
-            f"betas of groups[{index}] is {numbers['betas']!r}; it must be two numbers in [0, 1)"
+            f"betas of groups[{index}] is {hyperparameters['betas']!r}; it must be two numbers in [0, 1)"
         )
     for name in _UNSUPPORTED_OPTIONS:
-        if numbers.get(name):
-            raise ValueError(f"groups[{index}] asks for {name}, which the engine does not have; leave it out")
+        if hyperparameters.get(name):
+            raise ValueError(f"groups[{index}] sets {name}, which is not supported; leave it out")

@@ -1,11 +1,12 @@
-"""Compute the gradient norm over all ranks, clip by it, and adapt float16's dynamic loss scale.
+"""Compute the global gradient norm, clip gradients by it, and update float16's dynamic loss scale.
 
-The host never reads the numbers.
+All values stay on the device.
 
     norm = sqrt(sum of g^2) / loss scale
-    divisor = loss scale * max(1, norm / clip_norm)        found_inf = 1 where norm is inf or nan, else 0
+    divisor = loss scale * max(1, norm / clip_norm)        found_inf = 1 if norm is inf or nan, else 0
 
-Every logical element counts once.  Loss scale: Micikevicius et al., arXiv 1710.03740, section 3.2.
+Every element counts once, even if several ranks have it.  Loss scaling: Micikevicius et al., arXiv
+1710.03740, section 3.2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +21,16 @@ from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.gradients.reducer import UnitGradients
 from zprof.reference_engine.optimizer.adamw import StepControl, Update
 
-#: Unit name that the norm's all-reduce is accounted to.
+#: Unit name of the norm's all-reduce.
 NORM_UNIT = "gradient_norm"
 _MAX_FLOAT32 = torch.finfo(torch.float32).max
 
 
 class SumOfSquares:
-    """Sum the squares of all gradients, in float64.
+    """Sums the squares of all gradients over the ranks, in float64.
 
-    Costs one all-reduce of 8 bytes in the data-parallel group (none in stage 0) and one in the
-    tensor-parallel group.  Inf and nan survive the sum, so all ranks see an overflow in the same number.
+    Takes one all-reduce of 8 bytes in the data-parallel group (none in stage 0) and one in the
+    tensor-parallel group.  Inf and nan propagate through the sum, so all ranks detect an overflow.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class SumOfSquares:
     ) -> None:
         self._update = update
         counts_replicated = mp is None or mp.rank == 0
-        self._counted = tuple(
-            (unit_gradients, find_counted_parts(unit, counts_replicated=counts_replicated))
+        self._counted_ranges = tuple(
+            (unit_gradients, list_counted_ranges(unit, counts_replicated=counts_replicated))
             for unit, unit_gradients in gradients.items()
         )
         sharded = any(unit.policy.shard_optimizer for unit in gradients)
@@ -47,8 +48,12 @@ class SumOfSquares:
         self._device = next(iter(gradients)).full.device
 
     def sum(self) -> torch.Tensor:
-        """Return one float64 element, equal on all ranks."""
-        parts = [unit_gradients.owned[part] for unit_gradients, ranges in self._counted for part in ranges]
+        """Return the sum as one float64 element, equal on all ranks (collective)."""
+        parts = [
+            unit_gradients.mean_shard[part]
+            for unit_gradients, ranges in self._counted_ranges
+            for part in ranges
+        ]
         if parts:
             total = self._update.sum_of_squares(parts)
         else:
@@ -58,10 +63,8 @@ class SumOfSquares:
         return total
 
 
-def find_counted_parts(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[slice]:
-    """Return the ranges of a unit's owned gradient that this rank adds to the norm; padding is zero
-    anyway.
-    """
+def list_counted_ranges(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[slice]:
+    """List the ranges of a unit's gradient shard that this rank adds to the norm; padding is zero."""
     owned = unit.owned_range
     if counts_replicated:
         return [slice(0, owned.stop - owned.start)]
@@ -78,7 +81,7 @@ def find_counted_parts(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[s
 
 
 def compute_norm(squares: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Return the norm of the unscaled gradients in float64; inf or nan if a gradient is."""
+    """Compute the norm of the unscaled gradients in float64; inf or nan if a gradient is."""
     norm = squares.sqrt()
     return norm if scale is None else norm / scale
 
@@ -86,10 +89,10 @@ def compute_norm(squares: torch.Tensor, scale: torch.Tensor | None) -> torch.Ten
 def compute_step_control(
     norm: torch.Tensor, scale: torch.Tensor | None, clip_norm: float | None
 ) -> StepControl:
-    """Return the divisor of the gradients, and the flag that skips the step.
+    """Compute the divisor of the gradients, and the flag that skips the step.
 
-    A norm that is inf or nan skips the step and leaves the clipping factor at 1.  A divisor beyond float32
-    becomes the largest float32 number: gradients that large are then clipped to slightly above ``clip_norm``.
+    If the norm is inf or nan, the step is skipped and the clipping factor stays 1.  A divisor beyond the
+    range of float32 is clamped, so gradients that large are clipped to slightly above ``clip_norm``.
     """
     divisor = torch.ones_like(norm) if scale is None else scale.double()
     if clip_norm is not None:
@@ -99,12 +102,12 @@ def compute_step_control(
     )
 
 
-#: Lower bound: gradients that are never finite would halve the scale to 0, and then divide 0 by 0.
+#: Lower bound: repeated overflows would otherwise halve the scale to 0, and unscaling would compute 0 / 0.
 MIN_LOSS_SCALE = torch.finfo(torch.float32).tiny
 
 
 class DynamicLossScale:
-    """The scale and the number of good steps since its last change: 4 bytes each, equal on all ranks."""
+    """The loss scale and the number of good steps since its last change, equal on all ranks."""
 
     def __init__(self, config: LossScale, device: torch.device) -> None:
         self.value = torch.full((), config.initial, dtype=torch.float32, device=device)
@@ -112,7 +115,7 @@ class DynamicLossScale:
         self._config = config
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Halve the scale after an overflow, double it after enough good steps (factors from the config)."""
+        """Reduce the scale after an overflow, or increase it after enough good steps."""
         torch._amp_update_scale_(
             self.value,
             self.good_steps,
@@ -123,31 +126,31 @@ class DynamicLossScale:
         )
         self.value.clamp_(min=MIN_LOSS_SCALE)
 
-    def scale_gradients_of(self, outputs: Any) -> Any:
-        """Return the outputs with their gradients multiplied by the scale.
+    def scale_output_gradients(self, outputs: Any) -> Any:
+        """Return the outputs, with gradients that will be multiplied by the scale.
 
-        ``outputs`` may be any nest of tuples, lists, dicts and types that torch's pytree knows.  The product
-        has the dtype of the output: a gradient below float16's smallest number is lost before it is scaled.
-        So compute the loss in the module, or return outputs in float32.
+        ``outputs`` may be any nest of tuples, lists, dicts and types registered with torch's pytree.  The
+        scaled gradient has the dtype of the output: a gradient below float16's smallest number underflows
+        before it is scaled.  So compute the loss in the module, or return outputs in float32.
 
         Raises:
-            TypeError: an output of another type holds tensors, which would go unscaled.
+            TypeError: an output of another type contains tensors, whose gradients could not be scaled.
         """
         return tree_map(self._scale_gradient_of, outputs)
 
-    def numbers(self) -> dict[str, float | int]:
-        """Return the scale and the step count for a checkpoint (waits for the device)."""
+    def read_state(self) -> dict[str, float | int]:
+        """Return the scale and its step count for a checkpoint (waits for the device)."""
         return {"value": float(self.value), "good_steps": int(self.good_steps)}
 
-    def set(self, numbers: Mapping[str, float | int]) -> None:
+    def set(self, state: Mapping[str, float | int]) -> None:
         """Restore the values of a checkpoint."""
-        self.value.fill_(numbers["value"])
-        self.good_steps.fill_(numbers["good_steps"])
+        self.value.fill_(state["value"])
+        self.good_steps.fill_(state["good_steps"])
 
     def _scale_gradient_of(self, output: Any) -> Any:
         if isinstance(output, torch.Tensor):
             return _attach_scale(output, self.value) if output.requires_grad else output
-        _refuse_hidden_tensors(output)
+        _check_no_hidden_tensors(output)
         return output
 
 
@@ -155,14 +158,14 @@ class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         ctx.scale = scale
-        return output.detach()  # not a view: the caller may change it in place, as without an engine
+        return output.detach()  # not a view: the caller may modify it in place, as without an engine
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         # Not in float16: the scale itself may exceed its range.
         gradient = gradients[0]
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        return (wide * ctx.scale).to(gradient.dtype), None
+        upcast = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        return (upcast * ctx.scale).to(gradient.dtype), None
 
 
 def _attach_scale(output: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -170,11 +173,11 @@ def _attach_scale(output: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return scaled
 
 
-def _refuse_hidden_tensors(output: object) -> None:
-    inside = getattr(output, "__dict__", {}).values()
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in inside):
+def _check_no_hidden_tensors(output: object) -> None:
+    attributes = getattr(output, "__dict__", {}).values()
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in attributes):
         kind = type(output).__name__
         raise TypeError(
-            f"the model returns a {kind}, whose tensors the loss scale cannot find; return tensors, or tell "
-            f"torch of the type: torch.utils._pytree.register_dataclass({kind})"
+            f"the model returns a {kind}, whose tensors cannot be found for loss scaling; return tensors, or "
+            f"register the type: torch.utils._pytree.register_dataclass({kind})"
         )

@@ -1,10 +1,10 @@
 """Update this rank's shard of every unit with AdamW.
 
-State in bytes per owned element: 8 for both moments, 12 with fp32 master weights.
+Optimizer state per element of the shard: 8 bytes for both moments, 12 with fp32 master weights.
 
 A unit has one step count and is one segment as long as each of its parameters has a gradient on this rank in
-every step.  From the first step in which a parameter has none, that parameter has a step count of its own
-(4 bytes), which does not advance in steps without a gradient on any rank.
+every step.  From the first step in which a parameter has none, that parameter has its own step count (4
+bytes), which is not incremented in steps in which no rank has a gradient for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,61 +36,61 @@ _OWN_STEP_PREFIX = "step."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A range of what this rank owns of a unit.
+    """A range of this rank's shard of a unit.
 
-    ``own``      True if ``step`` counts for this range alone
-    ``lacking``  1.0 if no rank had a gradient in this step, else 0.0; None if this rank had one
+    ``has_own_step``  True if ``step`` belongs to this range alone
+    ``no_gradient``   1.0 if no rank had a gradient in this step, else 0.0; None if this rank had one
     """
 
     part: slice
     step: torch.Tensor
-    own: bool = False
-    lacking: torch.Tensor | None = None
+    has_own_step: bool = False
+    no_gradient: torch.Tensor | None = None
 
-    def control(self, of_all: StepControl | None) -> StepControl | None:
-        """Return the step control of this segment; it is skipped without a gradient on any rank."""
-        return combine_skip(of_all, self.lacking)
+    def control(self, step_control: StepControl | None) -> StepControl | None:
+        """Return the control of this segment, which is skipped if no rank had a gradient."""
+        return combine_skip(step_control, self.no_gradient)
 
 
 def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any]) -> list[Segment]:
-    """Return this rank's segments of a unit with reduced gradients; may add step counts to ``state``."""
+    """Split this rank's shard of a unit into segments; may add step counts to ``state``."""
     elements = unit.owned_range.stop - unit.owned_range.start
-    lacking = {}
-    for index in gradients.presence.missing_here():
+    no_gradient = {}
+    for index in gradients.presence.list_missing_locally():
         part = _find_owned_part(unit, index)
         if part is not None:
-            lacking[index] = gradients.presence.missing_everywhere(index, gradients.owned[part.start])
+            no_gradient[index] = gradients.presence.flag_missing_everywhere(
+                index, gradients.mean_shard[part.start]
+            )
             state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
     segments = []
-    done = 0
+    position = 0
     for index in _find_own_steps(unit, state):
         part = _find_owned_part(unit, index)
         if part is None:
             continue
-        if done < part.start:
-            segments.append(Segment(part=slice(done, part.start), step=state["step"]))
+        if position < part.start:
+            segments.append(Segment(part=slice(position, part.start), step=state["step"]))
         step = state[_OWN_STEP_PREFIX + unit.layout.slots[index].name]
-        segments.append(Segment(part=part, step=step, own=True, lacking=lacking.get(index)))
-        done = part.stop
-    if done < elements:
-        segments.append(Segment(part=slice(done, elements), step=state["step"]))
+        segments.append(Segment(part=part, step=step, has_own_step=True, no_gradient=no_gradient.get(index)))
+        position = part.stop
+    if position < elements:
+        segments.append(Segment(part=slice(position, elements), step=state["step"]))
     return segments
 
 
 def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
     """Return the step counts of parameters that differ from the unit's (waits for the device)."""
     common = int(state["step"])
-    found = {
+    own_steps = {
         unit.layout.slots[index].name: int(state[_OWN_STEP_PREFIX + unit.layout.slots[index].name])
         for index in _find_own_steps(unit, state)
     }
-    return {name: count for name, count in found.items() if count != common}
+    return {name: count for name, count in own_steps.items() if count != common}
 
 
 def set_steps(unit: FlatUnit, state: dict[str, Any], common: int, own: Mapping[str, int]) -> None:
-    """Set the unit's count and the differing counts of single parameters; inverse of
-    :func:`read_own_steps`.
-    """
+    """Set the unit's step count, and those of single parameters as returned by :func:`read_own_steps`."""
     state["step"].fill_(common)
     for key in [key for key in state if key.startswith(_OWN_STEP_PREFIX)]:
         del state[key]
@@ -106,36 +106,35 @@ def _find_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> list[int]:
 
 
 def _find_owned_part(unit: FlatUnit, index: int) -> slice | None:
-    """Return the range of a parameter within this rank's part, or None if it has none there."""
+    """Return the range of a parameter within this rank's shard, or None if it has no elements there."""
     owned, slot = unit.owned_range, unit.layout.slots[index]
     first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
     return slice(first - owned.start, last - owned.start) if first < last else None
 
 
-#: Elements that a rank updates before it starts their gathers: at 28 bytes 117 MB, 35 us at 3.35 TB/s.
+#: Elements that a rank updates before it launches their all-gathers: 117 MB at 28 bytes, 35 us at 3.35 TB/s.
 BATCH_ELEMENTS = 2**22
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose parameters are flat shards, one for each trainable unit.
 
-    ``param_groups`` are those passed to ``zero()``, and ``state`` (``exp_avg``, ``exp_avg_sq``, ``step``) is
-    where tools expect it.  A change of a group's hyperparameters, as by torch's schedulers, takes effect in
-    the next step.
+    ``param_groups`` and ``state`` (``exp_avg``, ``exp_avg_sq``, ``step``) have the structure of torch's
+    optimizers.  A change of a group's hyperparameters, as by torch's schedulers, takes effect in the next
+    step.
 
-    A parameter without a gradient on any rank in a step is not changed: no decay, no moments, no step count,
-    as in torch's optimizers.  If only some ranks have a gradient, it is updated with the mean over all ranks,
-    in which the others count as zero.  From then on such a parameter has its own step count (``step.<name>``
-    in ``state``).
+    A parameter without a gradient on any rank in a step is not updated: no weight decay, no moments, no step
+    count, as in torch's optimizers.  If only some ranks have a gradient, it is updated with the mean over all
+    ranks, in which the others count as zero.  From then on it has its own step count (``step.<name>`` in
+    ``state``).
 
-    With ``clip_norm``, or in float16, each step computes the norm of all gradients, which costs an all-reduce
-    of 8 bytes in each group.  If the norm is inf or nan, in any dtype, the step changes nothing on any rank
-    and is not counted.  Without both there is no such pass, and inf or nan goes into the weights, as in
-    torch's optimizers.  The host reads none of it.
+    With ``clip_norm``, or in float16, each step computes the norm of all gradients, which takes an all-reduce
+    of 8 bytes in each group.  If the norm is inf or nan, in any dtype, the step is skipped on all ranks and
+    not counted.  Otherwise no norm is computed, and inf or nan goes into the weights, as in torch's
+    optimizers.  The host reads none of these values.
 
     ``gradient_norm``  norm of the last step, unscaled and before clipping: a float64 tensor on the device;
-                       None
-                       before the first step and if no norm is computed
+                       None before the first step and if no norm is computed
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "betas": config.betas,
             "eps": config.eps,
             "weight_decay": config.weight_decay,
-            "fused": True,  # makes torch load the step counts to the device, in float32
+            "fused": True,  # makes load_state_dict() put step counts on the device, in float32
         }
         parameters = [
             [_get_weights(unit) for unit in self._units if unit.group == index]
@@ -182,8 +181,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         ]
         super().__init__(
             [
-                {**numbers, "fused": True, "params": params}
-                for numbers, params in zip(groups, parameters, strict=True)
+                {**hyperparameters, "fused": True, "params": params}
+                for hyperparameters, params in zip(groups, parameters, strict=True)
             ],
             defaults,
         )
@@ -193,11 +192,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> torch.Tensor | None:
-        """Factor of the next backward's gradients, on the device; None without a loss scale."""
+        """The current loss scale, on the device; None if no loss scaling is used."""
         return None if self._loss_scale is None else self._loss_scale.value
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse groups after ``zero()``: by then flat units have been laid out.
+        """Raise: the flat units cannot be changed after ``zero()``.
 
         Raises:
             ValueError: always, when called by the user.
@@ -210,22 +209,24 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update this rank's part with the reduced gradients and share it with the other ranks.
+        """Update this rank's shards with the reduced gradients; in stages 1 and 2, gather the new parameters.
 
         Raises:
-            RuntimeError: backward() was not called before, or not for every micro-batch.
+            RuntimeError: backward() was not called for every micro-batch.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         self._check_reduced()
-        control = self._control()
+        control = self._compute_control()
         segments = {
             unit: split_shard(unit, self._gradients[unit], self.state[_get_weights(unit)])
             for unit in self._units
         }
-        self._count_step(control, [segment for of_unit in segments.values() for segment in of_unit])
+        self._increment_step_counts(
+            control, [segment for unit_segments in segments.values() for segment in unit_segments]
+        )
         for units in self._batches:
             self._update_units(units, segments, control)
         if self._loss_scale is not None and control is not None:
@@ -236,44 +237,44 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero all gradients.  Full gradients keep their memory; gradient shards keep it only with MD."""
+        """Zero all gradients; full gradients keep their memory, gradient shards only with ``defragment``."""
         self._reducer.zero()
 
     def scalar_state(self) -> dict[str, Any]:
-        """Return the step count and every group's hyperparameters as plain numbers (waits for the device).
+        """Return step counts, hyperparameters and loss scale as Python numbers (waits for the device).
 
-        ``steps`` holds the counts of parameters on this rank that have taken fewer steps.
+        ``steps`` has the counts of parameters on this rank that were updated in fewer steps.
         """
         steps = {int(self.state[_get_weights(unit)]["step"]) for unit in self._units}
         groups = [
             {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
         ]
-        scale = None if self._loss_scale is None else self._loss_scale.numbers()
-        fewer = {
+        scale = None if self._loss_scale is None else self._loss_scale.read_state()
+        own_steps = {
             name: count
             for unit in self._units
             for name, count in read_own_steps(unit, self.state[_get_weights(unit)]).items()
         }
-        return {"step": max(steps), "steps": fewer, "groups": groups, "loss_scale": scale}
+        return {"step": max(steps), "steps": own_steps, "groups": groups, "loss_scale": scale}
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`scalar_state` returned; call it on every rank."""
+        """Restore the result of :meth:`scalar_state`; call it on every rank."""
         for unit in self._units:
             set_steps(unit, self.state[_get_weights(unit)], state["step"], state.get("steps", {}))
-        for group, numbers in zip(self.param_groups, state["groups"], strict=True):
-            group.update(numbers)
+        for group, hyperparameters in zip(self.param_groups, state["groups"], strict=True):
+            group.update(hyperparameters)
         if self._loss_scale is not None and state.get("loss_scale") is not None:
             self._loss_scale.set(state["loss_scale"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's state dict of this rank's part, with the loss scale (waits for the device)."""
+        """Return torch's state dict of this rank's shards, with the loss scale (waits for the device)."""
         state = super().state_dict()
         if self._loss_scale is not None:
-            state["loss_scale"] = self._loss_scale.numbers()
+            state["loss_scale"] = self._loss_scale.read_state()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict` of the same rank and world size; it has no weights."""
+        """Restore a :meth:`state_dict` of the same rank and world size; it does not contain weights."""
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         if self._loss_scale is not None and "loss_scale" in state_dict:
             self._loss_scale.set(state_dict["loss_scale"])
@@ -286,7 +287,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
-            weights.grad = self._gradients[unit].owned  # a sharded gradient is attached by its own shard
+            weights.grad = self._gradients[unit].mean_shard  # a GradShard attaches sharded gradients itself
 
     def _check_reduced(self) -> None:
         if self._reducer.reduced:
@@ -294,30 +295,32 @@ class ZeroOptimizer(torch.optim.Optimizer):
         missing = self._reducer.missing_backwards
         if missing == 0:
             raise RuntimeError(
-                "a backward() was broken off: call zero_grad(), and backward() again, before step()"
+                "a backward() was interrupted: call zero_grad(), and backward() again, before step()"
             )
         raise RuntimeError(
             f"{missing} of the step's {self._micro_batches} backward() calls are missing: call backward() "
             "for every micro-batch before step()"
         )
 
-    def _control(self) -> StepControl | None:
+    def _compute_control(self) -> StepControl | None:
         if self._squares is None:
             return None
         self.gradient_norm = compute_norm(self._squares.sum(), self.loss_scale)
         return compute_step_control(self.gradient_norm, self.loss_scale, self._clip_norm)
 
-    def _count_step(self, control: StepControl | None, segments: Sequence[Segment]) -> None:
+    def _increment_step_counts(self, control: StepControl | None, segments: Sequence[Segment]) -> None:
         counts = [self.state[_get_weights(unit)]["step"] for unit in self._units]
-        counts += [segment.step for segment in segments if segment.own and segment.lacking is None]
+        counts += [
+            segment.step for segment in segments if segment.has_own_step and segment.no_gradient is None
+        ]
         if control is None:
             torch._foreach_add_(counts, 1.0)
-        else:  # a list: a single 0-dim tensor would be read by the host, which waits for it
+        else:  # a list, because the host would read (and wait for) a single 0-dim tensor
             torch._foreach_add_(counts, [1.0 - control.found_inf] * len(counts))
         for segment in segments:
-            of_segment = segment.control(control)
-            if segment.lacking is not None and of_segment is not None:
-                segment.step.add_(1.0 - of_segment.found_inf)
+            segment_control = segment.control(control)
+            if segment.no_gradient is not None and segment_control is not None:
+                segment.step.add_(1.0 - segment_control.found_inf)
 
     def _update_units(
         self,
@@ -327,31 +330,31 @@ class ZeroOptimizer(torch.optim.Optimizer):
     ) -> None:
         shards: dict[AdamWHyperparameters, list[Shard]] = {}
         for unit in units:
-            unit.wait()  # the last step's gather, if no forward came since
+            unit.wait()  # for the last step's all-gather, if no forward has run since
             if not unit.policy.shard_parameters:
                 unit.take_edits()
-            of_group = shards.setdefault(self._numbers(unit), [])
-            of_group += [self._shard(unit, segment) for segment in segments[unit]]
-        for numbers, of_group in shards.items():
-            self._update.adamw(of_group, numbers, control)
+            group_shards = shards.setdefault(self._get_hyperparameters(unit), [])
+            group_shards += [self._make_shard(unit, segment) for segment in segments[unit]]
+        for hyperparameters, group_shards in shards.items():
+            self._update.adamw(group_shards, hyperparameters, control)
         for unit in units:
             if unit.policy.gathers_after_step:
-                unit.publish()
+                unit.gather_updated()
 
-    def _shard(self, unit: FlatUnit, segment: Segment) -> Shard:
+    def _make_shard(self, unit: FlatUnit, segment: Segment) -> Shard:
         weights, part = _get_weights(unit), segment.part
         state = self.state[weights]
         return Shard(
             weights=weights.detach()[part],
-            gradient=self._gradients[unit].owned[part],
+            gradient=self._gradients[unit].mean_shard[part],
             exp_avg=state["exp_avg"][part],
             exp_avg_sq=state["exp_avg_sq"][part],
             low_precision=None if unit.low_precision is None else unit.low_precision[part],
             step=segment.step,
-            skip=segment.lacking,
+            skip=segment.no_gradient,
         )
 
-    def _numbers(self, unit: FlatUnit) -> AdamWHyperparameters:
+    def _get_hyperparameters(self, unit: FlatUnit) -> AdamWHyperparameters:
         group = self.param_groups[unit.group]
         return AdamWHyperparameters(
             learning_rate=group["lr"],
@@ -363,10 +366,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
 
 def split_batches(units: Sequence[FlatUnit], update: Update) -> list[list[FlatUnit]]:
-    """Return the batches of units that are updated together, in order.
+    """Split units into batches that are updated together, in order.
 
-    If other ranks wait for the new weights, a batch ends with the unit that reaches ``BATCH_ELEMENTS``, so
-    that the gathers of its units start before the next unit is updated.
+    If updated parameters must be gathered, a batch ends with the unit that reaches ``BATCH_ELEMENTS``, so
+    that the all-gathers of its units start before the next unit is updated.
     """
     batches: list[list[FlatUnit]] = []
     elements = 0

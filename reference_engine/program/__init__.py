@@ -1,1 +1,1 @@
-"""The measured program around the engine: model, data, options, and modelled parts."""
+"""A training program that uses the engine: model, data, options, and modelled parts."""

@@ -1,7 +1,7 @@
-"""Define a language model with the shape of GPT-2, whole or as one tensor-parallel rank's part of it.
+"""Define a language model with the shape of GPT-2, optionally split for tensor parallelism.
 
-A block's four matrices are split by columns and rows in turn, with whole heads and whole MLP features per
-rank: two all_reduces in the forward, two in the backward.  Norms and positions stay whole.
+A block's four matrices are split by columns and rows in turn, with entire heads and MLP features per rank:
+two all_reduces in the forward, two in the backward.  Norms and position embeddings are replicated.
 """
 
 import math
@@ -30,7 +30,7 @@ class GPTConfig:
     """Sizes of the model.
 
     Raises:
-        ValueError: a size is not positive, or ``hidden`` does not divide into ``heads``.
+        ValueError: a size is not positive, or ``hidden`` is not divisible by ``heads``.
     """
 
     layers: int = 4
@@ -52,7 +52,7 @@ class GPTConfig:
         """Check that the model can be split over this number of ranks.
 
         Raises:
-            ValueError: the one-line message says what does not fit.
+            ValueError: it cannot; the one-line message has the size and the number of ranks.
         """
         for name in ("heads", "vocabulary"):
             size = getattr(self, name)
@@ -63,7 +63,7 @@ class GPTConfig:
 
 
 class Attention(nn.Module):
-    """Causal self-attention with several heads."""
+    """Causal multi-head self-attention."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer MLP, each on a normalized input and added to it."""
+    """Pre-norm transformer block: attention and a two-layer MLP, each with a residual connection."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class GPT(nn.Module):
     def __init__(
         self, config: GPTConfig, mp: Comm | None = None, run_block: BlockRunner = call_block
     ) -> None:
-        """Build the model, or with ``mp`` this rank's part of the same model.
+        """Build the model, split over the ranks of ``mp`` if given.
 
         ``run_block`` calls the blocks, for example with activation checkpointing.
 
@@ -136,21 +136,20 @@ class GPT(nn.Module):
             x = self.run_block(f"blocks.{index}", block, x)
         logits: torch.Tensor = self.head(self.final_norm(x))
         if targets is None:
-            whole: torch.Tensor = self.all_logits(logits)
-            return whole
+            all_logits: torch.Tensor = self.all_logits(logits)
+            return all_logits
         loss: torch.Tensor = self.loss(logits.flatten(0, 1).float(), targets.flatten())
         return loss
 
     def _split(self, mp: Comm) -> None:
-        # The whole model is built first, so that its weights do not depend on the number of ranks.
+        # The model was built unsplit, so that its weights do not depend on the number of ranks.
         self.config.check_model_parallel(mp.world_size)
         for index, block in enumerate(self.blocks):
             split_block(block, mp, f"blocks.{index}")
         split_vocabulary(self, mp, tied=self.config.tied)
 
     def _scale_residuals(self) -> None:
-        # As in GPT-2: 2 x layers branches are added up, so each starts smaller by the square root of that
-        # number.
+        # As in GPT-2: 2 x layers residual branches are summed, so each is scaled down by sqrt(2 x layers).
         std = _INIT_STD / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if name.endswith("projection.weight"):

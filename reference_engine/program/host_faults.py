@@ -1,4 +1,4 @@
-"""Plant host faults in a run: stalls, blocking synchronization, and unnecessary gathers."""
+"""Plant host faults in a run: stalls, blocking synchronization, and unnecessary all-gathers."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from zprof.reference_engine.program.modelled_compute import BlockCallback, add_b
 
 
 class InFlightComm:
-    """A :class:`~zprof.reference_engine.comm.collective.Comm` that keeps another's handles in flight."""
+    """A :class:`~zprof.reference_engine.comm.collective.Comm` that records the handles of another one."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -38,59 +38,59 @@ class InFlightComm:
 
     @property
     def process_group(self) -> Any:
-        """The transport's group, or None if it has none."""
+        """The process group of the transport, or None if it has none."""
         return getattr(self._comm, "process_group", None)
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        """See the transport."""
-        return self._keep(self._comm.all_gather(out, shard, unit))
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
+        return self._record(self._comm.all_gather(out, shard, unit))
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """See the transport."""
-        return self._keep(self._comm.reduce_scatter(out, full, unit))
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
+        return self._record(self._comm.reduce_scatter(out, full, unit))
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See the transport."""
-        return self._keep(self._comm.all_reduce(tensor, unit))
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
+        return self._record(self._comm.all_reduce(tensor, unit))
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See the transport."""
-        return self._keep(self._comm.broadcast(tensor, unit))
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
+        return self._record(self._comm.broadcast(tensor, unit))
 
     def wait_all(self) -> None:
-        """Block until everything launched so far is complete."""
+        """Wait for all collectives launched so far."""
         in_flight, self._in_flight = self._in_flight, []
         for handle in in_flight:
             handle.wait()
 
     def close(self) -> None:
-        """See the transport."""
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
         self._in_flight.clear()
         self._comm.close()
 
-    def _keep(self, handle: Handle) -> Handle:
+    def _record(self, handle: Handle) -> Handle:
         self._in_flight.append(handle)
         return handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFaults:
-    """Faults of the training loop; none by default.
+    """Faults in the training loop; none by default.
 
     Raises:
         ValueError: a time is negative; the message names it.
     """
 
     data_delay_s: float = 0.0
-    """The data loader takes so long for each micro-batch."""
+    """Delay of the data loader per micro-batch."""
     block_delay_s: float = 0.0
-    """The host takes so long before it starts each block's forward and backward."""
+    """Delay of the host before each block's forward and backward."""
     checkpoint_copy_s: float = 0.0
-    """Copying a block's checkpoint to host memory takes so long, and so does the way back."""
+    """Time to copy a block's checkpoint to host memory, and again to copy it back."""
     sync_each_block: bool = False
-    """Before each block the host reads a value (``.item()``) and waits for all collectives in flight."""
+    """Before each block, the host reads a value (``.item()``) and waits for all collectives in flight."""
     regather_in_recompute: bool = False
-    """Stage 3: a recomputation fetches parameters that are there already."""
+    """Stage 3: each recomputation gathers its parameters again although they are gathered already."""
 
     def __post_init__(self) -> None:
         for name in ("data_delay_s", "block_delay_s", "checkpoint_copy_s"):
@@ -115,7 +115,7 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
 
 
 def _make_copier(unit: str, seconds: float) -> BlockCallback:
-    # Out before the forward and back in before the recomputation: the checkpoint is the input of both.
+    # The checkpoint is the input of forward and recomputation: copied out before one, back before the other.
     def copy(x: torch.Tensor) -> None:
         with native.copy_range("checkpoint", unit, x.nbytes):
             time.sleep(seconds)
@@ -124,13 +124,11 @@ def _make_copier(unit: str, seconds: float) -> BlockCallback:
 
 
 def regather_in_recompute(blocks: Mapping[str, nn.Module], units: Iterable[FlatUnit]) -> None:
-    """Make every recomputation gather present parameters again; call it after the engine hooked the
-    blocks.
-    """
-    owned = tuple(units)
+    """Make every recomputation gather its parameters again; call it after the engine hooked the blocks."""
+    all_units = tuple(units)
     for block in blocks.values():
-        inside = set(block.parameters())
-        _regather_block(block, [unit for unit in owned if inside.issuperset(unit.parameters)])
+        parameters = set(block.parameters())
+        _regather_block(block, [unit for unit in all_units if parameters.issuperset(unit.parameters)])
 
 
 def _regather_block(block: nn.Module, units: list[FlatUnit]) -> None:

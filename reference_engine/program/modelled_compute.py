@@ -1,7 +1,7 @@
-"""Let blocks sleep for a chosen time instead of computing, on machines with fewer cores than ranks.
+"""Model compute time with sleeping blocks, for machines with fewer cores than ranks.
 
-There, real compute and communication compete for the cores, and no overlap is visible.  A sleeping block
-leaves its core to the others, as a GPU does.  Results are not changed.
+On such machines, compute and communication compete for the cores, and overlap is not visible.  A sleeping
+block leaves the core free, as compute on a GPU does.  Results do not change.
 """
 
 import time
@@ -24,28 +24,28 @@ def add_block_callbacks(
     after_forward: BlockCallback | None = None,
     before_backward: BlockCallback | None = None,
 ) -> None:
-    """Register callbacks with the block's input, its output, and the gradient of its output.
+    """Register callbacks that get the block's input, its output, or the gradient of its output.
 
-    Call it before the engine hooks the block, so that the block's parameters are present in all callbacks.
+    Call it before the engine hooks the block, so that parameters are gathered in all callbacks.
     """
 
-    def enter(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def run_before(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if before_forward is not None:
             before_forward(arguments[0])
 
-    def leave(module: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> Any:
+    def run_after(module: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> Any:
         if after_forward is not None:
             after_forward(output)
         if before_backward is None:
             return output
         return _Identity.apply(output, before_backward)  # type: ignore[no-untyped-call]
 
-    block.register_forward_pre_hook(enter)
-    block.register_forward_hook(leave)
+    block.register_forward_pre_hook(run_before)
+    block.register_forward_hook(run_after)
 
 
 class _Identity(torch.autograd.Function):
-    """The identity; its backward runs the callback first."""
+    """Identity that runs a callback at the start of its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, before_backward: BlockCallback) -> torch.Tensor:
@@ -60,24 +60,24 @@ class _Identity(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeModel:
-    """Time of each block, and one rank's delay in the forward of one block (a planted straggler)."""
+    """Time per block, and a straggler's delay in the forward of one block."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     straggler_rank: int | None = None
     straggler_s: float = 0.0
     straggler_rotates: bool = False
-    """Another rank is late in each step, in turn, and its host is why: it stalls, no compute takes longer."""
+    """The straggler changes in every step, round robin, and its host stalls instead of its compute."""
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "straggler_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.straggler_rotates and self.straggler_rank is not None:
-            raise ValueError("straggler_rank is given and straggler_rotates is on; choose one of the two")
+            raise ValueError("straggler_rank and straggler_rotates are both set; set only one")
 
     def is_late(self, rank: int, step: int, ranks: int) -> bool:
-        """Return whether this rank is the straggler of this step."""
+        """Return True if this rank is the straggler of this step."""
         return rank == (step % ranks if self.straggler_rotates else self.straggler_rank)
 
 
@@ -89,9 +89,9 @@ def attach_modelled_compute(
     ranks: int = 1,
     full_length: int | None = None,
 ) -> "ModelledCompute":
-    """Make the blocks sleep; call it before the engine hooks them, so that parameters are present.
+    """Make the blocks sleep; call it before the engine hooks them, so that parameters are gathered.
 
-    Times are for sequences of ``full_length`` tokens; on shorter ones a block sleeps proportionally less.
+    Times are for sequences of ``full_length`` tokens; for shorter ones a block sleeps proportionally less.
     """
     compute = ModelledCompute(blocks, model, rank=rank, ranks=ranks, full_length=full_length)
     for name, block in blocks.items():
@@ -102,7 +102,7 @@ def attach_modelled_compute(
 
 
 class ModelledCompute:
-    """Sleep for the blocks.  The straggler's delay is in the middle block, once per step."""
+    """Callbacks in which blocks sleep; the straggler's delay is in the middle block, once per step."""
 
     def __init__(
         self,
@@ -119,34 +119,32 @@ class ModelledCompute:
         self.begin_step(0)
 
     def begin_step(self, step: int) -> None:
-        """Decide at the start of a step whether this rank is late."""
-        self._late = self._model.is_late(self._rank, step, self._ranks)
+        """Start a step, and determine if this rank is its straggler."""
+        self._delay_pending = self._model.is_late(self._rank, step, self._ranks)
 
     def forward(self, name: str) -> BlockCallback:
-        """Return the callback after the block's forward; a recomputation sleeps again, but without the
-        delay.
-        """
+        """Return the callback after the block's forward; a recomputation sleeps again, without the delay."""
 
         def sleep(x: torch.Tensor) -> None:
-            late_s = self._late_s(name)
+            delay_s = self._take_delay(name)
             if self._model.straggler_rotates:
-                time.sleep(late_s)  # the host stalls: no range marks it as compute
-                late_s = 0.0
-            _sleep("forward", name, self._model.forward_s * self._share(x) + late_s)
+                time.sleep(delay_s)  # a stall of the host, without a compute range
+                delay_s = 0.0
+            _sleep("forward", name, self._model.forward_s * self._length_ratio(x) + delay_s)
 
         return sleep
 
     def backward(self, name: str) -> BlockCallback:
         """Return the callback before the block's backward."""
-        return lambda x: _sleep("backward", name, self._model.backward_s * self._share(x))
+        return lambda x: _sleep("backward", name, self._model.backward_s * self._length_ratio(x))
 
-    def _late_s(self, name: str) -> float:
-        """Return the straggler's delay in seconds if it is due in this block, once."""
-        due = self._late and name == self._middle
-        self._late = self._late and not due
+    def _take_delay(self, name: str) -> float:
+        """Return the straggler's delay in seconds if it is due in this block; it is due once per step."""
+        due = self._delay_pending and name == self._middle
+        self._delay_pending = self._delay_pending and not due
         return self._model.straggler_s if due else 0.0
 
-    def _share(self, x: torch.Tensor) -> float:
+    def _length_ratio(self, x: torch.Tensor) -> float:
         return 1.0 if self._full_length is None else x.shape[1] / self._full_length
 
 

@@ -1,4 +1,4 @@
-"""Declare the options of the training program and build a TrainConfig from the parsed ones.
+"""Declare the command-line options of the training program, and build a TrainConfig from parsed options.
 
 Options that were not given are absent from the namespace: defaults are defined only in the config.
 """
@@ -50,28 +50,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CAUSE",
         action=_ListPlants,
         default=argparse.SUPPRESS,
-        help="a run with a known cause of slowness or memory; options beside it stay, what contradicts it is "
-        "refused; 'list' shows all",
+        help="run with a known cause of slowness or memory use; other options must not contradict it; "
+        "'list' shows all causes",
     )
     group.add_argument(
         "--cured",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="with --plant: the same run without its cause, to compare with",
+        help="with --plant: the same run without the cause, for comparison",
     )
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
-    """Return the config of the requested run.
+    """Build the config of the requested run.
 
     Raises:
-        ValueError: a setting is out of range, lacks a setting that it depends on, or contradicts the plant;
-            the message names it.
+        ValueError: a setting is out of range, requires another setting, or contradicts the plant; the message
+            names it.
     """
     given = vars(options)
     requested: dict[str, Any] = {}
     for option in (option for group in OPTION_GROUPS.values() for option in group if option.dest in given):
-        requested.update(option.fields_of(given[option.dest]))
+        requested.update(option.resolve_fields(given[option.dest]))
     plant = plants.find_plant(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
     _check_option_pairs(
@@ -85,10 +85,12 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
 
 def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, cured: bool) -> TrainConfig:
     if plant is None and cured:
-        raise ValueError("--cured needs --plant: it says of which cause")
+        raise ValueError("--cured needs --plant with the cause to leave out")
     if plant is None:
         return replace_fields(TrainConfig(), requested)
-    return plant.cured(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
+    return (
+        plant.build_fixed_config(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
+    )
 
 
 def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:
@@ -96,7 +98,7 @@ def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:
         raise ValueError("--link-latency-us needs --link-gbps")
     rank, delay = ("compute.straggler_rank" in fields, "compute.straggler_s" in fields)
     if rank != delay and not rotates:
-        raise ValueError("--straggler-rank and --straggler-ms belong together")
+        raise ValueError("--straggler-rank and --straggler-ms must be given together")
 
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -105,10 +107,10 @@ _DEFAULTS = TrainConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """One command-line option.
 
-    A flag stands for ``value``; the text of any other option is parsed by ``kind``, then converted.  The
-    parsed value can be written as JSON; ``convert`` turns it into the value in the config.
+    A flag sets ``value``.  The text of any other option is parsed by ``kind`` to a value that can be written
+    as JSON; ``convert`` turns that into the value in the config.
     """
 
     name: str
@@ -127,8 +129,8 @@ class Option:
         return self.name.removeprefix("--").replace("-", "_")
 
     def add(self, group: Any) -> None:
-        """Declare the option."""
-        common = {"dest": self.dest, "default": argparse.SUPPRESS, "help": self.help + self._default()}
+        """Add the option to an argument group."""
+        common = {"dest": self.dest, "default": argparse.SUPPRESS, "help": self.help + self._format_default()}
         if self.kind is None:
             group.add_argument(self.name, action="store_true", **common)
         else:
@@ -136,13 +138,13 @@ class Option:
                 self.name, type=self.kind, choices=self.choices, metavar=self.metavar, **common
             )
 
-    def fields_of(self, given: Any) -> Mapping[str, Any]:
+    def resolve_fields(self, given: Any) -> Mapping[str, Any]:
         """Return the config fields that the given value sets."""
         if self.kind is None:
             return dict.fromkeys(self.fields, self.value) if given else {}
         return dict.fromkeys(self.fields, self.convert(given))
 
-    def _default(self) -> str:
+    def _format_default(self) -> str:
         if self.kind is None:
             return ""
         value: Any = _DEFAULTS
@@ -191,91 +193,90 @@ _REDUCE_EACH_FIELDS = ("zero.reduce_each_micro_batch",)
 
 OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     "run": (
-        _count_option("--steps", "steps", "optimizer steps, those of a resumed run included"),
+        _count_option("--steps", "steps", "optimizer steps, including those before --resume"),
         _count_option("--batch", "batch", "sequences per step, over all ranks and micro-batches"),
-        _count_option("--seed", "seed", "of weights and data"),
-        _path_option("--save", "save", "write a checkpoint here after the last step, over an older one"),
-        _path_option("--resume", "resume", "go on from a checkpoint, of any number of ranks and any stage"),
+        _count_option("--seed", "seed", "random seed of weights and data"),
+        _path_option("--save", "save", "write a checkpoint here after the last step, replacing an older one"),
+        _path_option("--resume", "resume", "resume from a checkpoint of any number of ranks and any stage"),
     ),
     "ranks": (
         _count_option("--dp", "dp", "data-parallel ranks (all ranks / mp)"),
-        _count_option("--mp", "mp", "ranks that share a model by tensor parallelism; dp x mp ranks run"),
+        _count_option("--mp", "mp", "tensor-parallel ranks that share a model; dp x mp ranks in all"),
     ),
     "sharding": (
         Option(
             name="--stage", fields=("zero.stage",), kind=int, choices=STAGES,
-            help="what is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters",
+            help="what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters",
         ),
         Option(
             name="--units", fields=("units",), kind=str, choices=tuple(map(str, Units)), convert=Units,
-            help="what is gathered and reduced as a whole",
+            help="modules that are gathered and reduced as one",
         ),
         Option(
             name="--prefetch", fields=_PREFETCH_FIELDS, kind=int, metavar="N",
-            help="stage 3: units gathered ahead, 0 is off",
+            help="stage 3: number of units gathered ahead; 0 disables prefetching",
         ),
-        _count_option("--forward-prefetch", "zero.forward_prefetch", "the same, for the forward only"),
-        _count_option("--backward-prefetch", "zero.backward_prefetch", "the same, for the backward only"),
+        _count_option("--forward-prefetch", "zero.forward_prefetch", "--prefetch of the forward only"),
+        _count_option("--backward-prefetch", "zero.backward_prefetch", "--prefetch of the backward only"),
         Option(
             name="--keep-after-forward", fields=("zero.keep_after_forward",), kind=str, convert=Keep,
             choices=tuple(map(str, Keep)),
             help="stage 3: units that are not gathered again for the backward",
         ),
         _flag_option("--no-overlap-reduce", ("zero.overlap_reduce",), False,
-              "wait for gradient reductions instead of running beside them"),
+              "wait for each gradient reduction instead of overlapping it with the backward"),
         _flag_option("--no-overlap-gather", ("zero.overlap_gather",), False,
-              "stages 1 and 2: gather parameters at the end of the step, not beside the next forward"),
+              "stages 1 and 2: wait for the all-gather of parameters instead of overlapping it"),
     ),
     "precision and optimizer": (
-        _dtype_option("--dtype", "zero.dtype", "of parameters, gradients and the wire"),
-        _dtype_option("--reduce-dtype", "zero.reduce_dtype", "gradients are summed in it (as --dtype)"),
-        _number_option("--loss-scale", "zero.loss_scale.initial", "float16: the loss scale at the start"),
-        _number_option("--clip", "zero.clip_norm", "scale gradients down to this norm (never)", "NORM"),
+        _dtype_option("--dtype", "zero.dtype", "dtype of parameters, gradients and communication"),
+        _dtype_option("--reduce-dtype", "zero.reduce_dtype", "dtype of gradient reductions (as --dtype)"),
+        _number_option("--loss-scale", "zero.loss_scale.initial", "float16: initial loss scale"),
+        _number_option("--clip", "zero.clip_norm", "clip gradients to this norm (no clipping)", "NORM"),
         Option(
             name="--adam", fields=("zero.adam",), kind=str, convert=AdamKernel,
-            choices=tuple(map(str, AdamKernel)), help="what runs AdamW",
+            choices=tuple(map(str, AdamKernel)), help="kernel that runs AdamW",
         ),
-        _number_option("--learning-rate", "zero.learning_rate", "of AdamW"),
-        _number_option("--weight-decay", "zero.weight_decay", "of AdamW"),
+        _number_option("--learning-rate", "zero.learning_rate", "learning rate of AdamW"),
+        _number_option("--weight-decay", "zero.weight_decay", "weight decay of AdamW"),
     ),
     "accumulation": (
         _count_option("--accumulate", "zero.micro_batches", "micro-batches per step"),
-        _flag_option("--sync-each-micro-batch", _REDUCE_EACH_FIELDS, True, ("reduce gradients after "
-            "each (as the stage needs it)"),
+        _flag_option("--sync-each-micro-batch", _REDUCE_EACH_FIELDS, True,
+              "reduce gradients after each (default of the stage)",
               excludes=True),
-        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False, ("reduce once per step; stages 2 and 3 then "
-            "keep whole gradients"),
+        _flag_option("--no-sync", _REDUCE_EACH_FIELDS, False,
+              "reduce once per step; stages 2 and 3 then keep full gradients",
               excludes=True),
     ),
     "memory": (
-        _count_option("--reduce-buckets", "zero.reduce_buckets", "gradient reductions in flight"),
+        _count_option("--reduce-buckets", "zero.reduce_buckets", "maximum gradient reductions in flight"),
         _count_option("--constant-buffers", "zero.constant_buffers",
-               "CB: fused buffers of so many elements, whatever the size of the model (that of a unit)"),
+               "CB: elements in a fused buffer, independent of the model size (size of a unit)"),
         _flag_option("--checkpoint", ("activations.checkpoint",), True,
-              "keep only each block's input, and compute the block again in the backward"),
+              "keep only each block's input, and recompute the block in the backward"),
         _flag_option("--pa", ("activations.checkpoint", "activations.partition"), True,
-              "checkpoints, each divided over the --mp ranks"),
+              "activation checkpoints partitioned over the --mp ranks"),
         _flag_option("--pa-cpu",
               ("activations.checkpoint", "activations.partition", "activations.host"), True,
-              "the same, kept in host memory"),
+              "as --pa, with checkpoints in host memory"),
         _flag_option("--defragment", ("zero.defragment",), True,
-              "MD: gradients and checkpoints go into memory that was allocated once"),
+              "MD: copy gradients and checkpoints into preallocated memory"),
     ),
     "model": (
-        *(_count_option(f"--{name}", f"gpt.{name}", "of the model")
+        *(_count_option(f"--{name}", f"gpt.{name}", f"{name} of the model")
           for name in ("layers", "hidden", "heads", "vocabulary", "context")),
         _flag_option("--tied", ("gpt.tied",), True, "share the embedding's weights with the head"),
     ),
-    "modelled: a link and compute of a chosen speed": (
+    "modelled link and compute": (
         Option(
             name="--link-gbps", fields=("link.bandwidth_bytes_per_s",), kind=float, metavar="X",
-            convert=lambda given: given * 1e9 / 8, help="bus bandwidth in 1e9 bits/s (the real network)",
+            convert=lambda given: given * 1e9 / 8, help="bus bandwidth in 1e9 bits/s (real network)",
         ),
         _scaled_option("--link-latency-us", "link.latency_s", "latency of each collective", 1e6),
-        _scaled_option("--compute-forward-ms", "compute.forward_s", ("each block's forward takes so "
-            "much longer"), 1e3),
-        _scaled_option("--compute-backward-ms", "compute.backward_s", "and its backward so much", 1e3),
-        _count_option("--straggler-rank", "compute.straggler_rank", "this rank is late in every step"),
-        _scaled_option("--straggler-ms", "compute.straggler_s", "by so much", 1e3),
+        _scaled_option("--compute-forward-ms", "compute.forward_s", "added to each block's forward", 1e3),
+        _scaled_option("--compute-backward-ms", "compute.backward_s", "added to each block's backward", 1e3),
+        _count_option("--straggler-rank", "compute.straggler_rank", "rank that is late in every step"),
+        _scaled_option("--straggler-ms", "compute.straggler_s", "delay of the straggler per step", 1e3),
     ),
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Plant a known cause of slowness or memory use in a run, under the name that a report has for it.
+"""Plant a known cause of slowness or memory use in a run, under the name that reports use for the cause.
 
-``base`` is the run in which the cause shows: its sizes, a modelled link, modelled compute.  Options given
-with the plant override it.  ``change`` is the cause itself.  Options may contradict neither ``change`` nor
-``needs``, or the run would not be what it is called.
+``base`` defines a run in which the cause is visible: sizes, modelled link, modelled compute.  Options given
+with the plant override it.  ``change`` introduces the cause.  Options must contradict neither ``change`` nor
+``needs``, or the run would not have the cause.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,10 +20,10 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """One cause; ``does`` says in a sentence what is wrong with the run.
+    """One cause; ``does`` describes the fault.
 
-    ``needs`` lists the fields, with their allowed values, that the cause depends on.  ``cure`` holds the
-    fields that remove the cause, if leaving out ``change`` does not.
+    ``needs`` lists the fields, with their allowed values, that the cause depends on.  ``fix`` has the fields
+    that remove the cause if leaving out ``change`` is not enough.
     """
 
     cause: str
@@ -31,11 +31,11 @@ class Plant:
     base: Fields
     change: Fields = field(default_factory=dict)
     needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
-    cure: Fields = field(default_factory=dict)
+    fix: Fields = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
-        """True if the plant comes with a link and compute of a chosen speed."""
+        """True if link and compute are modelled."""
         return any(name.startswith("link.") for name in self.base)
 
     def apply(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
@@ -48,26 +48,25 @@ class Plant:
         for name, value in self.change.items():
             if name in requested and requested[name] != value:
                 raise ValueError(
-                    f"plant {self.cause} sets {name} to {_format_value(value)}; do not set it beside"
+                    f"plant {self.cause} sets {name} to {_format_value(value)}; do not set it yourself"
                 )
         planted = replace_fields(config, {**self.base, **requested, **self.change, "plant": self.cause})
         for name, allowed in self.needs.items():
             value = _get_field(planted, name)
             if value not in allowed:
                 raise ValueError(
-                    f"plant {self.cause} needs {name} {_format_allowed(allowed)}; it is "
-                    f"{_format_value(value)}"
+                    f"plant {self.cause} needs {name} {_format_allowed(allowed)}, not {_format_value(value)}"
                 )
         return planted
 
-    def cured(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
-        """Return the same run without the cause, to compare a planted run with.
+    def build_fixed_config(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
+        """Return the config of the same run without the cause, for comparison.
 
         Raises:
             ValueError: a setting is out of range.
         """
         requested = {} if requested is None else requested
-        return replace_fields(config, {**self.base, **requested, **self.cure})
+        return replace_fields(config, {**self.base, **requested, **self.fix})
 
 
 def _get_field(config: TrainConfig, path: str) -> Any:
@@ -79,7 +78,7 @@ def _get_field(config: TrainConfig, path: str) -> Any:
 
 def _format_allowed(allowed: Collection[Any]) -> str:
     if isinstance(allowed, range):
-        return f"of {allowed.start} or more"
+        return f"{allowed.start} or more"
     return " or ".join(_format_value(value) for value in allowed)
 
 
@@ -87,8 +86,8 @@ def _format_value(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-#: Two cores show what a cluster would: little real work, and a link and compute of a chosen speed.  A block's
-#: gather takes 8 ms on this link with two ranks, and fits under a block's compute.
+#: A small model on a modelled link with modelled compute behaves on two cores as on a cluster.  With two
+#: ranks, the all-gather of a block takes 8 ms on this link and can be hidden by a block's compute.
 MODELLED: Fields = {
     "gpt.layers": 4,
     "gpt.hidden": 128,
@@ -100,30 +99,30 @@ MODELLED: Fields = {
     "compute.forward_s": 0.012,
     "compute.backward_s": 0.024,
 }
-#: The last block stays gathered, so its backward starts immediately (releasing it is a cause of its own).
+#: The last block stays gathered, so its backward starts immediately (releasing it is a separate cause).
 _STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
 _MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
 _TWO_OR_MORE = range(2, 1 << 20)
-_LATE_S = 0.04
+_STRAGGLER_S = 0.04
 
 
 PLANTS: tuple[Plant, ...] = (
     Plant(
         cause="straggler_rank",
         does="the same rank is late in every step",
-        base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _LATE_S},
-        cure={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
+        base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _STRAGGLER_S},
+        fix={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
     ),
     Plant(
         cause="rotating_straggler",
-        does="in each step the host of another rank stalls, in turn",
-        base={**_STAGE_3, "compute.straggler_s": _LATE_S},
+        does="in each step another rank's host stalls, round robin",
+        base={**_STAGE_3, "compute.straggler_s": _STRAGGLER_S},
         change={"compute.straggler_rotates": True},
-        cure={"compute.straggler_s": 0.0},
+        fix={"compute.straggler_s": 0.0},
     ),
     Plant(
         cause="low_bus_bandwidth",
-        does="the link of rank 1 has a fifth of its speed, and so has the ring",
+        does="the link of rank 1 runs at a fifth of its speed, and so does the ring",
         base=_STAGE_3,
         change={"link.rank_factors": {1: 5.0}},
     ),
@@ -135,21 +134,21 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="units_too_small",
-        does="every linear, norm and embedding is gathered by itself",
+        does="every linear layer, norm and embedding is gathered separately",
         base={**_STAGE_3, "link.latency_s": 0.002},
         change={"units": Units.LAYERS},
         needs={"zero.stage": (1, 2, 3)},
     ),
     Plant(
         cause="single_unit",
-        does="the whole model is gathered at once, before any compute",
+        does="the entire model is gathered at once, before any compute",
         base={**_STAGE_3, "gpt.layers": 8},
         change={"units": Units.MODEL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="no_prefetch",
-        does="every unit is gathered when it is already needed",
+        does="every unit is gathered only when it is needed",
         base=_STAGE_3,
         change={"zero.forward_prefetch": 0, "zero.backward_prefetch": 0},
         needs={"zero.stage": (3,)},
@@ -162,7 +161,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="blocking_sync",
-        does="before each block the host reads a value with .item() and waits for all that is in flight",
+        does="before each block, the host reads a value with .item() and waits for all collectives in flight",
         base=_STAGE_3,
         change={"host.sync_each_block": True},
     ),
@@ -174,99 +173,99 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="uneven_shapes",
-        does="rank 0 has sequences four times as long as the other ranks",
+        does="the sequences of rank 0 are four times as long as those of the other ranks",
         base=_STAGE_3,
         change={"shortened": 0.75},
-        cure={"shortened": 0.75, "evened": True},
+        fix={"shortened": 0.75, "evened": True},
     ),
     Plant(
         cause="fp32_reduce",
-        does="parameters travel in bfloat16, gradients in float32",
+        does="parameters are gathered in bfloat16, but gradients are reduced in float32",
         base={**_STAGE_3, "zero.dtype": torch.bfloat16, "link.bandwidth_bytes_per_s": 0.1e9 / 8},
         change={"zero.reduce_dtype": torch.float32},
         needs={"zero.dtype": (torch.bfloat16, torch.float16)},
     ),
     Plant(
         cause="accumulation_syncs",
-        does="gradients are reduced after each micro-batch, not once per step",
+        does="gradients are reduced after each micro-batch instead of once per step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
-        cure={"zero.reduce_each_micro_batch": False},
+        fix={"zero.reduce_each_micro_batch": False},
         needs={"zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="accumulation_regathers",
-        does="parameters are gathered twice for each micro-batch, gradients are reduced once per step",
+        does="parameters are gathered twice per micro-batch, while gradients are reduced once per step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
-        cure={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
+        fix={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
         needs={"zero.stage": (3,), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="needless_reshard_after_forward",
-        does="a small model is released after its forward, and gathered again on a link without the time",
+        does="a small model is released after the forward and gathered again, on a link too slow to hide it",
         base={**_STAGE_3, "link.bandwidth_bytes_per_s": 0.12e9 / 8},
-        cure={"zero.keep_after_forward": Keep.ALL},
+        fix={"zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="last_unit_regathered",
-        does="the last block is released after its forward, and gathered again at once",
+        does="the last block is released after its forward and gathered again immediately",
         base={**_STAGE_3, "gpt.layers": 2},
         change={"zero.keep_after_forward": Keep.NONE},
-        cure={"zero.keep_after_forward": Keep.LAST},
+        fix={"zero.keep_after_forward": Keep.LAST},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="checkpoint_regathers",
-        does="the recomputation of a block gathers it a third time",
+        does="the recomputation of each block gathers it a third time",
         base={**_STAGE_3, "activations.checkpoint": True},
         change={"host.regather_in_recompute": True},
         needs={"zero.stage": (3,), "activations.checkpoint": (True,)},
     ),
     Plant(
         cause="unhidden_optimizer_gather",
-        does="the step ends with a gather of all parameters, with no compute beside it",
+        does="the step ends with an all-gather of all parameters, not overlapped with compute",
         base={**MODELLED, "zero.stage": 1},
         change={"zero.overlap_gather": False},
         needs={"zero.stage": (1, 2)},
     ),
     Plant(
         cause="offload_on_critical_path",
-        does="each checkpoint is copied to host memory and back, 10 ms each way with nothing beside it",
+        does="each checkpoint is copied to host memory and back, 10 ms each way, not overlapped",
         base={**_STAGE_3, "activations.checkpoint": True},
         change={"activations.host": True, "host.checkpoint_copy_s": 0.010},
         needs={"activations.checkpoint": (True,)},
     ),
     Plant(
         cause="retained_gradients",
-        does="whole gradients are kept from micro-batch to micro-batch, though they are sharded",
+        does="full gradients are kept between micro-batches, although gradients are sharded",
         base={**_MEMORY, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False},
         needs={"zero.stage": (2, 3), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="buffers_dominate",
-        does="gradients pass through constant buffers of 4 million elements, far more than the model has",
+        does="gradients are reduced in constant buffers of 4 million elements, far larger than the model",
         base=_MEMORY,
         change={"zero.constant_buffers": 1 << 22},
     ),
     Plant(
         cause="activations_dominate",
-        does="long sequences, and nothing is checkpointed",
+        does="long sequences without activation checkpointing",
         base={**_MEMORY, "gpt.context": 512},
         change={"activations.checkpoint": False},
-        cure={"activations.checkpoint": True},
+        fix={"activations.checkpoint": True},
     ),
     Plant(
         cause="logits_dominate",
-        does="a vocabulary of 16384 tokens with little model under it",
+        does="a vocabulary of 16384 tokens on a small model",
         base={**_MEMORY, "gpt.layers": 1, "gpt.hidden": 32, "gpt.context": 128},
         change={"gpt.vocabulary": 1 << 14},
     ),
     Plant(
         cause="replicated_state",
-        does="every rank keeps the whole optimizer state, gradients and parameters",
+        does="every rank keeps all parameters, gradients and optimizer state",
         base={**_MEMORY, "gpt.hidden": 256, "gpt.context": 16},
         change={"zero.stage": 0},
     ),
@@ -277,21 +276,22 @@ def find_plant(cause: str) -> Plant:
     """Return the plant of a cause.
 
     Raises:
-        ValueError: there is none; the message has the nearest names.
+        ValueError: there is none; the message suggests similar names.
     """
     known = {plant.cause: plant for plant in PLANTS}
     if cause in known:
         return known[cause]
-    near = get_close_matches(cause, known, n=3, cutoff=0.5)
+    similar = get_close_matches(cause, known, n=3, cutoff=0.5)
     raise ValueError(
-        f"no plant {cause!r}; " + (f"near: {', '.join(near)}" if near else "--plant list shows them")
+        f"no plant {cause!r}; "
+        + (f"did you mean {', '.join(similar)}?" if similar else "--plant list shows all")
     )
 
 
 def format_plants() -> str:
-    """Return all plants, one per line."""
+    """Format all plants, one per line."""
     width = max(len(plant.cause) for plant in PLANTS)
     lines = [
         f"{plant.cause:{width}}  {plant.does}{' [modelled]' if plant.is_modelled else ''}" for plant in PLANTS
     ]
-    return "\n".join([*lines, "", "[modelled]: on a link and with compute of a chosen speed", ""])
+    return "\n".join([*lines, "", "[modelled]: with a modelled link and modelled compute", ""])

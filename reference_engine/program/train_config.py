@@ -15,7 +15,7 @@ from zprof.reference_engine.program.modelled_compute import ComputeModel
 
 
 class Units(StrEnum):
-    """Modules that are gathered and reduced as a whole."""
+    """Modules that are gathered and reduced as one."""
 
     BLOCKS = "blocks"
     LAYERS = "layers"
@@ -24,10 +24,10 @@ class Units(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A whole training run; equal on all ranks.
+    """Settings of a training run; equal on all ranks.
 
     ``batch`` is global, so that losses depend neither on the number of ranks nor on accumulation.  Without
-    ``link`` the native transport runs, without ``compute`` the real compute.
+    ``link`` the real network is used, without ``compute`` the blocks' real compute time.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -37,11 +37,11 @@ class TrainConfig:
     activations: ActivationConfig = field(default_factory=ActivationConfig)
     gpt: GPTConfig = field(default_factory=GPTConfig)
     units: Units = Units.BLOCKS
-    """Blocks, every layer with parameters by itself, or the whole model at once."""
+    """Each block, each layer with parameters, or the entire model is one unit."""
     dp: int | None = None
-    """Data-parallel ranks; None: all ranks / mp."""
+    """Number of data-parallel ranks; None: all ranks / mp."""
     mp: int = 1
-    """Ranks that share a model by tensor parallelism; they are neighbours."""
+    """Number of tensor-parallel ranks that share a model; they are adjacent."""
     steps: int = 20
     batch: int = 8
     seed: int = 0
@@ -51,13 +51,13 @@ class TrainConfig:
     compute: ComputeModel | None = None
     host: HostFaults = field(default_factory=HostFaults)
     shortened: float = 0.0
-    """Sequences of all data-parallel ranks but the first are shorter by this share."""
+    """Sequences are shorter by this fraction on all data-parallel ranks except the first."""
     evened: bool = False
-    """The same tokens dealt out evenly: every rank has sequences of the mean length."""
+    """Distribute the same tokens evenly: every rank has sequences of the mean length."""
     plant: str | None = None
-    """The cause that was planted in this run."""
+    """Cause planted in this run."""
     timeout_s: float = 300.0
-    """After that long without an answer from a peer a collective fails."""
+    """Timeout of collectives."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "mp"):
@@ -72,14 +72,14 @@ class TrainConfig:
         """Check that the run can be split over this number of ranks.
 
         Raises:
-            ValueError: the one-line message says what does not fit.
+            ValueError: it cannot; the one-line message names the setting.
         """
         dp = self.data_parallel(ranks)
         self.gpt.check_model_parallel(self.mp)
         self.activations.check_model_parallel(self.mp)
         parts = dp * self.zero.micro_batches
         if self.batch % parts:
-            raise ValueError(f"batch is {self.batch}; it must be a multiple of {self._parts(dp)}")
+            raise ValueError(f"batch is {self.batch}; it must be a multiple of {self._describe_divisor(dp)}")
         straggler = None if self.compute is None else self.compute.straggler_rank
         if straggler is not None and not 0 <= straggler < ranks:
             raise ValueError(f"straggler_rank is {straggler}; there are ranks 0 to {ranks - 1}")
@@ -88,7 +88,7 @@ class TrainConfig:
         """Return the number of data-parallel ranks among ``ranks``.
 
         Raises:
-            ValueError: the ranks do not form whole groups.
+            ValueError: the number of ranks is not dp x mp.
         """
         if self.dp is not None and self.dp * self.mp != ranks:
             raise ValueError(
@@ -99,7 +99,7 @@ class TrainConfig:
         return ranks // self.mp
 
     def length(self, dp_rank: int, dp: int) -> int:
-        """Return the tokens in each sequence of one of ``dp`` data-parallel ranks."""
+        """Return the number of tokens per sequence of a rank among ``dp`` data-parallel ranks."""
         context = self.gpt.context
         shorter = max(1, round(context * (1 - self.shortened)))
         if self.evened:
@@ -107,26 +107,26 @@ class TrainConfig:
         return context if dp_rank == 0 else shorter
 
     def tokens_per_step(self, dp: int) -> int:
-        """Return the tokens that all data-parallel ranks together process in one optimizer step."""
+        """Return the number of tokens that all data-parallel ranks process in one optimizer step."""
         return self.batch // dp * sum(self.length(rank, dp) for rank in range(dp))
 
     @property
     def modelled(self) -> tuple[str, ...]:
-        """Names of the parts that are modelled instead of run."""
+        """Names of the parts that are modelled."""
         return tuple(name for name in ("link", "compute") if getattr(self, name) is not None)
 
-    def _parts(self, dp: int) -> str:
+    def _describe_divisor(self, dp: int) -> str:
         micro_batches = self.zero.micro_batches
         ranks = f"the {dp} {'ranks' if self.mp == 1 else 'data-parallel ranks'}"
         return ranks if micro_batches == 1 else f"{ranks} x {micro_batches} micro-batches"
 
 
-#: Parts of a config that are absent by default, and the type that their first field creates.
+#: Parts of a config that are None by default, and their types.
 _OPTIONAL_PARTS: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
 
 
 def replace_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:
-    """Return the config with fields changed by dotted name: ``{"zero.stage": 3}``.
+    """Return the config with fields replaced by dotted name: ``{"zero.stage": 3}``.
 
     Raises:
         ValueError: a value is out of range.

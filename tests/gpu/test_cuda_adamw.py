@@ -20,9 +20,9 @@ from tests.support.adamw_kernel.cases import (
     wanted,
 )
 from tests.support.adamw_kernel.shim import ShimRuntime, build, compiler
-from zprof.reference_engine.optimizer.cuda import CudaAdamW, unavailable
+from zprof.reference_engine.optimizer.cuda import CudaAdamW, explain_unavailable
 
-REASON = unavailable()
+REASON = explain_unavailable()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=f"no CUDA kernel: {REASON}")]
 
 TYPES = list(itertools.product(GRADIENT_TYPES, LOW_TYPES))

@@ -1,4 +1,4 @@
-"""A baseline: the values of a run kept in a repository, small enough to review (``zprof.baseline/1``)."""
+"""Define a baseline: the values of a run, small enough to keep in a repository (``zprof.baseline/1``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ BASELINE_SCHEMA = "zprof.baseline/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions under which a run was recorded; a baseline with other conditions is refused.
+    """Conditions under which a run was recorded; a baseline with other conditions is rejected.
 
-    ``window``: whether steps or the whole recording as one stretch were measured (values of WindowPolicy).
+    ``window``: steps, or the entire recording as one interval (values of WindowPolicy).
     """
 
     device: str
@@ -28,7 +28,7 @@ class MemoryBaseline:
     """Peak of the rank with the highest peak; its tenants and untagged bytes sum to it.
 
     ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
-    ``missing_ranks``: ranks of the job whose memory was not seen.
+    ``missing_ranks``: ranks of the job whose memory was not recorded.
     """
 
     peak_bytes: int

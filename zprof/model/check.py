@@ -1,4 +1,4 @@
-"""A check: the limit, the measured value, and the outcome (schema ``zprof.check/1``).
+"""Define a check: limits, measured values and outcomes (schema ``zprof.check/1``).
 
 Values are leaves of the report; times are integer nanoseconds, sizes integer bytes, ratios floats.
 """
@@ -12,11 +12,11 @@ DEFAULT = "default"
 
 
 class Outcome(StrEnum):
-    """Outcome of a gate. ``skipped``: there was nothing to compare with, which is not a failure.
+    """Outcome of a gate. ``skipped``: there was no baseline to compare with, which is not a failure.
 
-    ``within_noise``: the value exceeds the limit by no more than its steps vary; this does not fail the
-    check, and it does not state that the limit holds. ``unknown``: the required value should have been
-    measured and was not, or too rarely; it never counts as passed.
+    ``within_noise``: the value exceeds the limit by no more than the variation between steps; the check does
+    not fail, but the limit is not confirmed either. ``unknown``: the required value was not measured, or not
+    often enough; it never counts as passed.
     """
 
     PASSED = "passed"
@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 class Sense(StrEnum):
-    """Which side of a limit is allowed."""
+    """Allowed side of a limit."""
 
     AT_MOST = "at_most"
     AT_LEAST = "at_least"
@@ -43,7 +43,7 @@ class Limit:
     ``value`` (absolute, in ``unit``), ``change_ratio`` (relative to the baseline: 0.02 is 2 % more) and
     ``change_points`` (added to the baseline's ratio). ``confidence``: the gate fails only if the interval of
     that confidence exceeds the limit; None compares the value itself. ``warns``: exceeding it is a warning,
-    not a failure. ``said`` is the limit as the user wrote it, ``origin`` where it was set ("default",
+    not a failure. ``said`` is the limit as the user wrote it, ``origin`` its source ("default",
     "pyproject.toml", "--peak-memory").
     """
 
@@ -64,11 +64,11 @@ class GateResult:
     """Result of one gate.
 
     ``value`` is the leaf ``leaf`` of this run's report, ``baseline`` the same leaf of the baseline,
-    ``allowed`` the limit in ``unit``; each is None if it is unknown or absent. ``interval``: of value -
-    baseline. ``subject``: the rank, tenant or collective concerned. ``grew``: which part of it grew most, in
-    words. ``noise``: half the width of that interval if it exceeds the margin of the limit; a change as large
-    as the limit then never fails. ``sentence`` summarizes the result in one line; ``remedy`` says what to do
-    if it is unknown or skipped.
+    ``allowed`` the limit in ``unit``; each is None if it is unknown or absent. ``interval``: confidence
+    interval of value - baseline. ``subject``: the rank, tenant or collective concerned. ``grew``: a
+    description of the part that grew most. ``noise``: half the width of that interval if it exceeds the
+    margin of the limit; a change as large as the limit then never fails. ``sentence`` summarizes the result
+    on one line; ``remedy`` is what to do if it is unknown or skipped.
     """
 
     limit: Limit
@@ -99,5 +99,5 @@ class Check:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a gate failed, 3 if one could not be judged, else 0."""
+        """Return 1 if a gate failed, 3 if one is unknown, else 0."""
         return {Outcome.FAILED: 1, Outcome.UNKNOWN: 3}.get(self.outcome, 0)

@@ -1,4 +1,4 @@
-"""The kinds of collectives and what a byte of each costs on the wire.
+"""Define the kinds of collectives and their traffic per byte.
 
 Bus-bandwidth factors follow NCCL's performance tests: an all-reduce of S bytes over N ranks moves 2 S (N-1)/N
 through each rank, an all-gather or reduce-scatter with a full tensor of S bytes moves S (N-1)/N.
@@ -24,7 +24,7 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
-#: Prefixes of operator names that are, or carry out, a collective.
+#: Prefixes of operators that run a collective.
 OPERATOR_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
 
 #: Kinds that no rank can leave before all have entered.

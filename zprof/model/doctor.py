@@ -1,4 +1,4 @@
-"""The leaves of ``zprof doctor``: what zprof can use on this machine (schema ``zprof.doctor/1``)."""
+"""Define the leaves of ``zprof doctor``: what zprof can use on this machine (schema ``zprof.doctor/1``)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ DOCTOR_SCHEMA = "zprof.doctor/1"
 
 
 class CheckStatus(StrEnum):
-    """OK: present and usable. ABSENT: not needed and missing. BROKEN: needed and not usable."""
+    """OK: usable. ABSENT: missing but not required. BROKEN: required but not usable."""
 
     OK = "ok"
     ABSENT = "absent"
@@ -16,7 +16,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was checked: what was found, what is lost without it, and what to do."""
+    """One check: what was found, what is unavailable without it, and what to do."""
 
     name: str
     status: CheckStatus
@@ -35,5 +35,5 @@ class Doctor:
 
     @property
     def is_well(self) -> bool:
-        """Return whether nothing that is required is broken."""
+        """Return True if everything that is required works."""
         return all(check.status is not CheckStatus.BROKEN for check in self.checks)

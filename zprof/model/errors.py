@@ -1,13 +1,13 @@
-"""Errors that a user sees as one line: what, where, what to do.
+"""Define errors that users see on one line: the problem, its location, and what to do.
 
-Only ``main()`` of the command line prints them and turns them into an exit code.
+Only ``main()`` of the command line prints them and converts them to an exit code.
 """
 
 
 class ZprofError(Exception):
-    """Base of all errors that zprof raises on purpose."""
+    """Base class of all errors that zprof raises deliberately."""
 
-    exit_code = 70
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -28,6 +28,6 @@ class BadInput(ZprofError):
 
 
 class MissingData(ZprofError):
-    """The input is valid but holds too little to answer."""
+    """The input is valid but does not contain enough data."""
 
     exit_code = 3

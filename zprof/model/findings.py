@@ -1,4 +1,4 @@
-"""Findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
+"""Define findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
 
 Causes have stable ids: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and volume, ZP5xx host
 and device. An id is never reused for another cause.
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a step is slow or runs out of memory; the value is the name used in reports."""
+    """Cause of a slow step or of high memory use; the value is its name in reports."""
 
     MEASUREMENT_ARTIFACT = "measurement_artifact"
     BUFFERS_DOMINATE = "buffers_dominate"
@@ -92,7 +92,7 @@ FINDING_IDS: dict[Cause, str] = {
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """Importance of a finding."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -100,14 +100,14 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How certain the rule is of its claim."""
+    """Certainty of a finding."""
 
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
 
 
-#: Keys of evidence that other code reads.
+#: Evidence keys that other code reads.
 START_COST_PER_STEP = "start_cost_per_step"
 STEPS_LATEST_RATIO = "steps_latest_ratio"
 
@@ -116,7 +116,7 @@ STEPS_LATEST_RATIO = "steps_latest_ratio"
 class Evidence:
     """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).
 
-    ``key`` names it for programs, ``what`` for readers.
+    ``key`` identifies it for programs, ``what`` describes it for readers.
     """
 
     key: str

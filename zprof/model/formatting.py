@@ -1,7 +1,7 @@
 """Format quantities with units, and make untrusted text safe to print.
 
-A module name in a recording may hold ESC sequences that repaint a terminal, line breaks that forge a line of
-the report, or bidirectional overrides that reverse text. Each such character is shown as its escape.
+A module name in a recording may contain escape sequences that control a terminal, line breaks that forge a
+line of the report, or bidirectional overrides that reverse text. Such characters are shown as escapes.
 """
 
 import unicodedata
@@ -27,7 +27,7 @@ def format_ns(duration_ns: float) -> str:
 
 
 def format_ms(duration_ns: float) -> str:
-    """Format a duration in milliseconds with one decimal and no unit, for a column in one unit."""
+    """Format a duration in milliseconds with one decimal and without unit, for table columns."""
     return f"{duration_ns / 1e6:.1f}"
 
 
@@ -49,9 +49,9 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: object) -> str:
-    """Return ``text`` on one line, without any character that controls a terminal."""
-    said = str(text)
-    return said if said.isprintable() else "".join(_escape(character) for character in said)
+    """Return ``text`` on one line, without characters that control a terminal."""
+    string = str(text)
+    return string if string.isprintable() else "".join(_escape(character) for character in string)
 
 
 def printable_lines(text: object) -> list[str]:
@@ -60,23 +60,23 @@ def printable_lines(text: object) -> list[str]:
 
 
 def display_width(text: str) -> int:
-    """Return the columns that ``text`` takes in a terminal: wide characters two, combining marks none."""
+    """Return the terminal columns of ``text``: two per wide character, none per combining mark."""
     if text.isascii():
         return len(text)
     return sum(_count_columns(character) for character in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """Return ``text`` cut to at most ``width`` columns, with ``…`` at the end if it was cut."""
+    """Truncate ``text`` to at most ``width`` columns, with ``…`` at the end if it was truncated."""
     if display_width(text) <= width:
         return text
-    kept, used = [], 0
+    characters, columns = [], 0
     for character in text:
-        used += _count_columns(character)
-        if used > width - 1:
+        columns += _count_columns(character)
+        if columns > width - 1:
             break
-        kept.append(character)
-    return "".join(kept) + "…" if width > 0 else ""
+        characters.append(character)
+    return "".join(characters) + "…" if width > 0 else ""
 
 
 def _escape(character: str) -> str:

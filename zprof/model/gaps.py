@@ -1,4 +1,4 @@
-"""Gaps: something that could not be measured, why, and what would make it measurable."""
+"""Define gaps: what could not be measured, why, and how to make it measurable."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from zprof.model.findings import Cause
 
 
 class GapKind(StrEnum):
-    """What a gap is about, for code that has to tell gaps apart; sentences are for readers alone."""
+    """Subject of a gap, for code that distinguishes gaps; sentences are only for readers."""
 
     RANK_MISSING = "rank_missing"
     RANK_CUT_SHORT = "rank_cut_short"
@@ -44,12 +44,12 @@ class GapKind(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "GapKind":
-        return cls.OTHER  # a kind of a newer version
+        return cls.OTHER  # a kind from a newer version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """One thing that is unknown. Unknown is never 0 and never "OK".
+    """A value that is unknown, which never counts as 0 or as OK.
 
     ``causes``: the causes that could not be tested for this reason.
     """

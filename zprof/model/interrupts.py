@@ -1,7 +1,7 @@
-"""Handle SIGINT such that no Ctrl-C is lost: the handler remembers it.
+"""Handle SIGINT so that no Ctrl-C is lost: the handler records it.
 
-Python's own handler raises KeyboardInterrupt at an arbitrary point, and C code that calls Python during
-import may drop it (torch and numpy do); the command would then run to its end.
+Python's own handler raises KeyboardInterrupt at an arbitrary point, and C code that calls Python during an
+import may discard it (torch and numpy do); the command would then not stop.
 """
 
 import signal
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 class Interrupts:
-    """SIGINT handler that raises KeyboardInterrupt at once or, while deferred, at the end of the deferral."""
+    """SIGINT handler that raises KeyboardInterrupt immediately or, if deferred, after the deferral."""
 
     def __init__(self) -> None:
         self.received = False
@@ -27,7 +27,7 @@ class Interrupts:
 
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
-    """Install the handler if Python's own would be called: in the main thread, with no other handler set."""
+    """Install the handler, but only in the main thread and only in place of Python's own handler."""
     before = signal.getsignal(signal.SIGINT)
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
@@ -50,15 +50,15 @@ def defer_interrupts() -> Iterator[None]:
             yield
         finally:
             interrupts.deferred -= 1
-            came, interrupts.received = interrupts.received, interrupts.received or before
-            if came and not interrupts.deferred:
+            received_in_block, interrupts.received = interrupts.received, interrupts.received or before
+            if received_in_block and not interrupts.deferred:
                 raise KeyboardInterrupt
 
 
 def raise_lost_interrupt() -> None:
-    """Raise KeyboardInterrupt if one was received and dropped.
+    """Raise KeyboardInterrupt if one was received and discarded.
 
-    Call it before and during long work.
+    Call it before and during long operations.
     """
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts) and handler.received:
@@ -67,7 +67,7 @@ def raise_lost_interrupt() -> None:
 
 @contextmanager
 def restore_python_interrupts() -> Iterator[None]:
-    """Restore Python's own handler for the block, for an event loop that installs its own only over that."""
+    """Restore Python's own handler in the block, for an event loop that replaces only that handler."""
     before = signal.getsignal(signal.SIGINT)
     if not isinstance(before, Interrupts):
         yield

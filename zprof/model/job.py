@@ -1,7 +1,6 @@
-"""The job that a plan is made for: model, hardware, degrees, precision, batch and engine behavior.
+"""Define the job of a plan: model, hardware, degrees, precision, batch and engine behavior.
 
-Counts are in elements, sizes in integer bytes. ``None`` is unknown, and whatever depends on it is unknown
-too.
+Counts are in elements, sizes in integer bytes. ``None`` is unknown, and so is everything that depends on it.
 """
 
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ class Hardware:
 
     ``memory_bytes``: memory of one device. ``flops_per_s``: dense 16-bit matrix peak; ``fp32_flops_per_s``:
     32-bit matrix peak without TF32; if it is None, the time of fp32 jobs is unknown. ``efficiency_ratio``:
-    share of the peak that compute reaches when it waits for nothing. ``node_bytes_per_s``: all network cards
-    of a node together, in one direction. ``intra_bytes_per_s``: bus bandwidth of collectives within a node.
+    share of the peak that compute reaches without waits. ``node_bytes_per_s``: total of all network cards of
+    a node, in one direction. ``intra_bytes_per_s``: bus bandwidth of collectives within a node.
     Latencies are per hop of a ring. ``host_bytes_per_s``: between a device and its host memory.
     """
 
@@ -55,14 +54,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Module that is gathered and reduced as a whole: a block, or the rest of the model around the blocks.
+    """Module that is gathered and reduced as one: a block, or the rest of the model.
 
     All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
-    before and ends after all others. ``saved_bytes``: what the forward keeps for the backward;
-    ``checkpoint_bytes``: what it keeps if the unit is recomputed. ``frozen_elements``: the part of
+    before and ends after all others. ``saved_bytes``: bytes that the forward saves for the backward;
+    ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``: the part of
     ``elements`` that is not trained. ``largest_gradient_elements``: size of the largest gradient of one
-    parameter. ``early_gradient_elements``: of an enclosing unit's gradients, those produced before all
-    others. ``forward_work_bytes``, ``backward_work_bytes``: maximum of temporary buffers on top of that.
+    parameter. ``early_gradient_elements``: an enclosing unit's gradients that are produced before all others.
+    ``forward_work_bytes``, ``backward_work_bytes``: maximum of additional temporary buffers.
     ``forward_flop``: FLOPs of the forward.
     """
 
@@ -81,7 +80,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """How the job is spread over devices: data, model (tensor) and pipeline parallel degrees."""
+    """How the job is distributed over devices: data, model (tensor) and pipeline parallel degrees."""
 
     dp: int = 1
     mp: int = 1
@@ -98,8 +97,8 @@ class ElementBytes:
     """Bytes per element of each model state, and of communication.
 
     ``optimizer_state`` includes the fp32 master weights if there are any (K = 12: master, momentum,
-    variance). ``gathered``, ``reduced``: on the wire. ``gradient_copy``: copy of the gradient that the
-    optimizer makes for its own arithmetic while it runs (0 if it uses the gradient as it is).
+    variance). ``gathered``, ``reduced``: on the wire. ``gradient_copy``: temporary copy of the gradient in
+    the optimizer (0 if it uses the gradient itself).
     """
 
     parameter: int = 2
@@ -132,9 +131,9 @@ class Residual:
     """ZeRO-R (arXiv 1910.02054, section 6) and checkpointing.
 
     ``checkpointing``: units keep only their input and are recomputed before their backward. ``partition``:
-    checkpoints are split over the model-parallel ranks (Pa); ``offload``: they are also kept in host memory
-    (Pa+cpu). ``constant_buffer_elements``: the size of fused buffers (CB); None means the size of the unit.
-    ``defragment``: whole gradients live in memory that was allocated once (MD).
+    checkpoints are partitioned over the model-parallel ranks (Pa); ``offload``: they are also kept in host
+    memory (Pa+cpu). ``constant_buffer_elements``: the size of fused buffers (CB); None means the size of the
+    unit. ``defragment``: full gradients are kept in preallocated memory (MD).
     """
 
     checkpointing: bool = False
@@ -160,10 +159,10 @@ class Overlap:
 
 
 class Backend(StrEnum):
-    """Library that carries the collectives.
+    """Library that runs the collectives.
 
-    NCCL takes no memory from the framework's allocator. gloo does: a copy of the whole tensor, in a
-    reduce-scatter until it is waited for and in an all-gather while it runs.
+    NCCL allocates no memory from torch's allocator. gloo allocates a copy of the full tensor: in a
+    reduce-scatter until the wait, in an all-gather while it runs.
     """
 
     NCCL = "nccl"
@@ -174,10 +173,10 @@ class Backend(StrEnum):
 class Job:
     """Everything that a plan depends on.
 
-    ``parameters``: of the whole model. ``units``: empty if the structure of the model is unknown; otherwise
+    ``parameters``: of the entire model. ``units``: empty if the structure of the model is unknown; otherwise
     they sum to the parameters of one model-parallel rank. ``frozen_parameters``: the part of ``parameters``
     that is not trained and so needs neither gradients nor optimizer state. Without ``hardware``, no time is
-    predicted and nothing is checked for fit.
+    predicted and it is unknown if the job fits.
     """
 
     name: str = ""

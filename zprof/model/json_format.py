@@ -30,7 +30,7 @@ def to_tree(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Return ``value`` as indented ASCII JSON; no character in it can control a terminal."""
+    """Return ``value`` as indented ASCII JSON, without characters that control a terminal."""
     return json.dumps(to_tree(value), indent=2, allow_nan=False) + "\n"
 
 
@@ -41,7 +41,7 @@ def _to_scalar(value: Any) -> Any:
         return None
     if value is None or isinstance(value, str | int | float):
         return value
-    raise TypeError(f"no place in JSON for {type(value).__name__}")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 def _to_key(key: Any) -> str:
@@ -62,7 +62,7 @@ _UNITS = {
     "bytes": "bytes",
     "ns": "nanoseconds",
     "ppb": "parts per billion",
-    "ratio": "ratio, 1 is the whole",
+    "ratio": "ratio; 1 is 100 %",
 }
 #: JSON has no infinity and no NaN: such a number counts as unknown and is written as null.
 _SCALARS: dict[Any, Any] = {
@@ -77,14 +77,14 @@ Tree = dict[str, Any]
 
 
 def make_json_schema(kind: type, *, title: str) -> Tree:
-    """Return the schema of documents of type ``kind``; its field ``schema``, if any, is a constant.
+    """Return the schema of documents of type ``kind``; the field ``schema``, if any, is a constant.
 
     Raises:
         TypeError: a field has a type that JSON cannot represent.
     """
     known: dict[type, Tree] = {}
     root = _reference_schema(kind, known)
-    definitions = {_definition_name(found): known[found] for found in sorted(known, key=_definition_name)}
+    definitions = {_definition_name(type_): known[type_] for type_ in sorted(known, key=_definition_name)}
     return {"$schema": DIALECT, "title": title, **root, "$defs": definitions}
 
 
@@ -158,20 +158,20 @@ def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree]) -> Tree:
 
 def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:
     """Return the schema of a mapping; its keys are strings: a rank as its number, an enum as its value."""
-    named = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
-    names = named[key] if key in named else _annotation_schema(key, known)
+    key_schemas = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
+    names = key_schemas[key] if key in key_schemas else _annotation_schema(key, known)
     return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": values}
 
 
 def _definition_name(kind: type) -> str:
-    """Return the class name with its module: two parts of a report may share a class name."""
+    """Return the class name with its module, because several modules may have a class of that name."""
     return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 
 
 def _describe_unit(name: str) -> str:
-    return next((said for suffix, said in _UNITS.items() if suffix in _list_suffixes(name)), "")
+    return next((unit for suffix, unit in _UNITS.items() if suffix in _list_suffixes(name)), "")
 
 
 def _list_suffixes(name: str) -> Iterator[str]:
     parts = name.split("_")
-    return ("_".join(parts[begin:]) for begin in range(len(parts)))
+    return ("_".join(parts[start:]) for start in range(len(parts)))

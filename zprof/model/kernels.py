@@ -1,9 +1,9 @@
 """Recognize kernels of communication libraries by name: one table, ``KERNELS``.
 
-A name is parsed as C++ spells it: return type, template arguments and parameters are dropped, so that a word
-in them (a user's type, a functor) never turns a compute kernel into a collective. A row's pattern must match
-the whole function name, or its end from a ``::`` on. To support another library, add a row; specific rows
-come before general ones.
+A name is parsed as a C++ signature: return type, template arguments and parameters are dropped, so that a
+word in them (a user's type, a functor) never makes a compute kernel a collective. A row's pattern must match
+the full function name, or its end after a ``::``. To support another library, add a row; specific rows come
+before general ones.
 """
 
 import re
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
-#: Function names are short; longer ones are not searched.
+#: Function names are short; longer names are not searched.
 _MAX_NAME, _MAX_FUNCTION, _MAX_NESTING = 4096, 200, 64
 _MANGLED = re.compile(r"_Z(NK?)?(?=\d)", re.ASCII)
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
@@ -37,9 +37,9 @@ class KnownKernel:
 def _make_row(
     library: str, pattern: str, kind: CollectiveKind | None = None, *, full_sync: bool | None = None
 ) -> KnownKernel:
-    """Return a row; ``full_sync`` defaults to whether the kind is in ``FULL_SYNC``."""
-    synchronises = kind in FULL_SYNC if full_sync is None else full_sync
-    return KnownKernel(library=library, pattern=pattern, kind=kind, full_sync=synchronises)
+    """Return a row; by default, ``full_sync`` is True if the kind is in ``FULL_SYNC``."""
+    is_full_sync = kind in FULL_SYNC if full_sync is None else full_sync
+    return KnownKernel(library=library, pattern=pattern, kind=kind, full_sync=is_full_sync)
 
 
 _AG, _RS, _AR = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE
@@ -68,7 +68,7 @@ def _list_nccl_kernels() -> Iterator[KnownKernel]:
         # until 2.6: ncclAllReduceRingLLKernel_sum_f32
         yield _make_row("nccl", rf"nccl{word}(?:Ring|Tree|CollNet)[A-Z0-9]*Kernel(?:_\w+)?", kind)
         yield _make_row("rccl", rf"rccl(?:Dev)?Kernel_{word}(?:_\w+)?", kind)
-    # SendRecv (also used for all-to-all) and Generic: only metadata tells the kind and who waits for whom
+    # SendRecv (also used for all-to-all) and Generic: kind and synchronization are only in the metadata
     yield _make_row("nccl", r"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_\w+")
     yield _make_row("nccl", r"nccl(?:SendRecv|Send|Recv)[A-Za-z0-9]*Kernel(?:_\w+)?")
     yield _make_row("rccl", r"rccl[A-Z]\w*")
@@ -115,12 +115,12 @@ _ANY = re.compile(rf"(?:\w+::)*(?:{_ROWS})(?:\.kd)?", re.ASCII)
 
 
 def is_collective_kernel(name: str) -> bool:
-    """Return whether a kernel belongs to a communication library."""
+    """Return True if a kernel belongs to a communication library."""
     return identify_kernel(name) is not None
 
 
 def identify_kernel(name: str) -> KnownKernel | None:
-    """Return the table row of a kernel by its name, or None if it belongs to no communication library."""
+    """Return the table row of a kernel by its name, or None if it is not from a communication library."""
     return _identify_cached(name[:_MAX_NAME])
 
 
@@ -128,12 +128,12 @@ def identify_kernel(name: str) -> KnownKernel | None:
 def _identify_cached(name: str) -> KnownKernel | None:
     """Return the table row of a name, cached: thousands of ranks run the same few hundred kernels."""
     function = parse_function_name(name)
-    found = _ANY.fullmatch(function) if len(function) <= _MAX_FUNCTION else None
-    return KERNELS[int((found.lastgroup or "r0")[1:])] if found is not None else None
+    match = _ANY.fullmatch(function) if len(function) <= _MAX_FUNCTION else None
+    return KERNELS[int((match.lastgroup or "r0")[1:])] if match is not None else None
 
 
 def parse_function_name(name: str) -> str:
-    """Return the qualified name of the function that a kernel runs, mangled or not.
+    """Return the qualified function name of a kernel, mangled or not.
 
     ``void a::(anonymous namespace)::f<nccl::T>(int)`` becomes ``a::f``.
     """
@@ -149,7 +149,7 @@ def parse_function_name(name: str) -> str:
 
 
 def _split_mangled(text: str, *, nested: bool) -> Iterator[str]:
-    """Yield the names of a mangled symbol: ``4vllm3foo`` has two; a name that is not nested has one."""
+    """Yield the parts of a mangled name: ``4vllm3foo`` has two; a name that is not nested has one."""
     while (digits := re.match(r"\d{1,4}", text)) is not None:
         end = digits.end() + int(digits[0])
         yield text[digits.end() : end]

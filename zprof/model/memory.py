@@ -1,7 +1,6 @@
-"""The memory side of the report: who owned which bytes, when, on which rank.
+"""Define the memory part of the report: bytes by tenant, time and rank, checked against the ZeRO formula.
 
-It also holds what the ZeRO formula gives. Sizes are integer bytes, times integer nanoseconds. ``None`` is
-unknown, and a gap says why.
+Sizes are integer bytes, times integer nanoseconds. ``None`` is unknown, and a gap has the reason.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from zprof.model.tenants import Tenant
 
 
 class Basis(StrEnum):
-    """Basis of a byte's tenant: a hook or tag that saw it, a rule about its stack, or nothing."""
+    """Basis of a byte's tenant: a hook or tag, a rule about its stack, or nothing."""
 
     TAGGED = "tagged"
     RULE = "rule"
@@ -23,8 +22,8 @@ class Basis(StrEnum):
 class StateFormula:
     """Model-state bytes per rank by the ZeRO formula of the stage (ZeRO paper, section 5 and figure 1).
 
-    ``padding_bytes`` and ``scalar_bytes`` are what the engine reports that it adds: padding of shards to
-    equal size, and the optimizer's step counters. The formula itself is given without them.
+    ``padding_bytes`` and ``scalar_bytes`` are reported by the engine in addition to the formula: padding of
+    shards to equal size, and the optimizer's step counters.
     """
 
     parameters: int
@@ -49,9 +48,9 @@ class RankMemory:
     """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
 
     ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
-    the peak; if it is not all ``tagged``, an output must not show the split without saying so.
-    ``upper_bound`` is true if frees may have been missed, so that the true peak can be lower; ``lower_bound``
-    if allocations may have been missed, so that it can be higher. Both can be true.
+    the peak; if it is not all ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
+    true if frees may have been missed, so that the actual peak can be lower; ``lower_bound`` if allocations
+    may have been missed, so that it can be higher. Both can be true.
     """
 
     rank: int
@@ -108,8 +107,8 @@ class PhasePeak:
 class ModulePeak:
     """Memory that a module, including all its submodules, allocated in the window.
 
-    ``peak_bytes`` is the most that it had live at one time, ``at_rank_peak_bytes`` what it had live at the
-    rank's own peak. The root module has an empty name.
+    ``peak_bytes`` is the maximum of its live bytes, ``at_rank_peak_bytes`` its live bytes at the rank's peak.
+    The root module has an empty name.
     """
 
     rank: int
@@ -134,7 +133,7 @@ class FormulaCheck:
     """One model state of one rank, checked against the ZeRO formula of the stage.
 
     measured = formula + padding + step counters + unexplained. ``cause`` is one sentence, empty if the
-    measured bytes agree with the formula.
+    measured bytes match the formula.
     """
 
     rank: int
@@ -155,11 +154,12 @@ class DeviceMemory:
       process  = reserved + collectives + context            device_used = process + other_processes
 
     ``moment`` is ``allocated peak`` or ``reserved peak``. ``live_bytes`` is the requested size,
-    ``rounding_bytes`` the excess of blocks over it. ``awaiting_free_bytes``: freed blocks that a stream still
-    uses. ``split_bytes``: free parts of segments in use. ``free_segments_bytes``: segments that are entirely
-    free. ``private_pools_bytes``: free memory of graph pools. ``collectives_bytes`` is the growth of the
-    process outside the allocator at the first collective of each group, ``context_bytes`` the remainder
-    outside the allocator. ``apart_ns``: time between the moment and the device sample.
+    ``rounding_bytes`` the excess of blocks over the requested size. ``awaiting_free_bytes``: freed blocks
+    that a stream still uses. ``split_bytes``: free parts of segments in use. ``free_segments_bytes``:
+    segments that are entirely free. ``private_pools_bytes``: free memory of graph pools.
+    ``collectives_bytes`` is the growth of the process outside the allocator at the first collective of each
+    group, ``context_bytes`` the remainder outside the allocator. ``apart_ns``: time between the moment and
+    the device sample.
     """
 
     rank: int
@@ -217,7 +217,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory side of the report.
+    """Memory part of the report.
 
     ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that
     have a GPU, ``init`` the peaks from the start of the program to its first step.

@@ -1,7 +1,7 @@
 """Handle low memory and other limits: recognize their errors, and check address space (``ulimit -v``).
 
-Libraries in C and C++ abort the process if the loader, OpenBLAS or a thread gets no memory, which cannot be
-turned into an error message. Under a limit, each of them is therefore imported only if it fits.
+C and C++ libraries abort the process if the loader, OpenBLAS or a thread cannot allocate memory, which cannot
+be turned into an error message. Under a limit, a library is therefore imported only if it fits.
 """
 
 import errno
@@ -14,20 +14,24 @@ from contextlib import contextmanager
 from types import ModuleType
 
 _MIB = 1 << 20
-#: Address space that importing a library takes, measured with one thread, plus a quarter.
+#: Address space that importing a library needs, measured with one thread, plus 25 %.
 _LIBRARY_BYTES = {
     "numpy": 112 * _MIB,
     "pyarrow": 256 * _MIB,
     "pandas": 96 * _MIB,
     "torch": 768 * _MIB,
 }
-#: A limit counts what each thread and memory pool reserves, used or not.
-_FRUGAL = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-#: With less than this to spare, any failure is attributed to the limit.
+#: Settings that reduce reserved address space, which counts towards the limit even if unused.
+_LOW_MEMORY_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+#: If less than this can be mapped, any failure is attributed to the limit.
 _SPARE_BYTES = 16 * _MIB
-#: Limits on open files, disk space, quota and file size.
-_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WORDS = (
+#: Error codes of limits on open files, disk space, quota and file size.
+_LIMIT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORTAGE_MESSAGES = (
     "failed to map segment",
     "cannot allocate memory",
     "can't allocate memory",
@@ -43,7 +47,7 @@ def import_within_memory_limit() -> Iterator[None]:
     if read_memory_limit() is None:
         yield
         return
-    for name, value in _FRUGAL.items():
+    for name, value in _LOW_MEMORY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     finder = _AddressSpaceCheck()
     sys.meta_path.insert(0, finder)
@@ -54,7 +58,7 @@ def import_within_memory_limit() -> Iterator[None]:
 
 
 def read_memory_limit() -> int | None:
-    """Return the bytes that this process may map, or None if there is no limit."""
+    """Return the number of bytes that this process may map, or None if there is no limit."""
     try:
         import resource
     except ImportError:
@@ -71,7 +75,7 @@ def check_address_space(library: str) -> None:
 
 
 def is_memory_shortage(error: BaseException) -> bool:
-    """Return whether an error, or one of its causes, was raised because memory ran out."""
+    """Return True if an error, or one of its causes, was raised because memory ran out."""
     for cause in _iterate_causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
@@ -81,17 +85,17 @@ def is_memory_shortage(error: BaseException) -> bool:
 
 
 def find_exhausted_limit(error: BaseException) -> str:
-    """Return which limit an error, or one of its causes, ran into, in the words of the system; else "".
+    """Return the system's message for the limit that caused an error, or an empty string if none did.
 
-    A C++ library raises a RuntimeError that contains these words.
+    C++ libraries raise a RuntimeError that contains this message.
     """
     for cause in _iterate_causes(error):
-        for code in _LIMITS:
-            words = os.strerror(code)
+        for code in _LIMIT_ERRORS:
+            message = os.strerror(code)
             if getattr(cause, "errno", None) == code or (
-                isinstance(cause, RuntimeError) and words in str(cause)
+                isinstance(cause, RuntimeError) and message in str(cause)
             ):
-                return words
+                return message
     return ""
 
 
@@ -107,7 +111,7 @@ def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
 
 def _mentions_memory_shortage(error: BaseException) -> bool:
     text = str(error).lower()
-    return any(word in text for word in _WORDS)
+    return any(word in text for word in _SHORTAGE_MESSAGES)
 
 
 def _can_map(size: int) -> bool:
@@ -119,7 +123,7 @@ def _can_map(size: int) -> bool:
 
 
 class _AddressSpaceCheck:
-    """Meta path finder that finds nothing and raises for a library that would not fit."""
+    """Meta path finder that never finds a module, but raises for a library that would not fit."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

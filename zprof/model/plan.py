@@ -1,6 +1,6 @@
-"""The plan of a job: memory per tenant, traffic per link, the step ledger, and sensitivity.
+"""Define the plan of a job: memory per tenant, traffic per link, the step ledger, and sensitivity.
 
-Every predicted figure names the assumption that it is based on. Schema ``zprof.plan/1``.
+Every predicted figure refers to the assumption that it is based on. Schema ``zprof.plan/1``.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from zprof.model.whatif import Assumption
 class SensitivityPoint:
     """One step of ZeRO-3 under other conditions; everything else is as in the job.
 
-    ``bandwidth_ratio``: relative to the bandwidth that the data-parallel group gets, which is the smaller of
-    the bus in a node and the node's network cards, not the cards alone. ``latency_ns``: per hop between
-    nodes. ``tokens``: per device and micro-batch. ``devices``: data-parallel ranks times the model's.
+    ``bandwidth_ratio``: relative to the bandwidth of the data-parallel group, the minimum of the bus within a
+    node and the node's network cards. ``latency_ns``: per hop between nodes. ``tokens``: per device and
+    micro-batch. ``devices``: data-parallel times model-parallel ranks.
     """
 
     bandwidth_ratio: float
@@ -35,11 +35,11 @@ class SensitivityPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Tokens per device and micro-batch above which compute hides what ZeRO-3 moves.
+    """Tokens per device and micro-batch above which compute hides the communication of ZeRO-3.
 
-    ``bandwidth_ratio``: as in :class:`SensitivityPoint`. ``forward_tokens``, ``backward_tokens``: of each
-    pass, without latency. ``holds_from_tokens``: from this count on the whole step keeps ``kept_ratio`` of
-    its speed, latency included.
+    ``bandwidth_ratio``: as in :class:`SensitivityPoint`. ``forward_tokens``, ``backward_tokens``: for each
+    pass, without latency. ``holds_from_tokens``: from this number on, the entire step keeps ``kept_ratio`` of
+    its speed, including latency.
     """
 
     hardware: str
@@ -52,11 +52,11 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """Throughput per device at ``devices``, relative to the smallest count of a series, split into factors.
+    """Throughput per device at ``devices``, relative to the smallest number of devices, split into factors.
 
     whole = equal_batch x larger_batch: sharding the same per-device batch over more ranks, times the gain
-    from the larger batch that the freed memory allows. ``samples``: the largest micro-batch that fits a
-    device; ``at_most``: it is an upper bound because not all of the memory is known.
+    from the larger batch that the freed memory allows. ``samples``: the largest micro-batch that fits on a
+    device; ``at_most``: it is an upper bound because not all memory use is known.
     """
 
     devices: int
@@ -71,7 +71,7 @@ class SpeedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Series over one condition each, and the conclusions as sentences."""
+    """Series that vary one condition each, and conclusions as sentences."""
 
     answers: tuple[str, ...] = ()
     bandwidth: tuple[SensitivityPoint, ...] = ()
@@ -86,7 +86,7 @@ class Sensitivity:
 class VerifiedTenant:
     """One tenant at the peak, as planned and as measured.
 
-    ``difference_ratio``: planned / verified - 1; None if either is unknown or nothing was counted.
+    ``difference_ratio``: planned / verified - 1; None if either is unknown or the verified bytes are 0.
     """
 
     tenant: Tenant
@@ -114,10 +114,10 @@ class VerifiedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanVerification:
-    """Which program ran and how far off the plan is, by stage.
+    """The program that was run to verify the plan, and the plan's error by stage.
 
-    ``ranks``: size of the fake process group. ``program``: description of what ran; ``how``: how memory was
-    counted. ``seconds``: how long that took; None if it does not apply (a stored answer).
+    ``ranks``: size of the fake process group. ``program``: description of the program; ``how``: how memory
+    was counted. ``seconds``: duration of the verification; None for a cached result.
     """
 
     ranks: int
@@ -132,7 +132,7 @@ PLAN_SCHEMA = "zprof.plan/1"
 
 
 class Scheme(StrEnum):
-    """How the model is spread over the devices."""
+    """How the model is distributed over the devices."""
 
     DATA_PARALLEL = "data_parallel"
     ZERO_1 = "zero_1"
@@ -143,14 +143,14 @@ class Scheme(StrEnum):
     PIPEDREAM = "pipedream"
 
 
-#: The schemes that are stages of ZeRO; stage 0 shards nothing.
+#: Schemes that are ZeRO stages; stage 0 shards nothing.
 ZERO_STAGES: Mapping[Scheme, int] = {
     Scheme.DATA_PARALLEL: 0,
     Scheme.ZERO_1: 1,
     Scheme.ZERO_2: 2,
     Scheme.ZERO_3: 3,
 }
-#: Names as in the ZeRO paper and in common use.
+#: Display names, as in the ZeRO paper and in common use.
 SCHEME_NAMES: Mapping[Scheme, str] = {
     Scheme.DATA_PARALLEL: "DP",
     Scheme.ZERO_1: "ZeRO-1",
@@ -170,9 +170,10 @@ def get_zero_stage(scheme: Scheme) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Bytes of one kind within a tenant, on the device with the most of them, at the moment of its peak.
+    """Bytes of one kind within a tenant, at the peak of the device with the maximum.
 
-    ``bytes`` is None if unknown; a gap of the plan says why. ``assumption`` is a key of ``Plan.assumptions``.
+    ``bytes`` is None if unknown; a gap of the plan has the reason. ``assumption`` is a key of
+    ``Plan.assumptions``.
     """
 
     tenant: Tenant
@@ -194,9 +195,9 @@ class Axis(StrEnum):
 class LinkTraffic:
     """Traffic of one device per step along one axis.
 
-    ``elements``, ``bytes``: as the paper counts (an all-reduce is twice its tensor). ``ring_bytes``: what a
-    ring puts on the link, (N-1)/N of it. ``link``: ``intra``, ``inter`` (nodes) or ``pcie``. ``time_ns``: on
-    the link, hidden or not; None without hardware.
+    ``elements``, ``bytes``: as counted in the paper (an all-reduce is twice its tensor). ``ring_bytes``:
+    bytes that a ring moves over the link, (N-1)/N of ``bytes``. ``link``: ``intra``, ``inter`` (nodes) or
+    ``pcie``. ``time_ns``: on the link, hidden or not; None without hardware.
     """
 
     axis: Axis
@@ -210,10 +211,10 @@ class LinkTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """Ledger of one step on one device; no rank is late, so there is no wait.
+    """Ledger of one step on one device, without wait, because no rank is assumed to be late.
 
     wall = compute + exposed_transfer + exposed_memcpy + idle. ``idle_ns``: the pipeline bubble.
-    ``efficiency_ratio``: compute / wall. ``assumptions``: by the name of each leaf.
+    ``efficiency_ratio``: compute / wall. ``assumptions``: by leaf.
     """
 
     wall_ns: int
@@ -229,18 +230,18 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One way to spread the model, per device.
+    """One way to distribute the model, per device.
 
-    ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None if one is not.
-    ``state_bytes``: parameters, gradients and optimizer state at rest, by the formula of the scheme; at the
-    peak some gradients may not exist yet and others may not be sharded yet. ``fits``: None if unknown, False
-    as soon as the known terms alone do not fit. ``left_bytes``: device memory minus the peak, negative if it
-    does not fit; None if the peak or the device is unknown. ``tight``: it fits, but leaves little for what no
-    plan includes: the driver's context, buffers of the network library, fragmentation.
-    ``largest_parameters``: the largest model that fits with the job's width or with its number of layers,
-    whichever is larger; an upper bound if the peak is not fully known, based on the states alone if only they
-    are known; None without hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and
-    step; the global batch is the same in all schemes, as far as whole micro-batches allow.
+    The known ``terms`` sum to ``least_bytes``; ``peak_bytes`` is None if a term is unknown. ``state_bytes``:
+    parameters, gradients and optimizer state at rest, by the formula of the scheme; at the peak, some
+    gradients may not exist yet and others may not be sharded yet. ``fits``: None if unknown, False if the
+    known terms alone do not fit. ``left_bytes``: device memory minus the peak, negative if it does not fit;
+    None if the peak or the device is unknown. ``tight``: it fits, but leaves little for memory that no plan
+    includes: the CUDA context, buffers of the communication library, fragmentation. ``largest_parameters``:
+    the largest model that fits with the job's width or with its number of layers, whichever is larger; an
+    upper bound if the peak is not fully known, based only on the states if only they are known; None without
+    hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global batch
+    is the same in all schemes, up to the rounding to complete micro-batches.
     """
 
     scheme: Scheme
@@ -263,7 +264,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The job, every way to spread it, and the assumptions behind the figures.
+    """The job, every way to distribute it, and the assumptions behind the figures.
 
     ``verification``: None unless it was requested.
     """

@@ -1,8 +1,8 @@
-"""The report: one tree of values that every output shows (schema ``zprof.report/1``).
+"""Define the report: the tree of values behind every output (schema ``zprof.report/1``).
 
 Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown, and a
-:class:`~zprof.model.gaps.Gap` says why. Leaves may be added; existing ones stay. The document of ``zprof
-whatif`` (``zprof.whatif/1``) is built from the same parts.
+:class:`~zprof.model.gaps.Gap` has the reason. Leaves may be added, but never removed or renamed. The document
+of ``zprof whatif`` (``zprof.whatif/1``) has the same parts.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from zprof.model.whatif import Outlook
 
 
 class WorkUnit(StrEnum):
-    """Unit in which the work of a step is counted."""
+    """Unit of the work of a step."""
 
     TOKENS = "tokens"
     SAMPLES = "samples"
@@ -40,7 +40,7 @@ class EqualWork:
     ci95: tuple[int, int]
 
 
-#: Keys of settings that change how much work a step is, and of those that say how much it is.
+#: Keys of settings that change the work per step, and keys of the work per step itself.
 WORK_SETTINGS = frozenset({"world_size", "parameters", "model_parallel_ranks", "micro_batches"})
 WORK_SIZES = frozenset({"tokens_per_step", "samples_per_step"})
 
@@ -49,7 +49,7 @@ WORK_SIZES = frozenset({"tokens_per_step", "samples_per_step"})
 class Difference:
     """A setting that differs between the two jobs and may therefore explain why a figure differs.
 
-    ``a`` and ``b`` are texts; a setting that only one run states is left out.
+    ``a`` and ``b`` are texts; a setting that is known for only one run is omitted.
     """
 
     key: str
@@ -70,7 +70,7 @@ class VerdictStatus(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-#: Fraction of the bytes of the ZeRO formula; padding, norms and losses add less than this.
+#: Fraction of the bytes of the ZeRO formula; padding, gradient norms and losses add less.
 _VOLUME_TOLERANCE_RATIO = 0.1
 
 
@@ -86,9 +86,8 @@ class Verdict:
 class RunFacts:
     """Facts about the recording.
 
-    ``modelled`` names what was simulated in the run (a link, compute time), so that a simulated figure is
-    never shown without saying so. ``steps`` are the steps of the time window, ``memory_steps`` those of the
-    memory window.
+    ``modelled`` lists what was simulated in the run (a link, compute time), so that outputs mark simulated
+    figures. ``steps`` are the steps of the time window, ``memory_steps`` the steps of the memory window.
     """
 
     name: str
@@ -119,7 +118,7 @@ class Volume:
 
     @property
     def exceeds_formula(self) -> bool:
-        """Return whether more is moved than padding, norms and losses can add to the formula."""
+        """Return True if more bytes were moved than padding, norms and losses can add to the formula."""
         return self.ratio > 1 + _VOLUME_TOLERANCE_RATIO
 
 
@@ -136,11 +135,11 @@ class StepTimeChange:
 class Comparison:
     """This run minus its baseline. The ledger's deltas sum to the change of the mean wall time.
 
-    ``ledger_delta`` has one entry per term, as a mean over ranks. ``memory_delta`` has entries per tenant,
-    untagged and peak: the maximum over ranks of each, at the rank's own peak. If a side has no timed step,
-    ``step_time`` is None and the ledger's deltas are empty. The ``baseline_*`` fields are the baseline's own
-    leaves. ``equal_work`` is None unless the work per step of both runs is known. ``differences`` lists what
-    else differs between the jobs, apart from the change under test.
+    ``ledger_delta`` has one entry per term, as a mean over ranks. ``memory_delta`` has one entry per tenant,
+    one for untagged and one for the peak: each is the maximum over ranks, at the rank's own peak. If a run
+    has no timed step, ``step_time`` is None and ``ledger_delta`` is empty. The ``baseline_*`` fields are
+    leaves of the baseline's report. ``equal_work`` is None unless the work per step of both runs is known.
+    ``differences`` lists other differences between the jobs, apart from the change under test.
     """
 
     baseline: str
@@ -158,7 +157,7 @@ class Comparison:
 class Report:
     """Everything that zprof reports about one run.
 
-    ``unclaimed``: time per mean step that one rank loses and no finding explains, by ledger term, so that the
+    ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
     terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
     predicted effect of single changes; None if it was not requested or nothing is predicted.
     """

@@ -1,7 +1,7 @@
-"""Measurements of another program (HTA) on the same ranks, and the comparison with zprof's figures.
+"""Define measurements of another program (HTA) on the same ranks, and their comparison with zprof's figures.
 
-Times are integer nanoseconds, shares floats in [0, 1]; the overlap is in percent, as the other program rounds
-it. The comparison has schema ``zprof.verify/1``.
+Times are integer nanoseconds, shares floats in [0, 1]; the overlap is in percent, rounded as by the other
+program. The comparison has schema ``zprof.verify/1``.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from zprof.model.gaps import Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """Longest path through one rank's own work; a collective on it is one piece, wait included.
+    """Longest path through one rank's work; a collective on the path is one segment, including its wait.
 
-    ``window``: the part of the trace that it covers. ``shares``: of its length, by what bounds it (cpu,
+    ``window``: the part of the trace that the path covers. ``shares``: shares of its length by resource (cpu,
     gpu_compute, gpu_communication, gpu_kernel_kernel_overhead, gpu_kernel_launch_overhead).
     """
 
@@ -26,9 +26,9 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamIdle:
-    """Gaps between the kernels of one stream, by what the next kernel waited for.
+    """Gaps between the kernels of one stream, by the reason why the next kernel started late.
 
-    Host: it was launched after the previous one had ended. Kernel: the gap is as short as a launch takes.
+    Host: it was launched after the previous kernel had ended. Kernel: the gap is as short as a launch.
     Other: everything else, including waits for another stream.
     """
 
@@ -40,7 +40,7 @@ class StreamIdle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOpinion:
-    """Figures of one rank; None if the other program gave none, in which case a gap quotes its message."""
+    """Figures of one rank; None if the other program reported none, in which case a gap has its message."""
 
     rank: int
     critical_path: CriticalPath | None
@@ -70,8 +70,8 @@ class FigureStatus(StrEnum):
 class Figure:
     """One figure of one rank.
 
-    ``difference`` is zprof's value minus the other program's, None if one of them has none. If both find
-    nothing to measure (no collective, so no overlap), both are None and the status is equal.
+    ``difference`` is zprof's value minus the other program's value, None if one is None. If both programs
+    find nothing to measure (no collective, so no overlap), both are None and the status is equal.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerification:
-    """Both programs on one rank; ``reasons`` explain the differences, as far as they are known."""
+    """Comparison of one rank; ``reasons`` explain the differences, as far as they are known."""
 
     rank: int
     device_rows: int
@@ -95,7 +95,7 @@ class RankVerification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Comparison of all ranks; ``source`` is the other program, ``settings`` are those that it ran with."""
+    """Comparison of all ranks; ``source`` is the other program, ``settings`` are its settings."""
 
     schema: str = VERIFY_SCHEMA
     zprof_version: str

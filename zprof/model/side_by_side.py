@@ -1,6 +1,6 @@
-"""Two runs side by side: the same leaves of both, and the differences in how they were run.
+"""Define the comparison of two runs: the same leaves of both, and the differences in their settings.
 
-Schema ``zprof.compare/1``. ``None`` is unknown. Leaves may be added; existing ones stay.
+Schema ``zprof.compare/1``. ``None`` is unknown. Leaves may be added, but never removed or renamed.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A group of rows; ``note`` says what their figures refer to."""
+    """A group of rows; ``note`` describes what their figures refer to."""
 
     title: str
     note: str
@@ -32,7 +32,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting of both runs; ``where`` is run, training or environment."""
+    """A setting of both runs; ``where`` is its source: run, training or environment."""
 
     where: str
     name: str
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """The whole comparison; ``verdict`` and ``comparison`` are those of ``b`` against ``a``."""
+    """The comparison of two runs; ``verdict`` and ``comparison`` are for ``b`` against ``a``."""
 
     schema: str = COMPARE_SCHEMA
     zprof_version: str

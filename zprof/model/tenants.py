@@ -1,7 +1,7 @@
-"""The six tenants that can own a byte of memory, in order of precedence.
+"""Define the six tenants that can own a byte of memory, in order of precedence.
 
-A live byte has exactly one tenant at any instant. If several roles claim it, the first in ``PRECEDENCE``
-wins; what no role claims is *untagged* and is never hidden in a tenant.
+A live byte has exactly one tenant at any time. If several roles claim it, the first in ``PRECEDENCE`` wins; a
+byte without a role is *untagged* and never counted in a tenant.
 """
 
 from enum import StrEnum

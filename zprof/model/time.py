@@ -1,4 +1,4 @@
-"""The time leaves of the report: where the time of a run went.
+"""Define the time leaves of the report.
 
 Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown.
 """
@@ -28,14 +28,14 @@ LEDGER_NAMES: Mapping[str, str] = {
 
 
 class WindowPolicy(StrEnum):
-    """How a recording is measured: step by step, or as one stretch."""
+    """How a recording is measured: step by step, or as one interval."""
 
     STEP = "step"
     TRACE = "trace"
 
 
 class LateReason(StrEnum):
-    """Why a rank arrived last at a collective: the activity that took it longer than the others."""
+    """Reason why a rank arrived last at a collective: the activity that took longer than on other ranks."""
 
     COMPUTE = "compute"
     HOST = "host"
@@ -63,7 +63,7 @@ class PathKind(StrEnum):
 class Window:
     """The part of a recording that was measured.
 
-    ``source``: what marked the steps (recorder, ProfilerStep, whole trace). ``pre_window_ns``: device work
+    ``source``: the origin of the steps (recorder, ProfilerStep, whole trace). ``pre_window_ns``: device work
     launched before the first step or outside of any step, as a mean over ranks; it is excluded.
     """
 
@@ -73,7 +73,7 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the whole recording is one stretch, on request or because no step was marked."""
+        """Return True if the entire recording is one interval, on request or because no step was marked."""
         return self.policy is WindowPolicy.TRACE or "whole trace" in self.source
 
 
@@ -86,10 +86,10 @@ class RankTime:
     ``memcpy_ns`` covers all copies and fills of the device, hidden or not. ``first_wait_ns`` is the part of
     exposed_wait that includes the start of the profiler: the first collective of each group or, in a window
     of one step, the collectives that waited for a rank whose recording started later. ``unsplit_ns`` is the
-    part of the exposed time in collectives of which not all ranks were seen; there the wait is a lower bound
-    and the transfer an upper bound. ``overlap_ratio`` is None if the rank ran no collective. ``method`` names
-    how exposure was found; a term below ``noise_floor_ns`` means nothing. ``upper_bound`` is true if the
-    exposed terms are upper bounds because not every wait was seen.
+    exposed time in collectives that were not recorded on all ranks; there the wait is a lower bound and the
+    transfer an upper bound. ``overlap_ratio`` is None if the rank ran no collective. ``method`` is the name
+    of the method that determined exposure; a term below ``noise_floor_ns`` is not significant.
+    ``upper_bound`` is true if the exposed terms are upper bounds because not every wait was recorded.
     """
 
     rank: int
@@ -134,13 +134,13 @@ class StepTime:
 class CollectiveTime:
     """One kind of collective in one group: sums per step, as a mean over the loaded ranks of the group.
 
-    ``launch_delay_ns`` is the median time from launch to start of one collective, ``dependency_ns`` the part
-    of it in which the collective had to wait for compute or for the previous collective. ``bytes`` counts
-    full tensors (the gathered size). If ``bound`` is true, ranks are missing: waits are lower bounds and
-    transfers upper bounds; ``method`` says so too. ``exposed_ns`` is exposed_wait + exposed_transfer, split
-    at the arrival of the last rank. ``tail_ns``: median time from a rank's end to the last end. Bandwidths
-    are computed from the intrinsic time (last start to first end), in bytes per second, and are None if that
-    is below the resolution of the clocks.
+    ``launch_delay_ns`` is the median time from launch to start of a collective, ``dependency_ns`` the part of
+    the launch delay in which the collective waited for compute or for the previous collective. ``bytes``
+    counts full tensors (the gathered size). If ``bound`` is true, ranks are missing: waits are lower bounds
+    and transfers upper bounds, as noted in ``method``. ``exposed_ns`` is exposed_wait + exposed_transfer,
+    split at the arrival of the last rank. ``tail_ns``: median time from a rank's end to the last end.
+    Bandwidths are computed from the intrinsic time (last start to first end), in bytes per second, and are
+    None if that is below the resolution of the clocks.
     """
 
     kind: str
@@ -170,7 +170,7 @@ class ExposedInCollectives:
     """Exposed time of all collectives in the window's steps: mean per step over the loaded ranks.
 
     These are the exposed terms of the ledger, except for collectives that cross the ends of the window. The
-    entries of several groups do not add up to them, because each is a mean over the ranks of its own group.
+    entries of several groups do not add up to these terms, because each is a mean over its group's ranks.
     """
 
     wait_ns: int
@@ -226,14 +226,14 @@ class LinkFit:
 class Blame:
     """Wait that a late rank caused on the other ranks, per step.
 
-    ``exposed_wait_per_rank_ns`` is *wait caused*: exposed wait in collectives to which this rank came last,
-    as a mean over the ``waiting_ranks`` that waited for it. That is roughly what each of them would save
-    without the delay; the sums ``wait_ns`` and ``exposed_wait_ns`` grow with the number of ranks.
-    ``wait_per_rank_ns`` is the same including wait hidden by compute. ``last_ratio``: share of the judged
-    collectives of this rank (ties included) to which it came last by more than the clock uncertainty.
+    ``exposed_wait_per_rank_ns`` is *wait caused*: exposed wait in collectives at which this rank arrived
+    last, as a mean over the ``waiting_ranks`` that waited for it. That is roughly what each waiting rank
+    would save without the delay; the sums ``wait_ns`` and ``exposed_wait_ns`` grow with the number of ranks.
+    ``wait_per_rank_ns`` is the same including wait hidden by compute. ``last_ratio``: share of this rank's
+    judged collectives (ties included) at which it arrived last by more than the clock uncertainty.
     ``own_wait_ns``: its own exposed wait per step. ``reasons``: exposed wait summed over the waiting ranks,
-    by why the rank was late (values of :class:`LateReason`). ``origins``: the same by the rank where the
-    delay started, which may have been passed on by other ranks.
+    by reason (values of :class:`LateReason`). ``origins``: the same by the rank where the delay started,
+    which other ranks may have passed on.
     """
 
     rank: int
@@ -253,7 +253,7 @@ class WaitShares:
     """Blame for the exposed wait of a step, summed over all waiting ranks.
 
     blamed + tied + unjudged = all exposed wait. Tied: the last two ranks arrived within the clock
-    uncertainty. Unjudged: ranks are missing, the match was refused, or it is the first collective of its
+    uncertainty. Unjudged: ranks are missing, the match was rejected, or it is the first collective of its
     window.
     """
 
@@ -265,10 +265,10 @@ class WaitShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLateness:
-    """How late a rank came to the collectives of a step: its start minus the first start of the group.
+    """How late a rank arrived at the collectives of a step: its start minus the first start of the group.
 
-    Mean and maximum over ``collectives``, the number of them in which every rank waits for all others. Values
-    below the clock uncertainty mean nothing.
+    Mean and maximum over ``collectives``, the number of collectives in which every rank waits for all others.
+    Values below the clock uncertainty are not significant.
     """
 
     rank: int
@@ -340,9 +340,9 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Time side of the report.
+    """Time part of the report.
 
-    ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 of 100 cases;
+    ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;
     None if there are too few steps to estimate it.
     """
 

@@ -1,6 +1,6 @@
-"""Facts of a training program: phases of its step, engine, stage and the sizes that formulas need.
+"""Define facts about a training program: phases of a step, engine, stage and the sizes for formulas.
 
-A recorder fills in what it can see; an engine that knows more adds to it. ``None`` is unknown.
+A recorder fills in what it can observe; an engine adds what it knows. ``None`` is unknown.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """Engine, sharding stage and the sizes that the memory and volume formulas need.
+    """Engine, sharding stage and the sizes for the memory and volume formulas.
 
-    ``parameters`` is the number of logical elements (the paper's capital psi; with tensor parallelism the
-    part of one rank), ``shard_ranks`` the number of ranks over which the states are split. The three
-    ``*_bytes`` are per element: parameter, gradient, and all optimizer state (fp32 master included).
-    ``communication_bytes`` is the size of an element on the wire, ``reduction_bytes`` that of a gradient if
-    it differs from a gathered parameter. ``padding_elements`` counts the engine's padding over the whole
-    model, ``step_counters`` the 4-byte step tensors of one rank. ``model_parallel_ranks`` is the size of a
-    tensor-parallel group: with R ranks ordered so that neighbours share a model, every R-th rank holds the
-    same part of it. ``samples_per_step`` and ``tokens_per_step`` are the work of all ranks together in one
-    optimizer step, over all its micro-batches. ``modelled`` names what is simulated rather than run.
+    ``parameters`` is the number of elements without padding (the paper's Ψ; with tensor parallelism the part
+    of one rank), ``shard_ranks`` the number of ranks over which the states are sharded. The three ``*_bytes``
+    are per element: parameter, gradient, and all optimizer state (including fp32 master weights).
+    ``communication_bytes`` is the size of an element on the wire, ``reduction_bytes`` the size of a gradient
+    element on the wire if it differs from a gathered parameter. ``padding_elements`` is the engine's padding
+    over the entire model, ``step_counters`` the number of 4-byte step tensors on one rank.
+    ``model_parallel_ranks`` is the size R of a tensor-parallel group: adjacent ranks share a model, and every
+    R-th rank holds the same part of the model. ``samples_per_step`` and ``tokens_per_step`` are the work of
+    all ranks in one optimizer step, over all micro-batches. ``modelled`` lists what is simulated instead of
+    run.
     """
 
     engine: str = "unknown"

@@ -1,4 +1,4 @@
-"""Predictions: the effect of a change on a measured run, and the assumptions behind it."""
+"""Define predictions: the effect of a change on a measured run, and its assumptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from zprof.model.gaps import Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """Formula behind a predicted figure, in words and symbols, with its source.
+    """Formula of a predicted figure, in words and symbols, with its source.
 
-    ``deviation``: how and why it differs from the paper; empty if it does not.
+    ``deviation``: how and why it differs from the paper; empty if it does not differ.
     """
 
     formula: str
@@ -20,7 +20,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to a run; None leaves a setting as it was.
+    """A change to a run; None keeps a setting.
 
     ``bandwidth_ratio``, ``latency_ratio``: factor on the measured link. ``prefetch``: units gathered ahead in
     both passes. ``keep_after_forward``: ``none``, ``last`` or ``all`` units stay gathered. ``even``: every
@@ -45,8 +45,8 @@ class Change:
 class PredictedFigure:
     """One figure: measured in the run, modelled for the same run, and predicted for the changed one.
 
-    ``error_ratio``: modelled / measured - 1, on the run that the model was fitted to; None if it has no
-    meaning. ``low``, ``high``: range of the prediction. The unit is the suffix of the name: ``_ns`` or
+    ``error_ratio``: modelled / measured - 1, on the run that the model was fitted to; None if it is not
+    meaningful. ``low``, ``high``: range of the prediction. The unit is the suffix of the name: ``_ns`` or
     ``_bytes``.
     """
 
@@ -107,10 +107,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """Predicted effect of single changes to a run, and the basis of its model.
+    """Predicted effect of single changes to a run, and the calibration of the model.
 
-    ``assumptions``: by the keys that predicted figures name. ``calibration`` is None if the time of the run
-    could not be modelled; ``gaps`` say why.
+    ``assumptions``: by the keys in predicted figures. ``calibration`` is None if the time of the run could
+    not be modelled; ``gaps`` have the reasons.
     """
 
     predictions: tuple[Prediction, ...] = ()

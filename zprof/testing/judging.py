@@ -1,6 +1,6 @@
 """Check the run of a test against its limits, and save its baseline on request.
 
-Baselines are ``zprof-baselines/<test>.json`` next to the test's file.  No two tests write the same file, so
+Baselines are ``zprof-baselines/<test>.json`` next to the test's file.  Each test has its own file, so
 parallel workers need no lock.
 """
 
@@ -21,17 +21,17 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.testing.run_fixture import RecordedRun
 
-#: Outcomes that fail a test: what could not be measured is no success.
-_FAILS = (Outcome.FAILED, Outcome.UNKNOWN)
-_WARNS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
+#: Outcomes that fail a test; a value that could not be measured fails too.
+_FAILURES = (Outcome.FAILED, Outcome.UNKNOWN)
+_WARNINGS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitVerdict:
     """Result of a test's limits; each line is safe to print.
 
-    ``first_run``: says that there is no baseline yet, and how to write it.  ``properties``: the measured
-    values by gate, for the JUnit file.  ``written``: path of the baseline, if it was saved.
+    ``first_run``: message that there is no baseline yet, and how to write it; else empty.  ``properties``:
+    the measured values by gate, for the JUnit file.  ``written``: path of the baseline, if it was saved.
     """
 
     failures: tuple[str, ...] = ()
@@ -45,36 +45,38 @@ class LimitVerdict:
 def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> LimitVerdict:
     """Check ``run`` against ``limits``; relative limits use the baseline in ``file``.
 
-    With ``update`` this run becomes the baseline, if it keeps all absolute limits.
+    With ``update``, this run becomes the baseline if it is within all absolute limits.
 
     Raises:
         BadInput: the recording or the baseline cannot be used.
     """
-    compared = any(is_relative(limit) for limit in limits)
-    before = _choose_baseline(run, file, update=update) if compared else None
-    result = _check_run(run, limits, before)
-    failures = tuple(_failures(result))
+    needs_baseline = any(is_relative(limit) for limit in limits)
+    baseline = _choose_baseline(run, file, update=update) if needs_baseline else None
+    result = _check_run(run, limits, baseline)
+    failures = tuple(_iter_failures(result))
     written = None
-    if update and before is not None and not failures:
-        save_baseline(before, file)
+    if update and baseline is not None and not failures:
+        save_baseline(baseline, file)
         written = file
-    first = compared and before is None
+    is_first_run = needs_baseline and baseline is None
     return LimitVerdict(
         failures=failures,
         warnings=tuple(
-            _line(gate) for gate in result.results if gate.outcome in _WARNS or gate.noise is not None
+            _format_gate(gate)
+            for gate in result.results
+            if gate.outcome in _WARNINGS or gate.noise is not None
         ),
-        notices=() if first else tuple(_notices(result, before)),
-        first_run=_first_run(file, limits) if first else "",
-        properties=tuple(_properties(result)),
+        notices=() if is_first_run else tuple(_iter_notices(result, baseline)),
+        first_run=_format_first_run(file, limits) if is_first_run else "",
+        properties=tuple(_iter_properties(result)),
         written=written,
     )
 
 
-def _check_run(run: RecordedRun, limits: Sequence[Limit], before: Baseline | None) -> Check:
+def _check_run(run: RecordedRun, limits: Sequence[Limit], baseline: Baseline | None) -> Check:
     report, environment = run.report, run.manifest.environment
     try:
-        return check(report, limits, before, environment=environment)
+        return check(report, limits, baseline, environment=environment)
     except BadInput as error:
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
 
@@ -83,61 +85,61 @@ def _choose_baseline(run: RecordedRun, file: Path, *, update: bool) -> Baseline 
     return make_baseline(run.report, run.manifest.environment, file.stem) if update else load_baseline(file)
 
 
-def _first_run(file: Path, limits: Sequence[Limit]) -> str:
+def _format_first_run(file: Path, limits: Sequence[Limit]) -> str:
     gates = ", ".join(limit.gate for limit in limits if is_relative(limit))
-    return printable(
-        f"{gates}: nothing to compare with yet, pytest {UPDATE} writes {file.parent.name}/{file.name}"
-    )
+    return printable(f"{gates}: no baseline yet; pytest {UPDATE} writes {file.parent.name}/{file.name}")
 
 
-def _failures(result: Check) -> Iterator[str]:
-    red = [_line(gate) for gate in result.results if gate.outcome in _FAILS]
-    yield from red
-    if not red and result.outcome in _FAILS:  # nothing could be judged: a notice says why
-        yield printable(result.notices[-1] if result.notices else "nothing was judged")
+def _iter_failures(result: Check) -> Iterator[str]:
+    failed_gates = [_format_gate(gate) for gate in result.results if gate.outcome in _FAILURES]
+    yield from failed_gates
+    if (
+        not failed_gates and result.outcome in _FAILURES
+    ):  # no gate could be evaluated: a notice has the reason
+        yield printable(result.notices[-1] if result.notices else "no limit could be evaluated")
 
 
-def _notices(result: Check, before: Baseline | None) -> Iterator[str]:
-    """Yield notices and skipped gates; without a baseline, the check's own notices are left out."""
-    yield from (printable(notice) for notice in result.notices if before is not None)
-    yield from (_line(gate) for gate in result.results if gate.outcome is Outcome.SKIPPED)
+def _iter_notices(result: Check, baseline: Baseline | None) -> Iterator[str]:
+    """Yield notices and skipped gates; without a baseline, only the latter."""
+    yield from (printable(notice) for notice in result.notices if baseline is not None)
+    yield from (_format_gate(gate) for gate in result.results if gate.outcome is Outcome.SKIPPED)
 
 
-def _line(gate: GateResult) -> str:
+def _format_gate(gate: GateResult) -> str:
     remedy = gate.remedy if gate.outcome is not Outcome.FAILED else ""
     return printable(f"{gate.sentence}; {remedy}" if remedy else gate.sentence)
 
 
-def _properties(result: Check) -> Iterator[tuple[str, str]]:
-    """Yield name and value per gate; several results of one gate have their subject in the name."""
+def _iter_properties(result: Check) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) per gate; if a gate has several results, the name contains their subject."""
     gates = [gate.limit.gate for gate in result.results]
     for gate in result.results:
         name = gate.limit.gate
-        named = f"zprof.{name}" if gates.count(name) == 1 else f"zprof.{name}.{gate.subject}"
+        property_name = f"zprof.{name}" if gates.count(name) == 1 else f"zprof.{name}.{gate.subject}"
         value = "unknown" if gate.value is None else f"{gate.value:.15g}"
-        yield printable(named), value
+        yield printable(property_name), value
 
 
 FOLDER = "zprof-baselines"
 UPDATE = "--zprof-update-baseline"
 
-_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
-#: With the test file's name and the digest, a file name stays below the 255 bytes of file systems.
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
+#: With the test file's name and the digest, file names stay below the usual limit of 255 bytes.
 _MAX_NAME_LENGTH = 100
 
 
 def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
     """Return the path of a test's baseline.
 
-    ``names`` are those of its classes and its own: ``["TestB", "test_c[1]"]``.  Characters that a file name
-    cannot have are replaced, and a digest of the whole name keeps it unique.
+    ``names`` are the names of its classes and its own: ``["TestB", "test_c[1]"]``.  Characters that are
+    invalid in file names are replaced, and a digest of the full name keeps it unique.
     """
     name = "::".join(names)
-    plain = name.replace("::", ".")
-    fit = _UNFIT.sub("-", plain).strip("-")[:_MAX_NAME_LENGTH]
-    if fit != plain:
-        fit = f"{fit}-{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
-    return test_file.parent / FOLDER / f"{test_file.stem}.{fit}.json"
+    dotted = name.replace("::", ".")
+    file_name = _INVALID_CHARACTERS.sub("-", dotted).strip("-")[:_MAX_NAME_LENGTH]
+    if file_name != dotted:
+        file_name = f"{file_name}-{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    return test_file.parent / FOLDER / f"{test_file.stem}.{file_name}.json"
 
 
 def load_baseline(path: Path) -> Baseline | None:
@@ -151,20 +153,20 @@ def load_baseline(path: Path) -> Baseline | None:
     try:
         return read_baseline(path)
     except BadInput as error:
-        raise BadInput(error.message, hint=f"pytest {UPDATE} writes it again") from None
+        raise BadInput(error.message, hint=f"pytest {UPDATE} replaces it") from None
 
 
 def save_baseline(baseline: Baseline, path: Path) -> None:
     """Write a baseline atomically.
 
     Raises:
-        BadInput: it cannot be written.
+        BadInput: the file cannot be written.
     """
     try:
         path.parent.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:_MAX_NAME_LENGTH]}.")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:_MAX_NAME_LENGTH]}.")
         try:
-            with open(handle, "w", encoding="utf-8") as file:
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(to_json(baseline))
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)

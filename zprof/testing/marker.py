@@ -1,4 +1,4 @@
-"""Parse ``@pytest.mark.zprof_limit(peak="24 MiB", …)`` to limits."""
+"""Parse ``@pytest.mark.zprof_limit(peak="24 MiB", …)`` into limits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ MARKER = "zprof_limit"
 _BYTES = "bytes"
 _MAX_KEY_LENGTH = 40
 
-#: Words of the marker, and the gates that they stand for; a gate's own name works too.
+#: Keywords of the marker, and their gates; the name of a gate is accepted too.
 KEYS: Mapping[str, str] = {
     "peak": "peak_memory",
     **{tenant.value: f"peak_memory.{tenant.value}" for tenant in Tenant},
@@ -30,59 +30,59 @@ KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """One marker as it was written."""
+    """The arguments of one marker."""
 
     positional: Sequence[object] = ()
     named: Mapping[str, object] = field(default_factory=dict)
 
 
 def parse_markers(markers: Iterable[Marker]) -> tuple[Limit, ...]:
-    """Return the limits of all markers of a test, the nearest marker first; for one gate the nearest counts.
+    """Parse the limits of a test's markers, nearest first; the nearest marker of a gate applies.
 
-    Limits that are turned off are left out.
+    Limits that are turned off are omitted.
 
     Raises:
-        BadInput: a word or a limit is unknown, a marker limits a gate twice, or none names a limit.
+        BadInput: a keyword or a limit is unknown, a marker limits a gate twice, or there is no limit at all.
     """
     limits: dict[str, Limit | None] = {}
     for marker in reversed(list(markers)):
         if marker.positional:
-            raise BadInput(f"{MARKER}: every limit has a name", hint=f'{MARKER}(peak="24 MiB")')
-        stated = _parse_marker(marker)
-        limits = {gate: limit for gate, limit in limits.items() if gate not in stated} | stated
+            raise BadInput(f"{MARKER}: limits must be keyword arguments", hint=f'{MARKER}(peak="24 MiB")')
+        marker_limits = _parse_marker(marker)
+        limits = {gate: limit for gate, limit in limits.items() if gate not in marker_limits} | marker_limits
     if not limits:
-        raise BadInput(f"{MARKER}: states no limit", hint=f'{MARKER}(peak="24 MiB")')
+        raise BadInput(f"{MARKER}: no limit given", hint=f'{MARKER}(peak="24 MiB")')
     return tuple(limit for limit in limits.values() if limit is not None)
 
 
 def _parse_marker(marker: Marker) -> dict[str, Limit | None]:
-    """Return the limits by gate; None if turned off."""
-    words: dict[str, str] = {}
+    """Return the limits by gate; None if a limit is turned off."""
+    keys: dict[str, str] = {}
     limits: dict[str, Limit | None] = {}
-    for key, said in marker.named.items():
-        gate = _gate(key, said)
-        if gate in words:
-            raise BadInput(f"{MARKER}: {words[gate]} and {key} are the same limit", hint="keep one of them")
-        words[gate] = key
-        limits[gate] = parse_limit(gate, said, origin=MARKER, place=f"{MARKER}, {_shown(key)}")
+    for key, value in marker.named.items():
+        gate = _resolve_gate(key, value)
+        if gate in keys:
+            raise BadInput(f"{MARKER}: {keys[gate]} and {key} are the same limit", hint="keep one of them")
+        keys[gate] = key
+        limits[gate] = parse_limit(gate, value, origin=MARKER, place=f"{MARKER}, {_format_key(key)}")
     return limits
 
 
-def _gate(key: str, said: object) -> str:
-    if key == _BYTES and _is_in_psi(said):
+def _resolve_gate(key: str, value: object) -> str:
+    if key == _BYTES and _is_in_psi(value):
         return "collective_bytes_law"
     if key in KEYS:
         return KEYS[key]
     if find_gate(key) is None:
-        raise BadInput(f"{MARKER}: there is no limit {_shown(key)}", hint=suggest_names(key, KEYS))
+        raise BadInput(f"{MARKER}: there is no limit {_format_key(key)}", hint=suggest_names(key, KEYS))
     return key
 
 
-def _is_in_psi(said: object) -> bool:
-    """Return whether a limit is in units of Ψ (also ψ or psi)."""
-    texts = said.values() if isinstance(said, Mapping) else (said,)
+def _is_in_psi(value: object) -> bool:
+    """Return True if a limit is in units of Ψ (also ψ or psi)."""
+    texts = value.values() if isinstance(value, Mapping) else (value,)
     return any(isinstance(text, str) and ("ψ" in text.lower() or "psi" in text.lower()) for text in texts)
 
 
-def _shown(key: str) -> str:
+def _format_key(key: str) -> str:
     return shorten(printable(key), _MAX_KEY_LENGTH)

@@ -1,7 +1,7 @@
-"""Record a training function on several ranks of this machine, each a process of its own.
+"""Record a training function on several ranks of this machine, each in its own process.
 
-A failure in a rank becomes one line: which rank, what it raised or which signal killed it, or where it was at
-the timeout.  No process outlives the call.
+A failure of a rank is reported on one line: the rank, and its exception, the signal that killed it, or its
+position in the code at the timeout.  No process outlives the call.
 """
 
 import json
@@ -27,10 +27,10 @@ from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
 
-#: Time for the other ranks to end by themselves after one failed, so that all can report what they saw.
+#: Time for the other ranks to exit after one failed, so that all can report their errors.
 _GRACE_S = 3.0
-#: Time for a rank to answer where it is, and between two checks.
-_ANSWER_S, _LOOK_S = 2.0, 0.02
+#: Time for a rank to report its position in the code, and the interval between checks.
+_ANSWER_TIMEOUT_S, _POLL_S = 2.0, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +42,21 @@ class Ranks:
     timeout_s: float = 120.0
 
 
-def record_on_ranks(train: Callable[..., object], wanted: RecordingRequest, ranks: Ranks) -> None:
+def record_on_ranks(train: Callable[..., object], request: RecordingRequest, ranks: Ranks) -> None:
     """Run ``train(record)`` on each rank, in a process group, and record it.
 
     The output of the ranks goes to stderr.
 
     Raises:
         BadInput: the function cannot be sent to another process.
-        MissingData: a rank failed, died or did not end.
+        MissingData: a rank failed, was killed or did not finish.
     """
     if not takes_record(train):
         raise BadInput(
-            f"zprof_run: ranks={ranks.count} needs a function that makes its model on each rank",
+            f"zprof_run: ranks={ranks.count} needs a function that creates its model on each rank",
             hint="def train(record): ... with record(model=model) as recording: ... recording.step()",
         )
-    plan = _make_plan(train, wanted, ranks)
+    plan = _make_plan(train, request, ranks)
     with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as name:
         folder = Path(name)
         (folder / PLAN).write_bytes(pickle.dumps(plan))
@@ -67,7 +67,7 @@ def record_on_ranks(train: Callable[..., object], wanted: RecordingRequest, rank
         raise MissingData(f"zprof_run: {problem}")
 
 
-def _make_plan(train: Callable[..., object], wanted: RecordingRequest, ranks: Ranks) -> RankPlan:
+def _make_plan(train: Callable[..., object], request: RecordingRequest, ranks: Ranks) -> RankPlan:
     function: Any = train
     while isinstance(function, partial):
         function = function.func
@@ -76,17 +76,17 @@ def _make_plan(train: Callable[..., object], wanted: RecordingRequest, ranks: Ra
     except Exception:  # pickle can raise anything
         name = getattr(function, "__qualname__", type(function).__name__)
         raise BadInput(
-            f"zprof_run: {name} cannot be brought to another process",
-            hint="define it at the top of its module, and give it arguments that can be pickled",
+            f"zprof_run: {name} cannot be pickled for another process",
+            hint="define it at the top level of its module, with arguments that can be pickled",
         ) from None
     module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
     return RankPlan(
         module=getattr(module, "__name__", ""),
         file=getattr(module, "__file__", None) or "",
         train=pickled,
-        run=str(wanted.path),
-        schedule=pickle.dumps(wanted.steps),
-        memory_mode=wanted.memory_mode,
+        run=str(request.path),
+        schedule=pickle.dumps(request.steps),
+        memory_mode=request.memory_mode,
         backend=ranks.backend,
         timeout_s=ranks.timeout_s,
     )
@@ -115,7 +115,7 @@ def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[by
 
 
 def _environment(rank: int, count: int) -> Mapping[str, str]:
-    """Return a launcher's variables, and this process's paths so that the function's module is found."""
+    """Return the variables that a launcher sets, and this process's import paths."""
     paths = [path or os.getcwd() for path in sys.path]
     chosen = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     return {
@@ -127,17 +127,19 @@ def _environment(rank: int, count: int) -> Mapping[str, str]:
 
 
 def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankPlan) -> str:
-    """Wait until all have ended, one has failed or time is up; return the problem, or an empty string."""
-    ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    """Wait for all ranks, a failure or the timeout; return a description of the problem, or ""."""
+    exit_codes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):
         threading.Thread(
-            target=lambda rank, process: ended.put((rank, process.wait())), args=(rank, process), daemon=True
+            target=lambda rank, process: exit_codes.put((rank, process.wait())),
+            args=(rank, process),
+            daemon=True,
         ).start()
     codes: dict[int, int] = {}
     deadline = time.monotonic() + plan.timeout_s
     while len(codes) < len(processes):
         try:
-            rank, code = ended.get(timeout=max(0.0, deadline - time.monotonic()))
+            rank, code = exit_codes.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
         if code and not any(codes.values()):
@@ -146,17 +148,19 @@ def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, pl
     if any(codes.values()):
         return describe_failure(codes, len(processes), folder)
     running = [rank for rank in range(len(processes)) if rank not in codes]
-    _ask_for_places(processes, running, folder)
+    _request_positions(processes, running, folder)
     return describe_timeout(running, len(processes), folder, plan) if running else ""
 
 
-def _ask_for_places(processes: list["subprocess.Popen[bytes]"], ranks: Sequence[int], folder: Path) -> None:
-    """Ask the ranks to write down where they are, with a short timeout."""
+def _request_positions(
+    processes: list["subprocess.Popen[bytes]"], ranks: Sequence[int], folder: Path
+) -> None:
+    """Request each rank's position in the code, and wait for it with a short timeout."""
     for rank in ranks:
         processes[rank].send_signal(ASK)
-    end = time.monotonic() + _ANSWER_S
+    end = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in ranks):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _has_answered(folder: Path, rank: int) -> bool:
@@ -165,7 +169,7 @@ def _has_answered(folder: Path, rank: int) -> bool:
 
 
 def end_rank(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a rank and what it started, which may outlive it; the rank leads a session of its own."""
+    """Kill a rank and its child processes; the rank is the leader of its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -187,17 +191,19 @@ def _show_output(folder: Path, count: int) -> None:
 
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _ABORT = -signal.SIGABRT
-_MAX_PLACES = 4
-_MAX_LINE = 300
+_MAX_POSITIONS = 4
+_MAX_LINE_LENGTH = 300
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
-    """Describe the rank that failed first: the others fail because it is gone.  ``codes`` are by rank."""
+    """Describe the rank that failed first: the others fail because it exited.  ``codes`` are by rank."""
     raised = sorted(failure for rank in codes for failure in _read_failures(folder, rank))
-    spoke = {rank for _, rank, _ in raised}
-    # A rank that loses its connections may abort: that is not the cause if another one raised.
+    reporting_ranks = {rank for _, rank, _ in raised}
+    # A rank that loses its connections may abort: this is not the cause if another one raised an exception.
     silent = [
-        rank for rank, code in codes.items() if code and rank not in spoke and not (raised and code == _ABORT)
+        rank
+        for rank, code in codes.items()
+        if code and rank not in reporting_ranks and not (raised and code == _ABORT)
     ]
     if silent:
         return f"rank {silent[0]} of {count} {_describe_exit(codes[silent[0]])}"
@@ -206,20 +212,20 @@ def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
 
 
 def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: RankPlan) -> str:
-    """Describe the ranks that did not end in time, and where they are, which shows who waits for whom."""
-    who = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
-    line = f"{who} of {count} did not end within {plan.timeout_s:g} s (timeout_s)"
-    places = [(rank, _read_place(place_path(folder, rank), plan.file)) for rank in running]
-    said = [f"rank {rank} is at {_clean(place)}" for rank, place in places if place][:_MAX_PLACES]
-    return "; ".join([line, *said])
+    """Describe the ranks that did not finish in time, with their positions in the code."""
+    label = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
+    line = f"{label} of {count} did not finish within {plan.timeout_s:g} s (timeout_s)"
+    positions = [(rank, _read_position(place_path(folder, rank), plan.file)) for rank in running]
+    descriptions = [f"rank {rank} is at {_clean(position)}" for rank, position in positions if position]
+    return "; ".join([line, *descriptions[:_MAX_POSITIONS]])
 
 
 def _describe_exit(code: int) -> str:
-    return f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+    return f"was killed by {_name_signal(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
-    """Return time, rank and message of a rank that raised."""
+    """Return (time, rank, message) if a rank reported an exception, as a list of at most one."""
     try:
         failure = json.loads(failure_path(folder, rank).read_text())
         return [(int(failure["time_ns"]), rank, str(failure["line"]))]
@@ -227,7 +233,7 @@ def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
         return []
 
 
-def _read_place(path: Path, file: str) -> str:
+def _read_position(path: Path, file: str) -> str:
     """Return the innermost frame in the function's own file."""
     try:
         frames = list(_FRAME.finditer(path.read_text(errors="replace")))
@@ -237,7 +243,7 @@ def _read_place(path: Path, file: str) -> str:
     return f"{Path(file).name}:{own['line']} in {own['function']}" if own else ""
 
 
-def _signal(number: int) -> str:
+def _name_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -245,4 +251,4 @@ def _signal(number: int) -> str:
 
 
 def _clean(text: str) -> str:
-    return shorten(printable(text), _MAX_LINE)
+    return shorten(printable(text), _MAX_LINE_LENGTH)

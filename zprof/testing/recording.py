@@ -1,6 +1,6 @@
-"""Record a piece of training in this process.
+"""Record training code in this process.
 
-That is a function without arguments, which is one step, or a function of ``record``:
+The code is a function without arguments, which is one step, or a function that takes ``record``, which is
 :func:`zprof.record` with its path and steps already set.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from zprof.collectors.schedule import Schedule
 
 
-#: Same name as in the recorder, which cannot be imported without torch.
+#: The variable that the recorder reads, repeated because the recorder cannot be imported without torch.
 _OFF_SWITCH = "ZPROF"
 _AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRequest:
-    """What to record, how and where."""
+    """Path, steps and memory mode of a recording."""
 
     path: Path
     steps: "Schedule"
@@ -34,14 +34,14 @@ class RecordingRequest:
 
 
 def default_steps() -> "Schedule":
-    """Return the steps of :func:`zprof.steps`."""
+    """Return the default of :func:`zprof.steps`."""
     from zprof.collectors.schedule import Schedule
 
     return Schedule()
 
 
 def refuse_turned_off() -> None:
-    """Raise before starting processes that would not record.
+    """Check that recording is not turned off, before processes are started.
 
     Raises:
         MissingData: recording is turned off.
@@ -50,7 +50,7 @@ def refuse_turned_off() -> None:
         raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
 
 
-def make_recorder(wanted: RecordingRequest) -> "Callable[..., Recorder]":
+def make_recorder(request: RecordingRequest) -> "Callable[..., Recorder]":
     """Return :func:`zprof.record` with path, steps and memory mode set.
 
     Raises:
@@ -62,55 +62,55 @@ def make_recorder(wanted: RecordingRequest) -> "Callable[..., Recorder]":
         raise MissingData(
             f"zprof_run: recording needs {error.name}, which is not installed", hint="pip install torch"
         ) from None
-    return partial(record, wanted.path, steps=wanted.steps, memory_mode=wanted.memory_mode)
+    return partial(record, request.path, steps=request.steps, memory_mode=request.memory_mode)
 
 
-def record_here(train: Callable[..., object], wanted: RecordingRequest, **objects: Any) -> None:
+def record_here(train: Callable[..., object], request: RecordingRequest, **objects: Any) -> None:
     """Run ``train`` and record it; its own exceptions pass through.
 
     Args:
-        train: one step, or the whole training.
-        wanted: the output path, and which steps.
-        objects: model, optimizer and training of a step, as :func:`zprof.record` takes them.
+        train: one step, or the entire training.
+        request: the output path and the steps.
+        objects: ``model``, ``optimizer`` and ``training`` of a step, as in :func:`zprof.record`.
 
     Raises:
-        BadInput: it can be called neither way, or gets objects with ``record``.
-        MissingData: there is nothing to record with.
+        BadInput: ``train`` has a wrong signature, or takes ``record`` and ``objects`` are given.
+        MissingData: torch is not installed.
     """
-    __tracebackhide__ = True  # show what the test's own code raises as if it had called it itself
-    whole = takes_record(train)
-    if whole and objects:
-        raise BadInput(f"zprof_run: {_join_names(objects)} cannot be given with a function that has record",
-                       hint=f"give it to record: {_AS_FUNCTION}")  # fmt: skip
-    record = make_recorder(wanted)
-    if whole:
+    __tracebackhide__ = True  # show exceptions of the test's own code without zprof's frames
+    is_entire_training = takes_record(train)
+    if is_entire_training and objects:
+        raise BadInput(f"zprof_run: {_join_names(objects)} cannot be given with a function that takes record",
+                       hint=f"pass it to record: {_AS_FUNCTION}")  # fmt: skip
+    record = make_recorder(request)
+    if is_entire_training:
         train(record)
         return
     with record(**objects) as recording:
-        for _ in range(wanted.steps.total):
+        for _ in range(request.steps.total):
             train()
             recording.step()
 
 
 def takes_record(train: Callable[..., object]) -> bool:
-    """Return whether ``train`` is a whole training instead of a step.
+    """Return True if ``train`` is an entire training instead of a step.
 
     Raises:
         BadInput: it is neither.
     """
     if not callable(train):
-        raise BadInput("zprof_run: its first argument is no function", hint="zprof_run(step, model=model)")
-    needed = _count_required_arguments(train)
-    if needed > 1:
+        raise BadInput("zprof_run: the first argument is not a function", hint="zprof_run(step, model=model)")
+    required = _count_required_arguments(train)
+    if required > 1:
         raise BadInput(
-            f"zprof_run: a function of {needed} arguments",
-            hint=f"functools.partial sets others than record: {_AS_FUNCTION}",
+            f"zprof_run: the function has {required} required arguments; it can take only record",
+            hint=f"bind the others with functools.partial: {_AS_FUNCTION}",
         )
-    return needed == 1
+    return required == 1
 
 
 def _count_required_arguments(train: Callable[..., object]) -> int:
-    """Return the number of arguments that a call must give."""
+    """Count the required positional arguments."""
     try:
         parameters = inspect.signature(train).parameters.values()
     except (TypeError, ValueError):  # a built-in without a signature

@@ -1,10 +1,10 @@
-"""AdamW in one CUDA kernel, compiled on the user's machine by NVRTC: no CUDA toolkit, no C++ compiler.
+"""AdamW in one CUDA kernel, compiled by NVRTC on the user's machine, without CUDA toolkit or C++ compiler.
 
-Importing this package needs neither a GPU nor the extra ``zprof[cuda]``; ``unavailable`` says what is
-missing.
+Importing this package requires neither a GPU nor the extra ``zprof[cuda]``; ``explain_unavailable`` reports
+what is missing.
 """
 
-from zprof.reference_engine.optimizer.cuda.compilation import KernelError, unavailable
+from zprof.reference_engine.optimizer.cuda.compilation import KernelError, explain_unavailable
 from zprof.reference_engine.optimizer.cuda.launch import CudaAdamW
 
-__all__ = ["CudaAdamW", "KernelError", "unavailable"]
+__all__ = ["CudaAdamW", "KernelError", "explain_unavailable"]

@@ -16,7 +16,7 @@ from zprof.reference_engine.activation_checkpointing import (
     call_block,
     make_block_runner,
 )
-from zprof.reference_engine.activation_stores import StoredCheckpoint, WholeStore
+from zprof.reference_engine.activation_stores import ReferenceStore, StoredCheckpoint
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=12, context=6)
@@ -78,7 +78,7 @@ def test_gradients_are_those_without_checkpointing_and_collectives_those_of_the_
     on_ranks(2, work)
 
 
-class Seen(WholeStore):
+class Seen(ReferenceStore):
     def __init__(self) -> None:
         self.units: list[str] = []
         self.sizes: list[int] = []
@@ -110,7 +110,7 @@ def test_random_numbers_are_drawn_again_where_that_is_asked_for(preserve: bool):
             drawn.append(torch.rand(3))
             return (x * drawn[-1]).sin()
 
-    runner = CheckpointedBlocks(WholeStore(), preserve_rng_state=preserve)
+    runner = CheckpointedBlocks(ReferenceStore(), preserve_rng_state=preserve)
     runner("block", Noisy(), torch.ones(3, requires_grad=True)).sum().backward()
     assert torch.equal(drawn[0], drawn[1]) is preserve
 

@@ -12,14 +12,14 @@ from thread_comm import ThreadComm, launches, on_ranks
 
 from zprof.reference_engine.activation_stores import (
     ALIGNMENT_BYTES,
-    ChunkedPlaces,
+    ChunkedBuffers,
     CopyStore,
     DeviceTransfer,
     HostTransfer,
     PartitionedStore,
-    SeparatePlaces,
+    ReferenceStore,
+    SeparateBuffers,
     Store,
-    WholeStore,
     allocate_device_memory,
     allocate_host_memory,
 )
@@ -36,11 +36,11 @@ def _no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, places: int = 4) -> Store:
+def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, slots: int = 4) -> Store:
     partition, host, contiguous = kind
     allocate = allocate_host_memory if host else allocate_device_memory
     copies = CopyStore(
-        ChunkedPlaces(allocate, places) if contiguous else SeparatePlaces(allocate),
+        ChunkedBuffers(allocate, slots) if contiguous else SeparateBuffers(allocate),
         HostTransfer() if host else DeviceTransfer(),
     )
     return PartitionedStore(copies, mp) if partition else copies
@@ -89,7 +89,7 @@ class Counted:
 
 def test_the_whole_store_copies_nothing_and_refuses_a_change_in_place():
     x = torch.ones(3)
-    kept = WholeStore().put(x, "blocks.1")
+    kept = ReferenceStore().put(x, "blocks.1")
     assert kept.get().data_ptr() == x.data_ptr()
     x.add_(1)
     with pytest.raises(RuntimeError, match=r"blocks\.1"):
@@ -108,8 +108,8 @@ def test_host_memory_is_not_torchs_and_goes_back_with_its_tensor():
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_a_chunk_is_allocated_once_and_used_again_by_the_next_forwards():
     counted = Counted()
-    places = ChunkedPlaces(counted, 3)
-    store = CopyStore(places, DeviceTransfer())
+    buffers = ChunkedBuffers(counted, 3)
+    store = CopyStore(buffers, DeviceTransfer())
     addresses = []
     for step in range(4):
         kept = [store.put(torch.full((64,), float(step + index)), "block") for index in range(3)]
@@ -120,17 +120,17 @@ def test_a_chunk_is_allocated_once_and_used_again_by_the_next_forwards():
     assert counted.sizes == [3 * 256]
     assert addresses == [addresses[0]] * 4
     assert addresses[0] == [addresses[0][0] + 256 * index for index in range(3)]  # side by side
-    assert places.chunk_bytes == 3 * 256
+    assert buffers.chunk_bytes == 3 * 256
 
 
 @settings(max_examples=40)
 @given(
-    places=st.integers(1, 4),
+    slots=st.integers(1, 4),
     actions=st.lists(st.tuples(st.booleans(), st.integers(1, 200)), min_size=1, max_size=20),
 )
-def test_nothing_in_a_chunk_is_overwritten_whatever_is_put_and_dropped(places: int, actions):
+def test_nothing_in_a_chunk_is_overwritten_whatever_is_put_and_dropped(slots: int, actions):
     counted = Counted()
-    store = CopyStore(ChunkedPlaces(counted, places), DeviceTransfer())
+    store = CopyStore(ChunkedBuffers(counted, slots), DeviceTransfer())
     kept = []
     for number, (drops, size) in enumerate(actions):
         if drops and kept:

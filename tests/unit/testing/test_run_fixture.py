@@ -55,7 +55,7 @@ def runs(tmp_path: Path) -> RunFixture:
         (lambda runs: runs(Step(), ranks=2), "ranks=2"),
         (lambda runs: runs(lambda record: None, ranks=2), "process"),
         (lambda runs: runs.load("/nowhere"), "/nowhere"),
-        (lambda runs: runs.held(), "zprof_limit"),
+        (lambda runs: runs.get_limited_run(), "zprof_limit"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(
@@ -84,10 +84,10 @@ def test_without_torch_or_with_recording_turned_off_nothing_is_recorded(
 def test_limits_are_of_one_run(runs: RunFixture) -> None:
     runs.load(RUNS / "ddp", limited=False)
     second = runs.load(RUNS / "zero3")
-    assert runs.held() is second
+    assert runs.get_limited_run() is second
     runs.load(RUNS / "ddp")
     with pytest.raises(BadInput, match="2 runs"):
-        runs.held()
+        runs.get_limited_run()
 
 
 LOST = "RuntimeError: Connection closed by peer"

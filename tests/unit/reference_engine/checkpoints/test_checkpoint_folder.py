@@ -10,14 +10,14 @@ from zprof.reference_engine.checkpoints.manifest import MANIFEST, CheckpointFold
 
 def publish(path: Path, text: str, *, overwrite: bool = False) -> None:
     folder = CheckpointFolder(path)
-    folder.begin(overwrite=overwrite)
+    folder.start_draft(overwrite=overwrite)
     (folder.draft / MANIFEST).write_text(text)
     folder.publish()
 
 
 def test_nothing_is_in_place_before_it_is_published(tmp_path):
     folder = CheckpointFolder(tmp_path / "a" / "b")
-    folder.begin(overwrite=False)
+    folder.start_draft(overwrite=False)
     assert folder.draft.parent == folder.path.parent
     assert not folder.path.exists()
     folder.publish()
@@ -40,11 +40,11 @@ def test_only_a_checkpoint_is_replaced_and_only_when_asked(tmp_path):
 
 def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
     killed = CheckpointFolder(tmp_path / "x")
-    killed.begin(overwrite=False)
+    killed.start_draft(overwrite=False)
     (killed.draft / "half").write_text("half")
     publish(tmp_path / "x", "new")
     abandoned = CheckpointFolder(tmp_path / "x")
-    abandoned.begin(overwrite=True)
+    abandoned.start_draft(overwrite=True)
     abandoned.abandon()
     assert [path.name for path in (tmp_path / "x").iterdir()] == [MANIFEST]
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -53,7 +53,7 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
 def test_cut_short_between_the_two_renames_the_old_one_comes_back(tmp_path, monkeypatch):
     publish(tmp_path / "x", "old")
     folder = CheckpointFolder(tmp_path / "x")
-    folder.begin(overwrite=True)
+    folder.start_draft(overwrite=True)
     rename = Path.rename
 
     def killed_at_the_second(path: Path, target: Path) -> Path:

@@ -31,14 +31,14 @@ def missed(past: RepeatedSequence, items: Sequence[str]) -> int:
     ids=["plain", "clipped", "no_sync", "equal items"],
 )
 def test_a_period_is_known_from_its_third_repetition_on(step: Sequence[str]):
-    past = RepeatedSequence(kept=100)  # bounded: forgetting loses no prediction
+    past = RepeatedSequence(min_items=100)  # bounded: forgetting loses no prediction
     assert missed(past, step) > 0
     missed(past, step)
     assert missed(past, list(step) * 50) == 0
 
 
 def test_equal_pasts_predict_the_same():
-    one, other = RepeatedSequence(kept=300), RepeatedSequence(kept=300)
+    one, other = RepeatedSequence(min_items=300), RepeatedSequence(min_items=300)
     for item in random.Random(1).choices("abc", k=1000):
         assert one.expected == other.expected
         one.append(item)

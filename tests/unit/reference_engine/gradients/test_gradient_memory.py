@@ -188,11 +188,11 @@ def test_with_defragment_a_backward_allocates_nothing(stage, each, constant, dty
 def test_a_pool_gives_the_smallest_chunk_that_fits_and_waits_when_there_is_none():
     large, small = Mock(), Mock()
     pool = BucketPool(PersistentBucketMemory([10, 6, 6], FP32, CPU), limit=9)
-    taken = [pool.take(5), pool.take(6), pool.take(4)]
+    taken = [pool.acquire(5), pool.acquire(6), pool.acquire(4)]
     assert [bucket.untyped_storage().nbytes() // 4 for bucket in taken] == [6, 6, 10]
     pool.lend(taken[0], small)
     pool.lend(taken[2], large)
-    assert pool.take(9).data_ptr() == taken[2].data_ptr()
+    assert pool.acquire(9).data_ptr() == taken[2].data_ptr()
     small.wait.assert_called_once()
     large.wait.assert_called_once()
     pool.drain()

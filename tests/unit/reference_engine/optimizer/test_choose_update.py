@@ -25,7 +25,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in for the CUDA kernel, since the real one needs a GPU; ``reason`` says why it is not there."""
     module: Any = ModuleType("cuda")
     module.reason = None
-    module.unavailable = lambda: module.reason
+    module.explain_unavailable = lambda: module.reason
     module.CudaAdamW = Kernel
     monkeypatch.setitem(sys.modules, "zprof.reference_engine.optimizer.cuda", module)
     return module

@@ -35,7 +35,7 @@ def test_every_floating_point_output_is_scaled_once_and_nothing_else_is_touched(
     x = leaf()
     tokens, hidden = torch.arange(3), x * 2
     outputs = {"loss": (hidden * 5).sum(), "more": [hidden, None], "tokens": tokens, "plain": x.detach()}
-    scaled = scale_of(initial=8.0).scale_gradients_of(outputs)
+    scaled = scale_of(initial=8.0).scale_output_gradients(outputs)
     assert scaled["tokens"] is tokens
     assert scaled["plain"] is outputs["plain"]
     assert scaled["more"][1] is None
@@ -44,12 +44,12 @@ def test_every_floating_point_output_is_scaled_once_and_nothing_else_is_touched(
     scaled["more"][0].sum().backward()
     assert x.grad.tolist() == [8.0 * 2 * 5 + 8.0 * 2] * 3
     with pytest.raises(TypeError, match="register_dataclass"):
-        scale_of().scale_gradients_of(Output(leaf() * 1))
+        scale_of().scale_output_gradients(Output(leaf() * 1))
 
 
 def test_an_output_may_be_changed_in_place():
     x = leaf()
-    loss = scale_of(initial=8.0).scale_gradients_of((x * 3).sum())
+    loss = scale_of(initial=8.0).scale_output_gradients((x * 3).sum())
     loss /= 2
     loss.backward()
     assert float(loss.detach()) == 4.5
@@ -58,7 +58,7 @@ def test_an_output_may_be_changed_in_place():
 
 def test_a_scale_beyond_float16_does_not_overflow_small_gradients():
     x = leaf(dtype=torch.float16)
-    output = scale_of(initial=2.0**20).scale_gradients_of(x * 1)
+    output = scale_of(initial=2.0**20).scale_output_gradients(x * 1)
     output.backward(torch.full((3,), 2.0**-14, dtype=torch.float16))
     assert x.grad.tolist() == [64.0] * 3
 

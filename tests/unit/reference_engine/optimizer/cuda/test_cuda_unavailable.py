@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from zprof.reference_engine.optimizer.cuda import unavailable
+from zprof.reference_engine.optimizer.cuda import explain_unavailable
 
 
 class Result(IntEnum):
@@ -39,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize("driver", [13000, 14010])
 def test_a_whole_machine_lacks_nothing(machine, driver):
     machine.driver.return_value = (Result.SUCCESS, driver)
-    assert unavailable() is None
+    assert explain_unavailable() is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_whole_machine_lacks_nothing(machine, driver):
 )
 def test_what_does_not_fit_is_named_in_one_line(machine, call, answer, words):
     getattr(machine, call).side_effect = answer * 9
-    reason = unavailable()
+    reason = explain_unavailable()
     assert reason is not None
     assert "\n" not in reason
     assert all(word in reason for word in words)
@@ -64,11 +64,11 @@ def test_what_does_not_fit_is_named_in_one_line(machine, call, answer, words):
 def test_without_the_extra_it_names_the_extra(machine, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delattr(sys.modules["cuda"], name.partition(".")[2])
-    assert "zprof[cuda]" in str(unavailable())
+    assert "zprof[cuda]" in str(explain_unavailable())
 
 
 def test_without_a_gpu_of_nvidia_it_says_so(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "CUDA device" in str(unavailable())
+    assert "CUDA device" in str(explain_unavailable())
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert "ROCm" in str(unavailable())
+    assert "ROCm" in str(explain_unavailable())
