@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
-from zprof.reports.escape import command
+from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
 from zprof.reports.junit_suite import document as junit_document
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.check_words import (
-    by_weight,
     change,
+    describe_gate,
     details,
     figure,
-    gate_help,
+    format_limit,
+    format_outcome,
     interval,
     is_noisy,
-    limit_text,
-    outcome_sentence,
+    sort_by_severity,
 )
-from zprof.reports.sarif import finding_result, finding_rules, gap_notes
+from zprof.reports.sarif import list_gap_notes, make_finding_result, make_finding_rules
 from zprof.reports.sarif_log import Log, Result, Rule
 from zprof.reports.sarif_log import document as sarif_document
 
@@ -49,15 +49,17 @@ _ENDINGS = {
 def render_github(check: Check, report: Report) -> str:
     """Return a command per line; one notice if everything is fine."""
     lines = [
-        _command(result) for result in by_weight(check) if result.outcome in _COMMANDS or is_noisy(result)
+        _command(result)
+        for result in sort_by_severity(check)
+        if result.outcome in _COMMANDS or is_noisy(result)
     ]
-    lines += [command("notice", "zprof", notice) for notice in check.notices]
-    return "\n".join(lines or [command("notice", "zprof", outcome_sentence(check))]) + "\n"
+    lines += [format_command("notice", "zprof", notice) for notice in check.notices]
+    return "\n".join(lines or [format_command("notice", "zprof", format_outcome(check))]) + "\n"
 
 
 def _command(result: GateResult) -> str:
     title = f"zprof: {result.limit.gate} {_ENDINGS[result.outcome]}"
-    return command(_COMMANDS.get(result.outcome, "warning"), title, *details(result))
+    return format_command(_COMMANDS.get(result.outcome, "warning"), title, *details(result))
 
 
 _CASE_STATES = {
@@ -76,7 +78,7 @@ def render_junit(check: Check, report: Report) -> str:
     properties = {name: str(value) for name in _FACTS if (value := getattr(check, name)) is not None}
     for result in check.results:
         properties |= _numbers(result)
-    said = [outcome_sentence(check), *check.notices]
+    said = [format_outcome(check), *check.notices]
     return junit_document(
         Suite(
             name=f"zprof check {check.run}",
@@ -95,7 +97,7 @@ def _case(result: GateResult) -> Case:
         state=_CASE_STATES[result.outcome],
         message=result.sentence,
         kind=f"zprof.{result.limit.gate}",
-        text="\n".join([text, f"limit: {limit_text(result.limit)}"]),
+        text="\n".join([text, f"limit: {format_limit(result.limit)}"]),
     )
 
 
@@ -114,7 +116,7 @@ def _named(result: GateResult) -> Iterator[tuple[str, str]]:
         yield "change", changed
     if said := interval(result):
         yield "interval", said
-    yield "limit", limit_text(result.limit)
+    yield "limit", format_limit(result.limit)
 
 
 _LEVELS = {
@@ -128,15 +130,15 @@ _PROPERTIES = ("outcome", "value", "baseline", "allowed", "interval", "leaf", "s
 
 def render_sarif(check: Check, report: Report) -> str:
     """Return SARIF."""
-    gates = [_result(result) for result in by_weight(check) if result.outcome in _LEVELS]
-    notes = [("note", outcome_sentence(check)), *(("note", notice) for notice in check.notices)]
+    gates = [_result(result) for result in sort_by_severity(check) if result.outcome in _LEVELS]
+    notes = [("note", format_outcome(check)), *(("note", notice) for notice in check.notices)]
     return sarif_document(
         Log(
             version=check.zprof_version,
             run=check.run,
-            rules=[*(_rule(result) for result in check.results), *finding_rules(report.findings)],
-            results=[*gates, *(finding_result(finding, "note") for finding in report.findings)],
-            notes=[*notes, *gap_notes(report)],
+            rules=[*(_rule(result) for result in check.results), *make_finding_rules(report.findings)],
+            results=[*gates, *(make_finding_result(finding, "note") for finding in report.findings)],
+            notes=[*notes, *list_gap_notes(report)],
             exit_code=check.exit_code,
         )
     )
@@ -144,12 +146,12 @@ def render_sarif(check: Check, report: Report) -> str:
 
 def _rule(result: GateResult) -> Rule:
     gate = result.limit.gate
-    said = gate_help(gate)
+    said = describe_gate(gate)
     return Rule(
         id=_rule_id(gate),
         name=gate,
         short=said,
-        help_text=f"{said}\nLimit: {limit_text(result.limit)}",
+        help_text=f"{said}\nLimit: {format_limit(result.limit)}",
         level="warning" if result.limit.warns else "error",
     )
 
@@ -159,7 +161,7 @@ def _result(result: GateResult) -> Result:
     return Result(
         rule=_rule_id(limit.gate),
         level=_LEVELS[result.outcome],
-        lines=[*details(result), f"limit: {limit_text(limit)}"],
+        lines=[*details(result), f"limit: {format_limit(limit)}"],
         places=[(result.subject or "all ranks", "module")],
         file=limit.origin if limit.origin.endswith(".toml") else "",
         key=_rule_id(limit.gate),

@@ -21,13 +21,13 @@ _ANYWHERE = re.compile(r"##(\w*)\[")
 _MAX_MESSAGE, _MAX_COMMAND_TITLE = 4_000, 200
 
 
-def command(kind: str, title: str, *lines: str) -> str:
+def format_command(kind: str, title: str, *lines: str) -> str:
     """Return a workflow command: ``error``, ``warning`` or ``notice``, with the lines of its message."""
     said = "\n".join(shorten(printable(line), _MAX_MESSAGE) for line in lines if line)
     return f"::{kind} title={_property(shorten(printable(title), _MAX_COMMAND_TITLE))}::{_data(said)}"
 
 
-def log_line(line: str) -> str:
+def escape_log_line(line: str) -> str:
     """Return a line of a log that no runner takes for a command; its length stays."""
     return _ANYWHERE.sub(r"# \1[", _AT_BEGIN.sub(r"\1: ", line))
 
@@ -57,13 +57,13 @@ _MAX_NAME, _MAX_PROSE, _MAX_LINE = 120, 1_200, 400
 _MAX_LINES = 60
 
 
-def prose(text: object, most: int = _MAX_PROSE) -> str:
+def escape_prose(text: object, most: int = _MAX_PROSE) -> str:
     """Return one line that may hold names, for a paragraph, a list item or a cell."""
     words = shorten(" ".join(printable(text).split()), most).split(" ")
     return _escape_start(" ".join(_word(word, most) for word in words))
 
 
-def code(name: object, most: int = _MAX_NAME) -> str:
+def format_code(name: object, most: int = _MAX_NAME) -> str:
     """Return a name as code; a bar in it is escaped, since it would end the cell of a table."""
     shown = shorten(" ".join(printable(name).split()), most).replace("|", "\\x7c")
     if not shown:
@@ -73,9 +73,9 @@ def code(name: object, most: int = _MAX_NAME) -> str:
     return f"{ticks}{space}{shown}{space}{ticks}"
 
 
-def fenced(lines: Sequence[object]) -> str:
+def format_code_block(lines: Sequence[object]) -> str:
     """Return lines as a block of code, whatever they hold; printed in a log they are no commands."""
-    shown = [log_line(shorten(printable(line), _MAX_LINE)) for line in lines[:_MAX_LINES]]
+    shown = [escape_log_line(shorten(printable(line), _MAX_LINE)) for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         shown.append(f"… and {len(lines) - _MAX_LINES} more lines")
     longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
@@ -89,8 +89,8 @@ def _word(word: str, most: int) -> str:
         return _plain(word)
     around = _AROUND.fullmatch(word)
     if around is None or not _READ_BY_FORGES.search(around[2]):
-        return code(word, most)
-    return f"{_plain(around[1])}{code(around[2], most)}{_plain(around[3])}"
+        return format_code(word, most)
+    return f"{_plain(around[1])}{format_code(around[2], most)}{_plain(around[3])}"
 
 
 def _plain(word: str) -> str:

@@ -35,14 +35,14 @@ def page_text(page: Page) -> str:
     return render_text(page)
 
 
-def page_markdown(page: Page) -> str:
+def render_page_markdown(page: Page) -> str:
     """Return a page as Markdown."""
     from zprof.reports.markdown import render_markdown
 
     return render_markdown(page)
 
 
-def page_html(page: Page) -> str:
+def render_page_html(page: Page) -> str:
     """Return a page as HTML."""
     from zprof.reports.html import render_html
 
@@ -50,39 +50,39 @@ def page_html(page: Page) -> str:
 
 
 def _report_page(report: Report) -> Page:
-    from zprof.reports.presenters.report import report_page
+    from zprof.reports.presenters.report import build_report_page
 
-    return report_page(report)
+    return build_report_page(report)
 
 
 def _diagnosis_page(report: Report) -> Page:
-    from zprof.reports.presenters.diagnosis import diagnosis_page
+    from zprof.reports.presenters.diagnosis import build_diagnosis_page
 
-    return diagnosis_page(report)
+    return build_diagnosis_page(report)
 
 
 def _plan_page(plan: Plan, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.plan import plan_page
+    from zprof.reports.presenters.plan import build_plan_page
 
-    return plan_page(plan, everything=everything)
+    return build_plan_page(plan, everything=everything)
 
 
 def _whatif_page(found: WhatIf, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.whatif import whatif_page
+    from zprof.reports.presenters.whatif import build_whatif_page
 
-    return whatif_page(found, everything=everything)
+    return build_whatif_page(found, everything=everything)
 
 
 def _comparison_page(both: SideBySide, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.side_by_side import side_by_side_page
+    from zprof.reports.presenters.side_by_side import build_side_by_side_page
 
-    return side_by_side_page(both, everything=everything)
+    return build_side_by_side_page(both, everything=everything)
 
 
 def _check_page(checked: Checked) -> Page:
-    from zprof.reports.presenters.check import check_page
+    from zprof.reports.presenters.check import build_check_page
 
-    return check_page(*checked)
+    return build_check_page(*checked)
 
 
 def _svg(report: Report) -> str:
@@ -133,8 +133,10 @@ def _formats(
     return (
         Format(name="text", suffixes=(".txt", ".text"), render=lambda it: page_text(make_page(it))),
         Format(name="json", suffixes=(".json",), render=json),
-        Format(name="md", suffixes=(".md", ".markdown"), render=lambda it: page_markdown(make_page(it))),
-        Format(name="html", suffixes=(".html", ".htm"), render=lambda it: page_html(make_page(it))),
+        Format(
+            name="md", suffixes=(".md", ".markdown"), render=lambda it: render_page_markdown(make_page(it))
+        ),
+        Format(name="html", suffixes=(".html", ".htm"), render=lambda it: render_page_html(make_page(it))),
     )
 
 

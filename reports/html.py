@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from zprof.model.formatting import printable, shorten
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, Table
-from zprof.reports.text_table import left_out
+from zprof.reports.text_table import format_omission
 
 #: Style classes of the lines of a chart, in their order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
@@ -45,7 +45,7 @@ def render_html(page: Page) -> str:
         page=page,
         style=Markup(_file("style.css")),
         scripts=[Markup(script) for script in scripts],
-        data="" if chart is None else chart_data(chart),
+        data="" if chart is None else build_chart_data(chart),
         policy=_policy(scripts),
     )
     return text.rstrip("\n") + "\n"
@@ -67,7 +67,9 @@ def _macro_name(block: object) -> str:
 
 
 def _left_out(table: Table) -> str:
-    return left_out(len(table.rows), table.total, table.what).replace("-f json", "zprof report RUN -f json")
+    return format_omission(len(table.rows), table.total, table.what).replace(
+        "-f json", "zprof report RUN -f json"
+    )
 
 
 def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
@@ -78,7 +80,7 @@ def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
     )
 
 
-def chart_data(chart: AreaChart) -> Markup:
+def build_chart_data(chart: AreaChart) -> Markup:
     """Return the points of a chart as JSON that cannot end the element which holds it."""
     tree = {
         "time_ms": chart.time_ms,

@@ -13,11 +13,11 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
 from zprof.reports.presenters.findings import (
     GapGroup,
-    finding_lines,
     grouped_gaps,
     is_significant,
+    list_finding_lines,
 )
-from zprof.reports.presenters.memory_figures import largest_peak
+from zprof.reports.presenters.memory_figures import format_largest_peak
 from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
 
 _VERDICTS = {
@@ -61,7 +61,7 @@ def _finding(finding: Finding) -> Case:
         state=State.FAILED if is_significant(finding) else State.PASSED,
         message=finding.sentence,
         kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
-        text="\n".join(finding_lines(finding)),
+        text="\n".join(list_finding_lines(finding)),
     )
 
 
@@ -87,7 +87,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "step_time", format_ns(step_ns(report.time.per_rank))
         yield "exposed_share_of_collectives", _exposed(exposure(report.time.per_rank))
     if report.memory.per_rank:
-        yield "peak_memory", largest_peak(report.memory.per_rank)
+        yield "peak_memory", format_largest_peak(report.memory.per_rank)
     if report.comparison is not None:
         yield "baseline", report.comparison.baseline
 

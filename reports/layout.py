@@ -22,7 +22,7 @@ _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]i?B|[MG]B/s)(?![A
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
-def page_width() -> int:
+def get_page_width() -> int:
     """Return the columns that a line may have."""
     return _WIDTH.get()
 
@@ -37,19 +37,19 @@ def page_columns(columns: int) -> Iterator[None]:
         _WIDTH.reset(token)
 
 
-def heading(title: str, note: str = "") -> list[str]:
+def render_heading(title: str, note: str = "") -> list[str]:
     """Return a title on the left and a note on the right; on lines of its own if there is no room for it."""
-    title = shorten(title, page_width())
-    space = page_width() - display_width(title) - display_width(note)
+    title = shorten(title, get_page_width())
+    space = get_page_width() - display_width(title) - display_width(note)
     if space >= 2 or not note:
         return [f"{title}{' ' * space}{note}".rstrip()]
-    lines = wrap(note, first="", width=page_width())
-    return [title, *(" " * (page_width() - display_width(line)) + line for line in lines)]
+    lines = wrap(note, first="", width=get_page_width())
+    return [title, *(" " * (get_page_width() - display_width(line)) + line for line in lines)]
 
 
-def code_or_text(text: str, *, first: str, rest: str | None = None) -> list[str]:
+def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[str]:
     """Return a line of a fix: text is wrapped, code never; a comment without room stands above it."""
-    if display_width(first) + display_width(text) <= page_width():
+    if display_width(first) + display_width(text) <= get_page_width():
         return [f"{first}{text}".rstrip()]
     if not is_code(text):
         return wrap(text, first=first, rest=rest)
@@ -83,7 +83,7 @@ def _balanced(line: str) -> str:
 
 def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int | None = None) -> list[str]:
     """Return ``text`` in lines of a width (the page's); ``rest`` starts the lines after the first."""
-    width = width or page_width()
+    width = width or get_page_width()
     rest = " " * display_width(first) if rest is None else rest
     lines, line = [], first
     is_empty = True
@@ -109,7 +109,7 @@ def _words(text: str, width: int) -> list[str]:
     return words
 
 
-def bar(share: float, width: int) -> str:
+def render_bar(share: float, width: int) -> str:
     """Return a bar of ``share`` (0 to 1) of ``width`` columns, in eighths; empty only for nothing."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     if share > 0 and eighths == 0:

@@ -6,7 +6,7 @@ the document says what.  Drawings are left out: tables have their numbers.
 
 from collections.abc import Iterator, Sequence
 
-from zprof.reports.escape import code, fenced, prose
+from zprof.reports.escape import escape_prose, format_code, format_code_block
 from zprof.reports.page import (
     Bar,
     Block,
@@ -25,7 +25,7 @@ from zprof.reports.page import (
     Table,
     Verdict,
 )
-from zprof.reports.text_table import chosen_rows, column_unit, left_out, table_note
+from zprof.reports.text_table import format_omission, format_table_note, get_column_unit, select_rows
 
 MAX_CHARACTERS = 65_000
 #: Room for the line that says what was left out.
@@ -35,7 +35,7 @@ _MAX_CELL, _MAX_TITLE, _MAX_FACTS = 300, 160, 16
 
 def render_markdown(page: Page) -> str:
     """Return all sections in their order, of each as many pieces as fit, and the foot."""
-    foot = f"---\n{prose(page.made_by, 80)}{f', {code(page.subject)}' if page.subject else ''}"
+    foot = f"---\n{escape_prose(page.made_by, 80)}{f', {format_code(page.subject)}' if page.subject else ''}"
     min_width = MAX_CHARACTERS - _RESERVED - len(foot)
     texts, cut = [], []
     for title, is_folded, pieces in _parts(page):
@@ -53,13 +53,13 @@ def render_markdown(page: Page) -> str:
 def _parts(page: Page) -> Iterator[tuple[str, bool, list[str]]]:
     """Yield title, whether it is folded, and pieces of the head and of each section."""
     mark = f"{page.verdict.mark} " if page.verdict else ""
-    subject = f": {code(page.subject, _MAX_TITLE)}" if page.subject else ""
-    head = [f"## {mark}{prose(page.kind, _MAX_TITLE)}{subject}"]
+    subject = f": {format_code(page.subject, _MAX_TITLE)}" if page.subject else ""
+    head = [f"## {mark}{escape_prose(page.kind, _MAX_TITLE)}{subject}"]
     for block in page.head:
         head += _pieces(block, "")
     yield "", False, head
     for section in page.sections:
-        pieces = [f"*{prose(section.note)}*"] if section.note else []
+        pieces = [f"*{escape_prose(section.note)}*"] if section.note else []
         pieces += [piece for block in section.blocks for piece in _pieces(block, section.title)]
         yield section.title, section.detail, pieces
 
@@ -82,20 +82,26 @@ def _part(title: str, pieces: Sequence[str], *, is_folded: bool) -> str:
 def _pieces(block: Block, section: str) -> list[str]:
     """Return the pieces of a block, each of which can be left out alone; none for a drawing."""
     if isinstance(block, Verdict):
-        return [f"**{prose(block.text)}**"] if block.text.strip() else []
+        return [f"**{escape_prose(block.text)}**"] if block.text.strip() else []
     if isinstance(block, Paragraph):
-        return [prose(block.text)]
+        return [escape_prose(block.text)]
     if isinstance(block, Note):
-        return [f"> **{block.label}**: {prose(block.text)}" if block.label else prose(block.text)]
+        return [
+            f"> **{block.label}**: {escape_prose(block.text)}" if block.label else escape_prose(block.text)
+        ]
     if isinstance(block, Code):
         return _code_pieces(block)
     if isinstance(block, ItemList):
-        left = left_out(len(block.items), block.total, block.what)
+        left = format_omission(len(block.items), block.total, block.what)
         return [*(_item(item) for item in block.items), *_left(left)]
     if isinstance(block, KeyFigures):
         return [_bullets(_figure(*figure) for figure in block.figures)]
     if isinstance(block, Facts):
-        return [_bullets(f"{prose(name, _MAX_CELL)}: {prose(value, 600)}" for name, value in block.rows)]
+        return [
+            _bullets(
+                f"{escape_prose(name, _MAX_CELL)}: {escape_prose(value, 600)}" for name, value in block.rows
+            )
+        ]
     if isinstance(block, Table):
         return _table_pieces(block, section)
     return [_card(block)] if isinstance(block, Card) else []
@@ -106,54 +112,54 @@ def _bullets(items: Iterator[str]) -> str:
 
 
 def _left(text: str) -> list[str]:
-    return [f"{prose(text)}"] if text else []
+    return [f"{escape_prose(text)}"] if text else []
 
 
 def _code_pieces(block: Code) -> list[str]:
     title = f"{block.title.capitalize()}:" if block.title else ""
     if block.title and len(block.lines) == 1:
-        return [f"{title} {code(block.lines[0], _MAX_CELL)}"]
+        return [f"{title} {format_code(block.lines[0], _MAX_CELL)}"]
     if block.brief:
-        return [f"{title} {prose(block.brief)}".strip()]
-    return [f"{title}\n\n{fenced(block.lines)}".strip()]
+        return [f"{title} {escape_prose(block.brief)}".strip()]
+    return [f"{title}\n\n{format_code_block(block.lines)}".strip()]
 
 
 def _item(item: Item) -> str:
-    mark = f"{prose(item.mark)} " if item.mark else ""
-    label = f"**{prose(item.label)}**: " if item.label.strip() else ""
-    details = "".join(f"; {name}: {prose(text)}" for name, text in item.details)
-    remedy = f" → {prose(item.remedy, 600)}" if item.remedy else ""
-    return f"- {mark}{label}{prose(item.text)}{details}{remedy}"
+    mark = f"{escape_prose(item.mark)} " if item.mark else ""
+    label = f"**{escape_prose(item.label)}**: " if item.label.strip() else ""
+    details = "".join(f"; {name}: {escape_prose(text)}" for name, text in item.details)
+    remedy = f" → {escape_prose(item.remedy, 600)}" if item.remedy else ""
+    return f"- {mark}{label}{escape_prose(item.text)}{details}{remedy}"
 
 
 def _figure(name: str, value: str, note: str) -> str:
-    return f"{prose(name, _MAX_CELL)}: **{prose(value, 80)}** ({prose(note, _MAX_CELL)})"
+    return f"{escape_prose(name, _MAX_CELL)}: **{escape_prose(value, 80)}** ({escape_prose(note, _MAX_CELL)})"
 
 
 def _table_pieces(table: Table, section: str) -> list[str]:
     """Return caption and table as one piece, then its notes."""
-    rows = chosen_rows(table, 2 * table.max_text_rows)
-    title = "" if table.title == section else f"**{prose(table.title, _MAX_TITLE)}**"
-    note = prose(table_note(table))
+    rows = select_rows(table, 2 * table.max_text_rows)
+    title = "" if table.title == section else f"**{escape_prose(table.title, _MAX_TITLE)}**"
+    note = escape_prose(format_table_note(table))
     caption = f"{title} ({note})" if title and note else title or note
     drawn = _sideways(table, rows) if table.sideways else _upright(table, rows)
-    left = left_out(len(rows), table.total, table.what)
-    notes = [f"- {prose(text)}" for text in table.notes]
+    left = format_omission(len(rows), table.total, table.what)
+    notes = [f"- {escape_prose(text)}" for text in table.notes]
     return [f"{caption}\n\n{drawn}".strip(), *(["\n".join(notes)] if notes else []), *_left(left)]
 
 
 def _upright(table: Table, rows: Sequence[Row]) -> str:
     shown = [at for at, column in enumerate(table.columns) if column.kind is not Kind.BAR]
     columns = [table.columns[at] for at in shown]
-    heads = [_head(column.title, column_unit(column, table)) for column in columns]
+    heads = [_head(column.title, get_column_unit(column, table)) for column in columns]
     line = ["---:" if column.kind is Kind.NUMBER else "---" for column in columns]
     if table.below:
-        heads.append(prose(table.below))
+        heads.append(escape_prose(table.below))
         line.append("---")
     body = []
     for row in rows:
         cells = [_cell(row.cells[at], table.columns[at].kind) for at in shown]
-        cells += [prose(" ← ".join(row.below), _MAX_CELL)] if table.below else []
+        cells += [escape_prose(" ← ".join(row.below), _MAX_CELL)] if table.below else []
         if row.total:
             cells = [f"**{cell}**" if cell else "" for cell in (f"= {cells[0]}", *cells[1:])]
         body.append(cells)
@@ -166,7 +172,7 @@ def _sideways(table: Table, rows: Sequence[Row]) -> str:
     for at, column in enumerate(table.columns):
         if at == 0:
             continue
-        cells = [prose(column.title, _MAX_CELL), *(_cell(row.cells[at], column.kind) for row in rows)]
+        cells = [escape_prose(column.title, _MAX_CELL), *(_cell(row.cells[at], column.kind) for row in rows)]
         body.append(
             [f"**{cell}**" if cell else "" for cell in cells] if column.title.startswith("=") else cells
         )
@@ -178,7 +184,7 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _head(title: str, unit: str) -> str:
-    return prose(f"{title}, {unit}" if unit else title, _MAX_CELL)
+    return escape_prose(f"{title}, {unit}" if unit else title, _MAX_CELL)
 
 
 def _cell(cell: Cell, kind: Kind) -> str:
@@ -186,21 +192,22 @@ def _cell(cell: Cell, kind: Kind) -> str:
         return ""
     if cell in ("", "-"):
         return cell
-    return code(cell, _MAX_CELL) if kind is Kind.NAME else prose(cell, _MAX_CELL)
+    return format_code(cell, _MAX_CELL) if kind is Kind.NAME else escape_prose(cell, _MAX_CELL)
 
 
 def _card(card: Card) -> str:
-    parts = [f"**{prose(card.title, _MAX_TITLE)}**: {prose(card.note)}"]
-    parts += [prose(card.text)] if card.text.strip() else []
+    parts = [f"**{escape_prose(card.title, _MAX_TITLE)}**: {escape_prose(card.note)}"]
+    parts += [escape_prose(card.text)] if card.text.strip() else []
     for label, part in card.parts:
         if isinstance(part, Facts):
             facts = [
-                f"- {prose(value, 60)}: {prose(name, _MAX_CELL)}" for value, name in part.rows[:_MAX_FACTS]
+                f"- {escape_prose(value, 60)}: {escape_prose(name, _MAX_CELL)}"
+                for value, name in part.rows[:_MAX_FACTS]
             ]
-            left = left_out(len(facts), len(part.rows), "facts")
+            left = format_omission(len(facts), len(part.rows), "facts")
             parts.append("\n".join([*facts, *(f"- {line}" for line in _left(left))]))
         elif isinstance(part, Code):
-            parts.append(fenced(part.lines))
+            parts.append(format_code_block(part.lines))
         else:
-            parts.append(f"{label.capitalize()}: {prose(part.text)}")
+            parts.append(f"{label.capitalize()}: {escape_prose(part.text)}")
     return "\n\n".join(parts)

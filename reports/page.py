@@ -414,16 +414,16 @@ def make_table(
     )
 
 
-def numbers(*titles: str, unit: str = "", wide: bool = False) -> tuple[Column, ...]:
+def make_number_columns(*titles: str, unit: str = "", wide: bool = False) -> tuple[Column, ...]:
     """Return columns of numbers in one unit."""
     return tuple(Column(title=title, unit=unit, wide=wide) for title in titles)
 
 
-def name_column(title: str, *, lifted: bool = False) -> Column:
+def make_name_column(title: str, *, lifted: bool = False) -> Column:
     """Return a column of names from a recording."""
     return Column(title=title, kind=Kind.NAME, lifted=lifted)
 
 
-def text_column(title: str, unit: str = "") -> Column:
+def make_text_column(title: str, unit: str = "") -> Column:
     """Return a column of words."""
     return Column(title=title, unit=unit, kind=Kind.TEXT)

@@ -7,7 +7,7 @@ from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
-from zprof.reports.presenters.findings import finding_lines, grouped_gaps
+from zprof.reports.presenters.findings import grouped_gaps, list_finding_lines
 from zprof.reports.sarif_log import Log, Result, Rule, document
 from zprof.reports.terminal import markdown_text
 
@@ -24,36 +24,36 @@ _NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evi
 
 def render(report: Report) -> str:
     """Return the log; a guess is never more than a note."""
-    results = [finding_result(finding, level_of(finding)) for finding in report.findings]
+    results = [make_finding_result(finding, get_sarif_level(finding)) for finding in report.findings]
     verdict = [] if any(result.level != "note" for result in results) else _verdict(report)
     return document(
         Log(
             version=report.zprof_version,
             run=report.run.name,
-            rules=[*finding_rules(report.findings), *(_VERDICT for _ in verdict)],
+            rules=[*make_finding_rules(report.findings), *(_VERDICT for _ in verdict)],
             results=[*results, *verdict],
-            notes=[("note", report.verdict.sentence), *gap_notes(report)],
+            notes=[("note", report.verdict.sentence), *list_gap_notes(report)],
         )
     )
 
 
-def level_of(finding: Finding) -> str:
+def get_sarif_level(finding: Finding) -> str:
     """Return ``error``, ``warning`` or ``note``."""
     return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
 
 
-def finding_rules(findings: Sequence[Finding]) -> list[Rule]:
+def make_finding_rules(findings: Sequence[Finding]) -> list[Rule]:
     """Return a rule for each cause that was found."""
     return [_rule(finding) for finding in findings]
 
 
-def finding_result(finding: Finding, level: str) -> Result:
+def make_finding_result(finding: Finding, level: str) -> Result:
     """Return a finding as a result, with its numbers as properties."""
     ranks = dict.fromkeys(fact.rank for fact in finding.evidence if fact.rank is not None)
     return Result(
         rule=finding.id,
         level=level,
-        lines=finding_lines(finding),
+        lines=list_finding_lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
         properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
     )
@@ -68,7 +68,7 @@ def _verdict(report: Report) -> list[Result]:
     )
 
 
-def gap_notes(report: Report) -> list[tuple[str, str]]:
+def list_gap_notes(report: Report) -> list[tuple[str, str]]:
     """Return what could not be measured or tested, and what would make it known."""
     notes = []
     for group in grouped_gaps(report.gaps):
@@ -89,5 +89,5 @@ def _rule(finding: Finding) -> Rule:
         short=claim,
         help_text=markdown_text(page) if page else claim,
         help_markdown=page,
-        level=level_of(finding),
+        level=get_sarif_level(finding),
     )

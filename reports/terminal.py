@@ -6,7 +6,7 @@ from io import StringIO
 from typing import ClassVar
 
 from zprof.model.formatting import printable
-from zprof.reports.layout import page_width
+from zprof.reports.layout import get_page_width
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
 _MARKS: Mapping[str, str] = {"✓": _GREEN, "✗": _RED, "!": _YELLOW, "?": _YELLOW}
@@ -55,7 +55,7 @@ def markdown_text(markdown: str, width: int | None = None, *, colour: bool = Fal
 
     console = Console(
         file=StringIO(),
-        width=width or page_width(),
+        width=width or get_page_width(),
         force_terminal=colour,
         color_system="standard" if colour else None,
         legacy_windows=False,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import display_width, printable, shorten
-from zprof.reports.escape import log_line
-from zprof.reports.layout import INDENT, code_or_text, heading, page_width, wrap
+from zprof.reports.escape import escape_log_line
+from zprof.reports.layout import INDENT, format_fix_line, get_page_width, render_heading, wrap
 from zprof.reports.page import (
     Block,
     Card,
@@ -20,7 +20,7 @@ from zprof.reports.page import (
     Table,
     Verdict,
 )
-from zprof.reports.text_table import left_out, table_lines
+from zprof.reports.text_table import format_omission, render_table
 
 #: The column of labels in a card, and names of facts.
 _LABEL, _MAX_FACT_NAME = 10, 36
@@ -37,7 +37,7 @@ def render_text(page: Page) -> str:
             lines += _section_lines(section)
     if page.repeat_verdict and page.verdict is not None:
         lines += ["", *_verdict_lines(page.verdict)]
-    return "\n".join(log_line(printable(line)) for line in lines).strip("\n") + "\n"
+    return "\n".join(escape_log_line(printable(line)) for line in lines).strip("\n") + "\n"
 
 
 def _head_lines(page: Page) -> list[str]:
@@ -56,7 +56,7 @@ def _section_lines(section: Section) -> list[str]:
     """Return the blocks; a table has a title of its own, other blocks stand under that of the section."""
     lines: list[str] = []
     is_card = False
-    title = heading(printable(section.title).upper(), printable(section.note))
+    title = render_heading(printable(section.title).upper(), printable(section.note))
     for block in section.blocks:
         drawn = _block_lines(block)
         if not drawn:
@@ -90,7 +90,7 @@ def _block_lines(block: Block) -> list[str]:
     if isinstance(block, Facts):
         return _fact_lines(block)
     if isinstance(block, Table):
-        return table_lines(block)
+        return render_table(block)
     return _card_lines(block) if isinstance(block, Card) else []
 
 
@@ -108,10 +108,10 @@ def _code_lines(code: Code) -> list[str]:
     """Return one line to copy, or what stands for several of them."""
     title = f"{INDENT}{code.title}: " if code.title else INDENT
     if not code.brief and len(code.lines) == 1:
-        return code_or_text(printable(code.lines[0]), first=title)
+        return format_fix_line(printable(code.lines[0]), first=title)
     if code.brief:
         return wrap(printable(code.brief), first=title)
-    return [line for text in code.lines for line in code_or_text(printable(text), first=INDENT)]
+    return [line for text in code.lines for line in format_fix_line(printable(text), first=INDENT)]
 
 
 def _list_lines(block: ItemList) -> list[str]:
@@ -119,7 +119,7 @@ def _list_lines(block: ItemList) -> list[str]:
     width = max(display_width(printable(item.label)) for item in block.items) if block.items else 0
     column = width if width <= _MAX_SHORT_LABEL else 0
     lines = [line for item in block.items for line in _item_lines(item, column, brief=block.brief)]
-    left = left_out(len(block.items), block.total, block.what)
+    left = format_omission(len(block.items), block.total, block.what)
     return [*lines, *(wrap(left) if left else [])]
 
 
@@ -132,7 +132,7 @@ def _item_lines(item: Item, column: int, *, brief: bool) -> list[str]:
     elif item.label:
         text = printable(f"{item.label}: {item.text}")
     if brief:
-        return [shorten(f"{first}{text}", page_width())]
+        return [shorten(f"{first}{text}", get_page_width())]
     lines = wrap(text, first=first)
     indent = " " * display_width(first)
     for name, detail in item.details:
@@ -177,8 +177,8 @@ def _measurement_lines(rows: Sequence[tuple[str, str]], first: str) -> list[str]
 
 
 def _card_lines(card: Card) -> list[str]:
-    title = shorten(printable(card.title), page_width() - len(INDENT))
-    lines = heading(f"{INDENT}{title}", printable(card.note))
+    title = shorten(printable(card.title), get_page_width() - len(INDENT))
+    lines = render_heading(f"{INDENT}{title}", printable(card.note))
     if card.text:
         lines += wrap(printable(card.text), first=_CARD)
     for label, part in card.parts:
@@ -195,6 +195,6 @@ def _part_lines(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
     texts = part.lines if isinstance(part, Code) else (part.text,)
     for text in map(printable, texts):
         indent = " " * (len(text) - len(text.lstrip(" ")))
-        lay_out = code_or_text if isinstance(part, Code) else wrap
+        lay_out = format_fix_line if isinstance(part, Code) else wrap
         yield from lay_out(text.lstrip(" "), first=first + indent)
         first = " " * len(first)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zprof.model.formatting import display_width, printable, shorten
-from zprof.reports.layout import INDENT, bar, heading, page_width, wrap
+from zprof.reports.layout import INDENT, get_page_width, render_bar, render_heading, wrap
 from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table
 
 #: The least width of a column of words and of the names, and the most of a cell of numbers before it wraps.
@@ -33,24 +33,24 @@ class _Grid:
     min_width: tuple[int, ...]
 
 
-def table_lines(table: Table) -> list[str]:
+def render_table(table: Table) -> list[str]:
     """Return heading, rows and notes of a table."""
-    rows = chosen_rows(table, table.max_text_rows)
+    rows = select_rows(table, table.max_text_rows)
     columns = [at for at, column in enumerate(table.columns) if not column.wide and _has_cells(rows, at)]
     lifted = [at for at in columns if table.columns[at].lifted]
     places = [_place(table.columns, row, lifted) for row in rows]
     is_shared = len(set(places)) == 1
-    said = [table_note(table), places[0] if is_shared else ""]
-    lines = heading(printable(table.title).upper(), ", ".join(filter(None, said)))
+    said = [format_table_note(table), places[0] if is_shared else ""]
+    lines = render_heading(printable(table.title).upper(), ", ".join(filter(None, said)))
     grid = _grid(table, rows, [at for at in columns if at not in lifted])
     below = [row.below for row in rows] if table.below else []
     lines += _laid_out(grid, [] if is_shared else places, below)
     for note in table.notes:
         lines += wrap(printable(note), first=f"{INDENT}* ")
-    return [*lines, *(wrap(left) if (left := left_out(len(rows), table.total, table.what)) else [])]
+    return [*lines, *(wrap(left) if (left := format_omission(len(rows), table.total, table.what)) else [])]
 
 
-def table_note(table: Table) -> str:
+def format_table_note(table: Table) -> str:
     """Return what the numbers of a table are: ``ms per step, mean of the ranks``."""
     note = printable(table.note)
     if note.startswith(("per ", "in ")):
@@ -63,7 +63,7 @@ def _has_cells(rows: Sequence[Row], at: int) -> bool:
     return at == 0 or any(row.cells[at] != "" for row in rows)
 
 
-def chosen_rows(table: Table, most: int) -> list[Row]:
+def select_rows(table: Table, most: int) -> list[Row]:
     """Return at most ``most`` rows in their order: the most important ones."""
     if len(table.rows) <= most:
         return list(table.rows)
@@ -71,14 +71,14 @@ def chosen_rows(table: Table, most: int) -> list[Row]:
     return [table.rows[at] for at in kept]
 
 
-def left_out(shown: int, total: int | None, what: str) -> str:
+def format_omission(shown: int, total: int | None, what: str) -> str:
     """Return what a table leaves out and where all of it is; empty if it is whole."""
     if total is None or shown >= total:
         return ""
     return f"{shown:,} of {total:,} {what}; all: -f json"
 
 
-def column_unit(column: Column, table: Table) -> str:
+def get_column_unit(column: Column, table: Table) -> str:
     """Return the unit that the head of a column must say."""
     unit = column.unit
     return "" if unit in _SILENT_UNITS or unit == table.unit or unit in table.note else unit
@@ -115,13 +115,13 @@ def _row_name(row: Row) -> str:
 
 
 def _text(cell: Cell) -> str:
-    return bar(cell.share, _BAR) if isinstance(cell, Bar) else shorten(printable(cell), _MAX_CELL)
+    return render_bar(cell.share, _BAR) if isinstance(cell, Bar) else shorten(printable(cell), _MAX_CELL)
 
 
 def _head(column: Column, table: Table) -> str:
     if column.kind is Kind.BAR:
         return ""
-    unit = column_unit(column, table)
+    unit = get_column_unit(column, table)
     return printable(f"{column.title} {unit}" if unit else column.title)
 
 
@@ -133,7 +133,7 @@ def _laid_out(grid: _Grid, places: Sequence[str], below: Sequence[Sequence[str]]
             return list(_drawn(grid, widths, gap, places, below))
     count = len(grid.heads)
     if count <= 2:
-        min_width = page_width() - len(INDENT) - _MIN_NAME - 1
+        min_width = get_page_width() - len(INDENT) - _MIN_NAME - 1
         return list(_drawn(grid, [_MIN_NAME, *[min_width] * (count - 1)], 1, places, below))
     half = (count + 1) // 2
     first, second = range(1, half), range(half, count)
@@ -159,7 +159,7 @@ def _widths(grid: _Grid, gap: int, *, wrap_heads: bool) -> list[int] | None:
             cells = min(cells, _MAX_NUMBER)
         head = _longest_word(grid.heads[at]) if wrap_heads else display_width(grid.heads[at])
         wanted.append(max(cells, head, 0 if wrap_heads else grid.min_width[at]))
-    spare = page_width() - len(INDENT) - sum(wanted) - gap * (len(wanted) - 1)
+    spare = get_page_width() - len(INDENT) - sum(wanted) - gap * (len(wanted) - 1)
     if not wrap_heads or spare >= 0:
         return wanted if spare >= 0 else None
     for at in sorted((at for at in range(1, len(wanted)) if grid.left[at]), key=lambda at: -wanted[at]):

@@ -7,20 +7,20 @@ from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.reports.presenters.plan_words import AXES, SCHEMES
-from zprof.reports.presenters.predictions import term_name
+from zprof.reports.presenters.predictions import format_term_name
 
 
-def plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
+def build_plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
     """Return the assumptions of a plan; schemes stand after what they have in common."""
     return _assumption_section(plan.assumptions, _plan_uses(plan), brief=brief)
 
 
-def outlook_assumptions(outlook: Outlook) -> ItemList | None:
+def build_outlook_assumptions(outlook: Outlook) -> ItemList | None:
     """Return the assumptions of predictions as a list."""
     return _assumption_list(outlook.assumptions, _outlook_uses(outlook), brief=False)
 
 
-def whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
+def build_whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
     """Return the assumptions of predictions as a section."""
     return _assumption_section(outlook.assumptions, _outlook_uses(outlook), brief=brief)
 
@@ -74,10 +74,10 @@ def _plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
         for link in row.links:
             yield link.assumption, f"bytes, {AXES[link.axis]}", scheme
         for leaf, key in row.step.assumptions.items() if row.step else ():
-            yield key, term_name(leaf), scheme
+            yield key, format_term_name(leaf), scheme
 
 
 def _outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for prediction in outlook.predictions:
         for entry in (*prediction.step, *prediction.memory):
-            yield entry.assumption, term_name(entry.name), ""
+            yield entry.assumption, format_term_name(entry.name), ""

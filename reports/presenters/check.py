@@ -15,30 +15,30 @@ from zprof.reports.page import (
     Section,
     Table,
     Verdict,
+    make_number_columns,
     make_section,
     make_table,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.check_words import (
     MARKS,
     against,
     allowed,
-    by_weight,
     change,
     ended,
     explained,
     figure,
+    format_change_with_spread,
+    format_limit,
+    format_outcome,
     interval,
     is_noisy,
-    limit_text,
-    outcome_sentence,
-    spread_change,
+    sort_by_severity,
 )
-from zprof.reports.presenters.comparison import difference_section
-from zprof.reports.presenters.findings import finding_section, gap_section
-from zprof.reports.presenters.head import baseline_runs, modelled_notes
-from zprof.reports.presenters.ledger import ledger_section
+from zprof.reports.presenters.comparison import build_difference_section
+from zprof.reports.presenters.findings import build_finding_section, build_gap_section
+from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+from zprof.reports.presenters.ledger import build_ledger_section
 
 _PARTS = (
     (Outcome.FAILED, "Failed"),
@@ -56,10 +56,13 @@ _TONES = {
 _MAX_GATES = 60
 
 
-def check_page(check: Check, report: Report) -> Page:
+def build_check_page(check: Check, report: Report) -> Page:
     """Return a check as a page; ``report`` is the one that was checked."""
-    explaining = (*difference_section(report), *ledger_section(report))
-    explaining += (*(finding_section(report) if report.findings else ()), *gap_section(report.gaps))
+    explaining = (*build_difference_section(report), *build_ledger_section(report))
+    explaining += (
+        *(build_finding_section(report) if report.findings else ()),
+        *build_gap_section(report.gaps),
+    )
     return Page(
         kind="zprof check",
         subject=check.run,
@@ -67,10 +70,10 @@ def check_page(check: Check, report: Report) -> Page:
             Verdict(
                 tone=_TONES.get(check.outcome, "inconclusive"),
                 mark=MARKS[check.outcome],
-                text=outcome_sentence(check),
+                text=format_outcome(check),
             ),
             Facts(rows=(("run", check.run), ("baseline", check.baseline or "none"))),
-            *modelled_notes([report.run, *baseline_runs(report)]),
+            *build_modelled_notes([report.run, *list_baseline_runs(report)]),
         ),
         sections=(
             *make_section("gates", "Gates", "What was allowed, and what was measured.", _gate_table(check)),
@@ -88,13 +91,13 @@ def _gate_table(check: Check) -> Table | None:
     return make_table(
         "Gates",
         (
-            text_column("gate"),
-            *numbers("value", "baseline", "allowed", "change"),
-            *numbers("interval", wide=True),
+            make_text_column("gate"),
+            *make_number_columns("value", "baseline", "allowed", "change"),
+            *make_number_columns("interval", wide=True),
             Column(title="limit", kind=Kind.TEXT, wide=True),
             Column(title="outcome", kind=Kind.TEXT, wide=True),
         ),
-        [_gate_row(result) for result in by_weight(check)],
+        [_gate_row(result) for result in sort_by_severity(check)],
         note=against(check),
         max_text_rows=_MAX_GATES,
         what="gates, those that failed first",
@@ -108,9 +111,9 @@ def _gate_row(result: GateResult) -> tuple[str, ...]:
         figure(result.value, unit),
         figure(result.baseline, unit),
         allowed(result),
-        spread_change(result) if result.interval else change(result),
+        format_change_with_spread(result) if result.interval else change(result),
         interval(result),
-        limit_text(result.limit),
+        format_limit(result.limit),
         result.outcome.value.replace("_", " "),
     )
 
@@ -128,7 +131,7 @@ def _reason_section(title: str, anchor: str, results: Sequence[GateResult]) -> t
     for result, (first, *rest) in explained(results[:_MAX_GATES]):
         remedy = "".join(line.removeprefix("→ ") for line in rest if line.startswith("→ "))
         grown = [line for line in rest if not line.startswith("→ ")]
-        limit = "" if result.outcome is Outcome.SKIPPED else limit_text(result.limit)
+        limit = "" if result.outcome is Outcome.SKIPPED else format_limit(result.limit)
         items.append(
             Item(
                 mark=MARKS[result.outcome],

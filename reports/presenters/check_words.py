@@ -57,7 +57,7 @@ def figure(value: float | None, unit: str) -> str:
     return show(value) if show else f"{value:g} {unit}".strip()
 
 
-def by_weight(check: Check) -> tuple[GateResult, ...]:
+def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
     """Return the gates that failed first, then what could not be judged, warned, was skipped, passed."""
     order = list(MARKS)
     return tuple(sorted(check.results, key=lambda result: order.index(result.outcome)))
@@ -89,7 +89,7 @@ def change(result: GateResult) -> str:
     return f"{(value / before - 1) * 100:+.1f} %"
 
 
-def spread_change(result: GateResult) -> str:
+def format_change_with_spread(result: GateResult) -> str:
     """Return the change with half the width of its interval, if there is no room for both ends."""
     value, before, unit = result.value, result.baseline, result.limit.unit
     if result.interval is None or value is None or before is None:
@@ -119,7 +119,7 @@ def interval(result: GateResult) -> str:
     return f"[{low}, {high}]" if sure is None else f"[{low}, {high}] at {sure * 100:g} %"
 
 
-def limit_text(limit: Limit) -> str:
+def format_limit(limit: Limit) -> str:
     """Return the limit as it was written, and where."""
     return f"{limit.said} ({limit.origin})" if limit.origin else limit.said
 
@@ -148,7 +148,7 @@ def explained(results: Sequence[GateResult]) -> tuple[tuple[GateResult, tuple[st
     return tuple(found)
 
 
-def outcome_sentence(check: Check) -> str:
+def format_outcome(check: Check) -> str:
     """Return ``FAILED: 1 of 8 gates failed, 1 warned``."""
     count = len(check.results)
     if not count:
@@ -178,7 +178,7 @@ def _signed(value: float, unit: str) -> str:
     return f"+{shown}" if value > 0 else shown
 
 
-def gate_help(gate: str) -> str:
+def describe_gate(gate: str) -> str:
     """Return what a gate asks, in one sentence; its name if it is none of zprof's."""
     name, _, part = gate.partition(".")
     if part and name == "peak_memory":

@@ -10,24 +10,24 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
 )
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_words import (
-    alignment_sentences,
-    mean_count,
-    message_size,
-    optional_rate,
-    span,
-    split_marks,
-    volume_sentence,
+    describe_alignment,
+    describe_period,
+    describe_volume,
+    format_mean_count,
+    format_message_size,
+    format_optional_rate,
+    get_bound_marks,
 )
 
 
-def communication_section(report: Report) -> tuple[Section, ...]:
+def build_communication_section(report: Report) -> tuple[Section, ...]:
     """Return the collectives; nothing if none was recorded: the gaps say why."""
     return make_section(
         "communication",
@@ -46,21 +46,21 @@ def _collective_table(report: Report) -> Table | None:
     return make_table(
         "Collectives",
         (
-            name_column("kind"),
-            name_column("group", lifted=True),
+            make_name_column("kind"),
+            make_name_column("group", lifted=True),
             Column(title="type", kind=Kind.NAME, lifted=True),
-            *numbers("count", unit=span(report.time)),
-            *numbers("size", unit="bytes"),
-            *numbers("total", "exposed", unit="ms"),
-            *numbers("hidden", unit="ms", wide=True),
-            *numbers("wait", "transfer", unit="ms"),
-            *numbers("launch delay", unit="median", wide=True),
-            *numbers("bandwidth", unit="bytes/s", wide=True),
-            *numbers("bus bandwidth", unit="bytes/s"),
+            *make_number_columns("count", unit=describe_period(report.time)),
+            *make_number_columns("size", unit="bytes"),
+            *make_number_columns("total", "exposed", unit="ms"),
+            *make_number_columns("hidden", unit="ms", wide=True),
+            *make_number_columns("wait", "transfer", unit="ms"),
+            *make_number_columns("launch delay", unit="median", wide=True),
+            *make_number_columns("bandwidth", unit="bytes/s", wide=True),
+            *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
         [_collective_row(found[at]) for at in ordered],
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks of the group",
+        note=f"{describe_period(report.time)}, mean of the ranks of the group",
         notes=["≥ wait and ≤ transfer are bounds: not all ranks of the group could be compared."] * is_bound,
         order=sorted(range(len(ordered)), key=ordered.__getitem__),
         what="kinds and groups, those with most exposed time",
@@ -68,27 +68,27 @@ def _collective_table(report: Report) -> Table | None:
 
 
 def _collective_row(entry: CollectiveTime) -> tuple[str, ...]:
-    least, most = split_marks(entry.bound)
+    least, most = get_bound_marks(entry.bound)
     return (
         entry.kind,
         group_name(entry.group),
         entry.dtype,
-        mean_count(entry.count),
-        message_size(entry.kind, entry.bytes),
+        format_mean_count(entry.count),
+        format_message_size(entry.kind, entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
         format_ms(entry.total_ns - entry.exposed_ns),
         least + format_ms(entry.wait_ns),
         most + format_ms(entry.transfer_ns),
         UNKNOWN if entry.launch_delay_ns is None else format_ns(entry.launch_delay_ns),
-        optional_rate(entry.algbw_bytes_per_s),
-        optional_rate(entry.busbw_bytes_per_s),
+        format_optional_rate(entry.algbw_bytes_per_s),
+        format_optional_rate(entry.busbw_bytes_per_s),
     )
 
 
 def _sentences(report: Report) -> tuple[str, ...]:
-    volume = () if report.volume is None else (volume_sentence(report.volume),)
+    volume = () if report.volume is None else (describe_volume(report.volume),)
     alignment = report.time.alignment
     if alignment is None or len(report.time.per_rank) < 2:
         return volume
-    return (*volume, *alignment_sentences(alignment))
+    return (*volume, *describe_alignment(alignment))

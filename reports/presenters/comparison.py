@@ -9,25 +9,25 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
-from zprof.reports.presenters.head import baseline_runs
-from zprof.reports.presenters.run_words import ranks_text, steps_text
+from zprof.reports.presenters.head import list_baseline_runs
+from zprof.reports.presenters.run_words import format_rank_count, format_steps
 
 _MAX_TEXT_DIFFERENCES = 12
 
 
-def run_section(report: Report) -> tuple[Section, ...]:
+def build_run_section(report: Report) -> tuple[Section, ...]:
     """Return the facts of this run, beside those of the baseline if there is one."""
     rows = _run_facts(report.run)
     facts: Block | None = Facts(rows=tuple(rows))
-    for before in baseline_runs(report):
+    for before in list_baseline_runs(report):
         both = [(name, was, now) for (name, now), (_, was) in zip(rows, _run_facts(before), strict=True)]
-        columns = (text_column("fact"), text_column("baseline"), text_column("this run"))
+        columns = (make_text_column("fact"), make_text_column("baseline"), make_text_column("this run"))
         facts = make_table("Both runs", columns, both)
     noise = report.time.step_noise_ns
     said = None
@@ -43,18 +43,18 @@ def _run_facts(run: RunFacts) -> list[tuple[str, str]]:
     return [
         ("name", run.name),
         ("source", run.source),
-        ("ranks", ranks_text(run)),
+        ("ranks", format_rank_count(run)),
         ("device", run.device),
         ("backend", run.backend or "-"),
         ("engine", run.engine),
         ("stage", "unknown" if run.stage is None else str(run.stage)),
-        ("timed steps", steps_text(run.steps)),
-        ("memory steps", steps_text(run.memory_steps) if run.memory_steps else "none"),
+        ("timed steps", format_steps(run.steps)),
+        ("memory steps", format_steps(run.memory_steps) if run.memory_steps else "none"),
         ("modelled", "; ".join(run.modelled) or "nothing"),
     ]
 
 
-def difference_section(report: Report) -> tuple[Section, ...]:
+def build_difference_section(report: Report) -> tuple[Section, ...]:
     """Return what else differs between the two jobs, which may be the cause instead."""
     comparison = report.comparison
     if comparison is None:
@@ -64,12 +64,12 @@ def difference_section(report: Report) -> tuple[Section, ...]:
         "differences",
         "What else differs",
         lead,
-        equal_work_table(report, comparison),
+        build_equal_work_table(report, comparison),
         _difference_table(comparison),
     )
 
 
-def equal_work_table(report: Report, comparison: Comparison) -> Table | None:
+def build_equal_work_table(report: Report, comparison: Comparison) -> Table | None:
     """Return the steps of both runs for the same work; None if it is not known or one job does the same."""
     times, work = comparison.step_time, comparison.equal_work
     if times is None or work is None or work.b_ns == times.b_ns:
@@ -81,9 +81,9 @@ def equal_work_table(report: Report, comparison: Comparison) -> Table | None:
     return make_table(
         "At equal work",
         (
-            name_column("run"),
-            *numbers(f"{unit} per step", unit="count"),
-            *numbers("step", "at equal work", unit="ms"),
+            make_name_column("run"),
+            *make_number_columns(f"{unit} per step", unit="count"),
+            *make_number_columns("step", "at equal work", unit="ms"),
             Column(title="change", unit="95 % interval"),
         ),
         [
@@ -101,7 +101,7 @@ def equal_work_table(report: Report, comparison: Comparison) -> Table | None:
 def _difference_table(comparison: Comparison) -> Table | None:
     return make_table(
         "Not the same job",
-        (name_column("what"), text_column("baseline"), text_column("this run")),
+        (make_name_column("what"), make_text_column("baseline"), make_text_column("this run")),
         [(entry.what, entry.a, entry.b) for entry in comparison.differences],
         max_text_rows=_MAX_TEXT_DIFFERENCES,
         what="differences",

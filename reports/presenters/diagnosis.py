@@ -18,18 +18,22 @@ from zprof.reports.page import (
     Section,
     make_section,
 )
-from zprof.reports.presenters.comparison import equal_work_table
+from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.findings import (
-    evidence_name,
-    evidence_value,
+    describe_savings,
+    format_evidence_name,
+    format_evidence_value,
     grouped_gaps,
-    savings_note,
     worth,
 )
-from zprof.reports.presenters.head import head_blocks
-from zprof.reports.presenters.ledger import exposure_blocks, ledger_table, unexplained_section
-from zprof.reports.presenters.memory import memory_section
-from zprof.reports.presenters.ranks import critical_path_blocks
+from zprof.reports.presenters.head import build_head_blocks
+from zprof.reports.presenters.ledger import (
+    build_exposure_blocks,
+    build_ledger_table,
+    build_unexplained_section,
+)
+from zprof.reports.presenters.memory import build_memory_section
+from zprof.reports.presenters.ranks import build_critical_path_blocks
 from zprof.reports.presenters.time_figures import LedgerRow, ledger
 
 #: Findings told in full and in short, and guesses.
@@ -46,21 +50,21 @@ _MIN_TERM_NS = 50_000
 #: Differences that the table of equal work has.
 
 
-def diagnosis_page(report: Report) -> Page:
+def build_diagnosis_page(report: Report) -> Page:
     """Return the answer; what it leaves out is in ``zprof report`` and in the JSON."""
     comparison = report.comparison
-    head: list[Block | None] = [*head_blocks(report, with_fix=False)]
+    head: list[Block | None] = [*build_head_blocks(report, with_fix=False)]
     if comparison is not None:
-        head += [*_job_notes(comparison), equal_work_table(report, comparison)]
+        head += [*_job_notes(comparison), build_equal_work_table(report, comparison)]
     return Page(
         kind="zprof diagnose",
         subject=report.run.name,
         head=tuple(block for block in head if block is not None),
         sections=(
-            *(_ledger_section(report) if report.time.per_rank else memory_section(report, short=True)),
-            *make_section("path", "Critical path", "", *critical_path_blocks(report)),
+            *(_ledger_section(report) if report.time.per_rank else build_memory_section(report, short=True)),
+            *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
             *_change_section(report),
-            *unexplained_section(report),
+            *build_unexplained_section(report),
             *_gap_section(report),
         ),
         made_by=f"zprof {report.zprof_version}, {report.schema}",
@@ -70,11 +74,11 @@ def diagnosis_page(report: Report) -> Page:
 
 def _ledger_section(report: Report) -> tuple[Section, ...]:
     title = "Where the time goes"
-    table = ledger_table(report, title, terms_by_weight(report))
-    return make_section("ledger", title, "", table, *exposure_blocks(report)[:2])
+    table = build_ledger_table(report, title, sort_terms(report))
+    return make_section("ledger", title, "", table, *build_exposure_blocks(report)[:2])
 
 
-def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
+def sort_terms(report: Report) -> tuple[LedgerRow, ...]:
     """Return the terms of the step, or of its change, the largest first and none that is 0.0 throughout."""
 
     def weight(row: LedgerRow) -> int:
@@ -112,12 +116,14 @@ def _change_section(report: Report) -> tuple[Section, ...]:
     for number, entry in enumerate(sure[:_MAX_FULL], start=1):
         blocks.append(_full_card(number, entry, verdict=report.verdict.sentence))
     blocks += [*_short_cards("also", sure[_MAX_FULL:]), *_short_cards("perhaps", guesses)]
-    return make_section("changes", title, lead, *blocks, note=savings_note(report.findings))
+    return make_section("changes", title, lead, *blocks, note=describe_savings(report.findings))
 
 
 def _full_card(number: int, finding: Finding, *, verdict: str) -> Card:
     """Return a finding with its decisive evidence; without its sentence if the verdict is that."""
-    evidence = tuple((evidence_value(fact), evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE])
+    evidence = tuple(
+        (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
+    )
     lines, most = finding.fix.split("\n"), _MAX_FIX_LINES[number > 1]
     if len(lines) > most:
         lines = [*lines[: most - 1], "…"]

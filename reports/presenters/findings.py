@@ -8,7 +8,7 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
-from zprof.reports.presenters.run_words import named_ranks
+from zprof.reports.presenters.run_words import format_ranks
 
 #: From here on the fraction of a count means nothing.
 _WHOLE_FROM = 1e4
@@ -43,16 +43,16 @@ class GapGroup:
     def where(self) -> str:
         """Return `` (rank 3)`` or `` (ranks 0, 1 and 9 more)``; empty for the whole run."""
         several = "s" if len(self.ranks) > 1 else ""
-        return f" (rank{several} {named_ranks(self.ranks)})" if self.ranks else ""
+        return f" (rank{several} {format_ranks(self.ranks)})" if self.ranks else ""
 
 
-def evidence_value(fact: Evidence) -> str:
+def format_evidence_value(fact: Evidence) -> str:
     """Return the value in its unit; an unknown unit stands behind it as it is."""
     show = _UNITS.get(fact.unit)
     return show(fact.value) if show else f"{fact.value:g} {fact.unit}"
 
 
-def evidence_name(fact: Evidence) -> str:
+def format_evidence_name(fact: Evidence) -> str:
     """Return what was measured, and on which rank."""
     return fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})"
 
@@ -77,43 +77,43 @@ def is_significant(finding: Finding) -> bool:
     return finding.severity is not Severity.LOW and finding.confidence is not Confidence.LOW
 
 
-def finding_lines(finding: Finding) -> tuple[str, ...]:
+def list_finding_lines(finding: Finding) -> tuple[str, ...]:
     """Return all of a finding as plain lines, for JUnit and SARIF."""
     return (
         finding.sentence,
         worth(finding),
-        *(f"  {evidence_value(fact)}  {evidence_name(fact)}" for fact in finding.evidence),
+        *(f"  {format_evidence_value(fact)}  {format_evidence_name(fact)}" for fact in finding.evidence),
         f"fix: {finding.fix}",
         f"disprove: {finding.disprove}",
         f"read: {finding.doc}",
     )
 
 
-def first_sure(findings: Sequence[Finding]) -> Finding | None:
+def find_first_confident(findings: Sequence[Finding]) -> Finding | None:
     """Return the first finding that is more than a guess."""
     return next((entry for entry in findings if entry.confidence is not Confidence.LOW), None)
 
 
-def savings_note(findings: Sequence[Finding]) -> str:
+def describe_savings(findings: Sequence[Finding]) -> str:
     """Return what the savings of a list of findings are of."""
     timed = any(entry.saving_ns[1] > 0 for entry in findings)
     return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
 
 
-def finding_section(report: Report) -> tuple[Section, ...]:
+def build_finding_section(report: Report) -> tuple[Section, ...]:
     """Return all findings, the one that saves most first; says so if there is none."""
     lead = "What costs time or memory, how we know, and what to change."
     if not report.findings:
         return make_section("findings", "Findings", lead, Paragraph(text="No findings."))
     shown, known = report.findings[:_MAX_FINDINGS], len(report.findings)
-    cards = [finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
+    cards = [build_finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
     left = Note(text=f"{len(shown)} of {known:,} findings.") if known > len(shown) else None
-    return make_section("findings", "Findings", lead, *cards, left, note=savings_note(report.findings))
+    return make_section("findings", "Findings", lead, *cards, left, note=describe_savings(report.findings))
 
 
-def finding_card(number: int, finding: Finding) -> Card:
+def build_finding_card(number: int, finding: Finding) -> Card:
     """Return a finding with everything that it says."""
-    evidence = tuple((evidence_value(fact), evidence_name(fact)) for fact in finding.evidence)
+    evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
     parts = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
@@ -146,7 +146,7 @@ def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     )
 
 
-def gap_items(gaps: Sequence[Gap]) -> ItemList | None:
+def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
     """Return what is unknown, why, and what would make it known."""
     groups = grouped_gaps(gaps)
     if not groups:
@@ -157,8 +157,8 @@ def gap_items(gaps: Sequence[Gap]) -> ItemList | None:
     return ItemList(items=tuple(items[:200]), total=len(items), what="gaps")
 
 
-def gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
+def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
     """Return the gaps as a section."""
     count = len(grouped_gaps(gaps))
     lead = "Unknown is never zero: what is missing, why, and what would show it."
-    return make_section("gaps", f"{title} ({count})", lead, gap_items(gaps))
+    return make_section("gaps", f"{title} ({count})", lead, build_gap_list(gaps))

@@ -5,11 +5,15 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
-from zprof.reports.presenters.findings import first_sure, grouped_gaps
-from zprof.reports.presenters.memory_figures import largest_peak, largest_rank, peak_change_ratio
-from zprof.reports.presenters.run_words import describe_run, reported_steps
-from zprof.reports.presenters.time_figures import exposure, is_whole_trace, late_ranks, step_ns
-from zprof.reports.presenters.time_words import span
+from zprof.reports.presenters.findings import find_first_confident, grouped_gaps
+from zprof.reports.presenters.memory_figures import (
+    compute_peak_change_ratio,
+    format_largest_peak,
+    largest_rank,
+)
+from zprof.reports.presenters.run_words import describe_run, format_reported_steps
+from zprof.reports.presenters.time_figures import exposure, is_whole_trace, list_late_ranks, step_ns
+from zprof.reports.presenters.time_words import describe_period
 
 MARKS = {
     VerdictStatus.OK: "✓",
@@ -19,21 +23,21 @@ MARKS = {
 }
 
 
-def head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
+def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
     """Return the lines that a reader with ten seconds reads."""
-    runs = [report.run, *baseline_runs(report)]
+    runs = [report.run, *list_baseline_runs(report)]
     return (
-        verdict_block(report),
+        build_verdict_block(report),
         KeyFigures(figures=tuple(_key_figures(report))),
         *(_try_first(report) if with_fix else ()),
         Facts(rows=(*_described(report, runs), *_same_work(report))),
-        *modelled_notes(runs),
+        *build_modelled_notes(runs),
     )
 
 
 def _described(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
     for name, run in zip(("run", "baseline"), runs, strict=False):
-        yield name, describe_run(run, reported_steps(report, run))
+        yield name, describe_run(run, format_reported_steps(report, run))
 
 
 def _same_work(report: Report) -> Iterator[tuple[str, str]]:
@@ -46,19 +50,19 @@ def _same_work(report: Report) -> Iterator[tuple[str, str]]:
         yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
 
 
-def verdict_block(report: Report) -> Verdict:
+def build_verdict_block(report: Report) -> Verdict:
     """Return the answer."""
     status = report.verdict.status
     return Verdict(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
 
 
-def baseline_runs(report: Report) -> tuple[RunFacts, ...]:
+def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:
     """Return the run that the report compares with, if there is one."""
     before = report.comparison.baseline_run if report.comparison else None
     return () if before is None else (before,)
 
 
-def modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
+def build_modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
     """Return what in these runs is simulated: never left out."""
     names = dict.fromkeys(name for run in runs for name in run.modelled)
     if not names:
@@ -68,7 +72,7 @@ def modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
 
 
 def _try_first(report: Report) -> Iterator[Code]:
-    finding = first_sure(report.findings)
+    finding = find_first_confident(report.findings)
     if finding is None:
         return
     first, *more = lines = tuple(finding.fix.split("\n"))
@@ -102,13 +106,13 @@ def _time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
             "exposed communication",
             f"{'at most ' if seen.at_most else ''}{format_ns(seen.exposed_ns)}",
             f"{format_percent(seen.ratio)} of {format_ns(seen.collective_ns)} in collectives, "
-            f"{span(report.time)}",
+            f"{describe_period(report.time)}",
         )
-    for entry in late_ranks(report.time.blame, 1) if report.time.blame else ():
+    for entry in list_late_ranks(report.time.blame, 1) if report.time.blame else ():
         yield (
             f"wait caused by rank {entry.blame.rank}",
             format_ns(entry.blame.exposed_wait_per_rank_ns),
-            f"{span(report.time)}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
+            f"{describe_period(report.time)}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
         )
 
 
@@ -118,7 +122,7 @@ def _peak_figure(report: Report) -> tuple[str, str, str]:
     rank = largest_rank(ranks)
     note = f"allocated on rank {rank.rank}, the largest" if rank else ""
     if before:
-        change = format_percent(peak_change_ratio(before, ranks))
+        change = format_percent(compute_peak_change_ratio(before, ranks))
         sign = "" if change.startswith("-") else "+"
-        note = f"on the largest rank; baseline {largest_peak(before)}, {sign}{change}"
-    return "peak memory", largest_peak(ranks), note
+        note = f"on the largest rank; baseline {format_largest_peak(before)}, {sign}{change}"
+    return "peak memory", format_largest_peak(ranks), note

@@ -56,8 +56,8 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
     """Return the map; None if nothing was measured."""
     if not entries:
         return None
-    ranks = binned(sorted({entry.rank for entry in entries}), MAX_ROWS)
-    steps = binned(sorted({entry.step for entry in entries}), MAX_COLUMNS)
+    ranks = split_evenly(sorted({entry.rank for entry in entries}), MAX_ROWS)
+    steps = split_evenly(sorted({entry.step for entry in entries}), MAX_COLUMNS)
     cells = _largest(entries, ranks, steps)
     least, most = min(cells.values()), max(cells.values())
     scale = _Scale(least, max(most, round(least * (1 + _MIN_BREADTH))))
@@ -80,7 +80,7 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
     )
 
 
-def binned(values: Sequence[int], most: int) -> list[Sequence[int]]:
+def split_evenly(values: Sequence[int], most: int) -> list[Sequence[int]]:
     """Return the values in order in at most ``most`` groups of equal size."""
     count = len(values)
     rows = min(most, count)

@@ -15,34 +15,34 @@ from zprof.reports.page import (
     Row,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.time_figures import (
     LedgerRow,
+    find_unclaimed_step_ns,
     is_whole_trace,
     ledger,
+    list_unclaimed_terms,
     step_change_ns,
     step_ns,
-    unclaimed_step_ns,
-    unclaimed_terms,
 )
 from zprof.reports.presenters.time_words import (
     bounds,
-    exposure_sentence,
-    signed_ms,
-    span,
-    unsplit_sentence,
-    window_sentence,
+    describe_exposure,
+    describe_period,
+    describe_unsplit_time,
+    describe_window,
+    format_signed_ms,
 )
 
 _COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
 
 
-def ledger_section(report: Report) -> tuple[Section, ...]:
+def build_ledger_section(report: Report) -> tuple[Section, ...]:
     """Return the ledger and what it leaves open; nothing if no step was timed: the gaps say why."""
     if not report.time.per_rank:
         return ()
@@ -51,13 +51,13 @@ def ledger_section(report: Report) -> tuple[Section, ...]:
         "ledger",
         title,
         "The terms sum to the step.",
-        ledger_table(report, title),
-        *exposure_blocks(report),
+        build_ledger_table(report, title),
+        *build_exposure_blocks(report),
         _unclaimed_table(report),
     )
 
 
-def ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = ()) -> Table:
+def build_ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = ()) -> Table:
     """Return the terms and their sum, all of them or ``rows``, with bars that form a waterfall."""
     shown = tuple(rows) or ledger(report)
     change = step_change_ns(report)
@@ -66,14 +66,14 @@ def ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = ()) -> 
     return _change_table(report, report.comparison, change, title, shown)
 
 
-def exposure_blocks(report: Report) -> tuple[Block, ...]:
+def build_exposure_blocks(report: Report) -> tuple[Block, ...]:
     """Return how much of the collectives' time nothing hides, of this run and of its baseline."""
-    of, ranks = span(report.time), report.time.per_rank
-    lines = [exposure_sentence("Collectives", ranks, of)]
+    of, ranks = describe_period(report.time), report.time.per_rank
+    lines = [describe_exposure("Collectives", ranks, of)]
     before = report.comparison.baseline_time if report.comparison else ()
     if report.comparison and before:
-        lines.append(exposure_sentence(f"Collectives in {report.comparison.baseline}", before, of))
-    lines += [unsplit_sentence(ranks), window_sentence(report.time)]
+        lines.append(describe_exposure(f"Collectives in {report.comparison.baseline}", before, of))
+    lines += [describe_unsplit_time(ranks), describe_window(report.time)]
     return tuple(Paragraph(text=line) for line in lines if line)
 
 
@@ -90,11 +90,11 @@ def _step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> Table:
     return Table(
         title=title,
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks",
+        note=f"{describe_period(report.time)}, mean of the ranks",
         columns=(
-            text_column("term"),
-            *numbers("time", unit="ms"),
-            *numbers("share", unit="%"),
+            make_text_column("term"),
+            *make_number_columns("time", unit="ms"),
+            *make_number_columns("share", unit="%"),
             Column(title="each after the one above", kind=Kind.BAR),
         ),
         rows=tuple(made),
@@ -114,19 +114,19 @@ def _change_table(
                 row.name,
                 "" if row.baseline_ns is None else _marked(before, row.name, row.baseline_ns),
                 _marked(after, row.name, row.this_ns),
-                signed_ms(row.change_ns or 0),
+                format_signed_ms(row.change_ns or 0),
                 bar,
             )
         )
         for row, bar in zip(rows, bars, strict=False)
     ]
-    total = ("step", format_ms(times.a_ns), format_ms(times.b_ns), signed_ms(change), bars[-1])
+    total = ("step", format_ms(times.a_ns), format_ms(times.b_ns), format_signed_ms(change), bars[-1])
     return Table(
         title=title,
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks: {signed_ms(change)} ms",
+        note=f"{describe_period(report.time)}, mean of the ranks: {format_signed_ms(change)} ms",
         columns=(
-            text_column("term"),
+            make_text_column("term"),
             Column(title=comparison.baseline, unit="ms"),
             Column(title=report.run.name, unit="ms"),
             Column(title="change", unit="ms"),
@@ -164,22 +164,28 @@ def _waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], whole: int) -> l
 
 
 def _unclaimed_table(report: Report) -> Table | None:
-    rows = [(row.name, format_ns(row.left_ns), format_percent(row.share)) for row in unclaimed_terms(report)]
+    rows = [
+        (row.name, format_ns(row.left_ns), format_percent(row.share)) for row in list_unclaimed_terms(report)
+    ]
     return make_table(
         "Explained by no finding",
-        (name_column("term"), *numbers("not explained", unit="time"), *numbers("of the step", unit="%")),
+        (
+            make_name_column("term"),
+            *make_number_columns("not explained", unit="time"),
+            *make_number_columns("of the step", unit="%"),
+        ),
         rows,
-        note=f"lost{on_unclaimed_rank(report)}, {span(report.time)}",
+        note=f"lost{format_unclaimed_rank(report)}, {describe_period(report.time)}",
     )
 
 
-def unexplained_section(report: Report) -> tuple[Section, ...]:
+def build_unexplained_section(report: Report) -> tuple[Section, ...]:
     """Return what is lost and not claimed by any finding, and its size also if it is small."""
     if not report.time.per_rank or not report.unclaimed:
         return ()
     rest = sum(max(0, left) for left in report.unclaimed.values())
-    whole = unclaimed_step_ns(report)
-    total = f"{format_ns(whole)} {span(report.time)}{on_unclaimed_rank(report)}"
+    whole = find_unclaimed_step_ns(report)
+    total = f"{format_ns(whole)} {describe_period(report.time)}{format_unclaimed_rank(report)}"
     share = f" ({format_percent(rest / whole)})" if whole else ""
     if rest:
         said = f"{format_ns(rest)} of {total}{share} is lost, and no finding explains it."
@@ -188,6 +194,6 @@ def unexplained_section(report: Report) -> tuple[Section, ...]:
     return make_section("unexplained", "Unexplained", "", Note(text=said), _unclaimed_table(report))
 
 
-def on_unclaimed_rank(report: Report) -> str:
+def format_unclaimed_rank(report: Report) -> str:
     """Return `` on rank 2``; empty if no rank is named."""
     return "" if report.unclaimed_rank is None else f" on rank {report.unclaimed_rank}"

@@ -17,30 +17,30 @@ from zprof.reports.page import (
     Segment,
     StackedBar,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.memory_figures import (
-    BESIDE,
     LETTERS,
+    OUTSIDE_LIVE_TERMS,
     UNTAGGED,
     basis_note,
-    by_peak,
-    known_bytes,
-    largest_ranks,
+    build_tenant_legend,
+    describe_states,
+    format_marked_size,
+    format_optional_bytes,
+    format_peak,
+    format_peak_time,
+    format_signed_bytes,
+    format_tenant_cells,
+    get_tenant_class,
     peak_bytes,
-    peak_moment,
-    peak_text,
-    signed_bytes,
-    sized,
-    state_lines,
+    select_largest_ranks,
+    sort_by_peak,
     tenant_bytes,
-    tenant_cells,
-    tenant_colour,
-    tenant_legend,
     tenant_name,
 )
 
@@ -52,7 +52,9 @@ _MAX_TEXT_TOP = 4
 TENANT_TITLES = (*(tenant_name(tenant) for tenant in DISPLAY_ORDER), UNTAGGED, "= allocated peak")
 
 
-def memory_section(report: Report, *, short: bool = False, with_largest: bool = True) -> tuple[Section, ...]:
+def build_memory_section(
+    report: Report, *, short: bool = False, with_largest: bool = True
+) -> tuple[Section, ...]:
     """Return who owns the bytes at the peak; nothing if no rank was measured: the gaps say why."""
     if not report.memory.per_rank:
         return ()
@@ -65,23 +67,27 @@ def memory_section(report: Report, *, short: bool = False, with_largest: bool = 
 def _tenant_table(report: Report) -> Table | None:
     """Return a row per rank, of the baseline too, and the change of the largest."""
     now, before = _ranks(report, MAX_ROWS)
-    beside = [(leaf, name) for leaf, name in BESIDE if any(getattr(rank, leaf) is not None for rank in now)]
+    beside = [
+        (leaf, name)
+        for leaf, name in OUTSIDE_LIVE_TERMS
+        if any(getattr(rank, leaf) is not None for rank in now)
+    ]
     rows = [_tenant_row(f"baseline rank {rank.rank}", rank, beside) for rank in before]
     rows += [_tenant_row(f"rank {rank.rank}", rank, beside) for rank in now]
     most = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
-    order = [len(before) + at for at in by_peak(now)]
+    order = [len(before) + at for at in sort_by_peak(now)]
     if before:
         rows.append(_change_row(report, len(beside)))
         first, rest = order[:most], order[most:]
-        baseline = list(by_peak(before))
+        baseline = list(sort_by_peak(before))
         order = [len(rows) - 1, *baseline[:most], *first, *baseline[most:], *rest]
     return make_table(
         "Memory at each rank's peak",
         (
-            text_column("rank"),
-            *numbers(*TENANT_TITLES, unit="bytes"),
+            make_text_column("rank"),
+            *make_number_columns(*TENANT_TITLES, unit="bytes"),
             Column(title="peak in", kind=Kind.TEXT, wide=True),
-            *numbers(*(name for _, name in beside), unit="bytes"),
+            *make_number_columns(*(name for _, name in beside), unit="bytes"),
         ),
         rows,
         note="bytes live in the allocator",
@@ -95,25 +101,27 @@ def _tenant_table(report: Report) -> Table | None:
 
 def _ranks(report: Report, most: int) -> tuple[tuple[RankMemory, ...], tuple[RankMemory, ...]]:
     before = report.comparison.baseline_memory if report.comparison else ()
-    return largest_ranks(report.memory.per_rank, most), largest_ranks(before, _MAX_BARS_COMPARED)
+    return select_largest_ranks(report.memory.per_rank, most), select_largest_ranks(
+        before, _MAX_BARS_COMPARED
+    )
 
 
 def _tenant_row(name: str, rank: RankMemory, beside: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    outside = (known_bytes(getattr(rank, leaf)) for leaf, _ in beside)
-    return (name, *tenant_cells(rank), peak_moment(rank) or "-", *outside)
+    outside = (format_optional_bytes(getattr(rank, leaf)) for leaf, _ in beside)
+    return (name, *format_tenant_cells(rank), format_peak_time(rank) or "-", *outside)
 
 
 def _change_row(report: Report, beside: int) -> tuple[str, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
     names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
-    changes = (signed_bytes(delta[name]) if name in delta else "" for name in names)
+    changes = (format_signed_bytes(delta[name]) if name in delta else "" for name in names)
     return ("change of the largest", *changes, "", *[""] * beside)
 
 
 def _notes(report: Report) -> Iterator[Note]:
-    ranks = largest_ranks(report.memory.per_rank, _MAX_STATED)
-    moments = {rank.rank: peak_moment(rank) for rank in ranks}
-    if len(set(moments.values())) == 1 and (moment := peak_moment(ranks[0])):
+    ranks = select_largest_ranks(report.memory.per_rank, _MAX_STATED)
+    moments = {rank.rank: format_peak_time(rank) for rank in ranks}
+    if len(set(moments.values())) == 1 and (moment := format_peak_time(ranks[0])):
         yield Note(text=f"The peak is in the {moment}.")
     elif any(moments.values()):
         said = ", ".join(f"rank {rank} in the {moment}" for rank, moment in moments.items() if moment)
@@ -121,7 +129,7 @@ def _notes(report: Report) -> Iterator[Note]:
     for rank in ranks:
         if note := basis_note(rank):
             yield Note(text=note)
-    for line in state_lines(report.memory.laws, _MAX_STATED):
+    for line in describe_states(report.memory.laws, _MAX_STATED):
         yield Note(text=line)
 
 
@@ -132,15 +140,15 @@ def _top_table(report: Report) -> Table | None:
             ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)",
             tenant_name(entry.tenant),
             str(entry.rank),
-            sized(entry),
+            format_marked_size(entry),
         )
         for entry in report.memory.top[:8]
     ]
     return make_table(
         "Largest live at the peak",
         (
-            name_column("allocation"),
-            text_column("tenant"),
+            make_name_column("allocation"),
+            make_text_column("tenant"),
             Column(title="rank"),
             Column(title="size", unit="bytes"),
         ),
@@ -154,7 +162,7 @@ def _top_table(report: Report) -> Table | None:
 def _tenant_bars(report: Report) -> Bars:
     before = report.comparison.baseline_memory if report.comparison else ()
     most = _MAX_BARS_COMPARED if before else _MAX_BARS
-    now, was = largest_ranks(report.memory.per_rank, most), largest_ranks(before, most)
+    now, was = select_largest_ranks(report.memory.per_rank, most), select_largest_ranks(before, most)
     scale = max(1, peak_bytes([*now, *was]), *(_formula_bytes(rank) for rank in (*now, *was)))
     theirs = f"{report.comparison.baseline}, " if report.comparison else ""
     ours = f"{report.run.name}, " if was else ""
@@ -170,7 +178,7 @@ def _tenant_bars(report: Report) -> Bars:
     return Bars(
         title="Live bytes in the allocator at each rank's peak",
         bars=tuple(bars),
-        legend=tenant_legend(),
+        legend=build_tenant_legend(),
         notes=tuple(notes),
     )
 
@@ -185,7 +193,7 @@ def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
     ]
     return StackedBar(
         name=f"{whose}rank {rank.rank}",
-        note=peak_text(rank),
+        note=format_peak(rank),
         segments=stack_segments(parts, scale),
         reference=stack_segments(_formula_parts(rank.formula), scale) if rank.formula else (),
     )
@@ -211,7 +219,7 @@ def stack_segments(parts: Sequence[tuple[str, int, str]], scale: int) -> tuple[S
         if size > 0:
             segments.append(
                 Segment(
-                    colour=tenant_colour(name),
+                    colour=get_tenant_class(name),
                     letter=LETTERS[name],
                     text=f"{tenant_name(name)} {text}",
                     start=round(100 * start / scale, 3),

@@ -24,25 +24,25 @@ from zprof.reports.page import (
     Row,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.memory import TENANT_TITLES
 from zprof.reports.presenters.memory_figures import (
     DEVICE_TERMS,
     ORDER,
-    by_peak,
-    known_bytes,
+    format_marked_size,
+    format_optional_bytes,
+    format_signed_bytes,
+    format_tenant_cells,
+    get_tenant_class,
     largest_rank,
-    largest_ranks,
-    signed_bytes,
-    sized,
+    select_largest_ranks,
+    sort_by_peak,
     telling_frames,
-    tenant_cells,
-    tenant_colour,
     tenant_name,
 )
 
@@ -52,7 +52,7 @@ _MAX_DEVICES = 8
 _NO_STACK = "no stack: made before it was watched, or outside of Python"
 
 
-def memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
     """Return what is known of the peak beyond its tenants."""
     memory = report.memory
     rank = largest_rank(memory.per_rank)
@@ -72,7 +72,7 @@ def memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...
     )
 
 
-def device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
     """Return the memory beside the allocator: the whole device, the host, and before the first step."""
     memory = report.memory
     return make_section(
@@ -92,13 +92,13 @@ def _kind_table(rank: RankMemory) -> Table | None:
     for part in sorted(rank.parts, key=lambda part: -part.bytes):
         share = part.bytes / max(1, rank.peak_bytes)
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
-        colour = tenant_colour(part.tenant) if part.tenant in ORDER else "time-sum"
+        colour = get_tenant_class(part.tenant) if part.tenant in ORDER else "time-sum"
         bar = Bar(share=share, start=0.0, end=min(1.0, share), colour=colour)
-        rows.append((name, sized(part), format_percent(share), bar))
+        rows.append((name, format_marked_size(part), format_percent(share), bar))
     columns = (
-        name_column("kind"),
-        *numbers("size", unit="bytes"),
-        *numbers("of the peak", unit="%"),
+        make_name_column("kind"),
+        *make_number_columns("size", unit="bytes"),
+        *make_number_columns("of the peak", unit="%"),
         Column(title="share", kind=Kind.BAR),
     )
     note = f"rank {rank.rank} at its peak"
@@ -119,7 +119,11 @@ def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
     ]
     return make_table(
         "Peak by phase",
-        (name_column("phase"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes"), *numbers("in step")),
+        (
+            make_name_column("phase"),
+            *make_number_columns(*TENANT_TITLES[:-1], "= peak", unit="bytes"),
+            *make_number_columns("in step"),
+        ),
         rows,
         note=f"highest live bytes, rank {rank.rank}",
         max_text_rows=_MAX_TEXT_PHASES,
@@ -141,8 +145,8 @@ def _module_table(memory: Memory, rank: RankMemory) -> Table | None:
     return make_table(
         "By module",
         (
-            name_column("module, with all inside it"),
-            *numbers("at the peak", "most at one time", unit="bytes"),
+            make_name_column("module, with all inside it"),
+            *make_number_columns("at the peak", "most at one time", unit="bytes"),
         ),
         rows,
         note=f"who allocated it, rank {rank.rank}",
@@ -160,10 +164,10 @@ def _allocation_table(memory: Memory) -> Table | None:
     return make_table(
         "Allocations live at the peak",
         (
-            name_column("tenant"),
-            name_column("module"),
+            make_name_column("tenant"),
+            make_name_column("module"),
             Column(title="rank"),
-            *numbers("size", unit="bytes"),
+            *make_number_columns("size", unit="bytes"),
             Column(title="equal ones", unit="count"),
         ),
         [_allocation_row(top[at], peaks.get(top[at].rank, 0)) for at in order],
@@ -182,7 +186,7 @@ def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
         share = format_percent(entry.total_bytes / max(1, peak_bytes))
         equal = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
     name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
-    cells = (name, entry.module or "-", str(entry.rank), sized(entry), equal)
+    cells = (name, entry.module or "-", str(entry.rank), format_marked_size(entry), equal)
     return Row(cells=cells, below=where or (_NO_STACK,))
 
 
@@ -193,9 +197,9 @@ def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
     return make_table(
         "Model states against the ZeRO formula",
         (
-            text_column("state"),
-            *numbers("rank"),
-            *numbers("formula", "measured", "padding", "counters", "difference", unit="bytes"),
+            make_text_column("state"),
+            *make_number_columns("rank"),
+            *make_number_columns("formula", "measured", "padding", "counters", "difference", unit="bytes"),
         ),
         [_formula_row(state) for state in shown],
         note="bytes of a rank",
@@ -212,7 +216,7 @@ def _formula_row(state: FormulaCheck) -> tuple[str, ...]:
         state.padding_bytes,
         state.scalar_bytes,
     )
-    rest = signed_bytes(state.unexplained_bytes)
+    rest = format_signed_bytes(state.unexplained_bytes)
     return (
         tenant_name(state.tenant),
         str(state.rank),
@@ -227,12 +231,14 @@ def _spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:
     if not spread.difference_bytes:
         yield Note(text="All ranks have the same peak.")
         return
-    rows = [(tenant_name(name), signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta]
+    rows = [
+        (tenant_name(name), format_signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta
+    ]
     lead = (
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} more than rank "
         f"{spread.smallest_rank}, most of it {tenant_name(spread.tenant)}"
     )
-    columns = (name_column("tenant"), *numbers("difference", unit="bytes"))
+    columns = (make_name_column("tenant"), *make_number_columns("difference", unit="bytes"))
     yield make_table("Difference between ranks", columns, rows, note="largest peak minus smallest")
     yield Note(text=f"{lead}.")
 
@@ -245,13 +251,16 @@ def _device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | None]:
         for field, term in DEVICE_TERMS:
             values = [getattr(moment, field) for moment in moments]
             if any(value is not None for value in values):
-                rows.append((term, *map(known_bytes, values)))
+                rows.append((term, *map(format_optional_bytes, values)))
         apart = max((moment.apart_ns or 0 for moment in moments), default=0)
         sampled = f"The device was sampled up to {format_ns(apart)} away from these moments."
         left = f"{_MAX_DEVICES} of {len(found):,} devices."
         yield make_table(
             "The whole device",
-            (text_column("part"), *numbers(*(moment.moment for moment in moments), unit="bytes")),
+            (
+                make_text_column("part"),
+                *make_number_columns(*(moment.moment for moment in moments), unit="bytes"),
+            ),
             rows,
             note=f"rank {rank}, {device}",
             notes=(*[sampled] * bool(apart), *[left] * (len(found) > _MAX_DEVICES)),
@@ -263,16 +272,16 @@ def _counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
     rows = [
         (
             f"rank {entry.rank}, {entry.device}",
-            known_bytes(entry.peak_allocated_bytes),
-            known_bytes(entry.peak_reserved_bytes),
+            format_optional_bytes(entry.peak_allocated_bytes),
+            format_optional_bytes(entry.peak_reserved_bytes),
             *("unknown" if count is None else str(count) for count in (entry.retries, entry.ooms)),
         )
         for entry in known
     ]
     columns = (
-        name_column("device"),
-        *numbers("peak allocated", "peak reserved", unit="bytes"),
-        *numbers("retries", "out of memory", unit="count"),
+        make_name_column("device"),
+        *make_number_columns("peak allocated", "peak reserved", unit="bytes"),
+        *make_number_columns("retries", "out of memory", unit="count"),
     )
     note = "since the process started"
     return make_table(
@@ -286,14 +295,14 @@ def _counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
 
 
 def _peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Table | None:
-    shown = largest_ranks(ranks, MAX_ROWS)
+    shown = select_largest_ranks(ranks, MAX_ROWS)
     return make_table(
         title,
-        (text_column("rank"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
-        [(f"rank {rank.rank}", *tenant_cells(rank)) for rank in shown],
+        (make_text_column("rank"), *make_number_columns(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
+        [(f"rank {rank.rank}", *format_tenant_cells(rank)) for rank in shown],
         note=note,
         max_text_rows=_MAX_TEXT_RANKS,
-        order=by_peak(shown),
+        order=sort_by_peak(shown),
         total=len(ranks),
         what="ranks, those with the largest peaks",
         sideways=True,

@@ -27,7 +27,7 @@ DEVICE_TERMS = (
     ("device_total_bytes", "the device has"),
 )
 #: What a rank may hold outside the allocator's live bytes: leaf, name.
-BESIDE = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
+OUTSIDE_LIVE_TERMS = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
 UNTAGGED = "untagged"
 #: Bottom to top, and left to right: what stays comes before what comes and goes.
 ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
@@ -89,15 +89,15 @@ def tenant_name(tenant: str) -> str:
     return tenant.replace("_", " ")
 
 
-def tenant_colour(name: str) -> str:
+def get_tenant_class(name: str) -> str:
     """Return the style class of a tenant; only for names of ``ORDER``."""
     return f"tenant-{name.replace('_', '-')}"
 
 
-def tenant_legend() -> tuple[LegendEntry, ...]:
+def build_tenant_legend() -> tuple[LegendEntry, ...]:
     """Return the tenants with their colours and letters."""
     return tuple(
-        LegendEntry(colour=tenant_colour(name), letter=LETTERS[name], name=tenant_name(name))
+        LegendEntry(colour=get_tenant_class(name), letter=LETTERS[name], name=tenant_name(name))
         for name in ORDER
     )
 
@@ -107,15 +107,15 @@ def largest_rank(ranks: Sequence[RankMemory]) -> RankMemory | None:
     return max(ranks, key=lambda rank: (rank.peak_bytes, -rank.rank), default=None)
 
 
-def by_peak(ranks: Sequence[RankMemory]) -> tuple[int, ...]:
+def sort_by_peak(ranks: Sequence[RankMemory]) -> tuple[int, ...]:
     """Return the places of the ranks, the one with the largest peak first."""
     places = range(len(ranks))
     return tuple(sorted(places, key=lambda at: (-ranks[at].peak_bytes, ranks[at].rank)))
 
 
-def largest_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...]:
+def select_largest_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...]:
     """Return at most ``most`` ranks in order of rank: those with the largest peaks."""
-    return tuple(sorted((ranks[at] for at in by_peak(ranks)[:most]), key=lambda rank: rank.rank))
+    return tuple(sorted((ranks[at] for at in sort_by_peak(ranks)[:most]), key=lambda rank: rank.rank))
 
 
 def peak_bytes(ranks: Sequence[RankMemory]) -> int:
@@ -123,7 +123,7 @@ def peak_bytes(ranks: Sequence[RankMemory]) -> int:
     return max(rank.peak_bytes for rank in ranks)
 
 
-def peak_change_ratio(before: Sequence[RankMemory], after: Sequence[RankMemory]) -> float:
+def compute_peak_change_ratio(before: Sequence[RankMemory], after: Sequence[RankMemory]) -> float:
     """Return the change of the largest peak as a share of what it was."""
     return peak_bytes(after) / max(1, peak_bytes(before)) - 1
 
@@ -135,34 +135,34 @@ def peak_mark(rank: RankMemory) -> str:
     return "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
 
 
-def peak_text(rank: RankMemory) -> str:
+def format_peak(rank: RankMemory) -> str:
     """Return a rank's peak with its mark."""
     return f"{peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
 
 
-def largest_peak(ranks: Sequence[RankMemory]) -> str:
+def format_largest_peak(ranks: Sequence[RankMemory]) -> str:
     """Return the peak of the rank that has the largest, with its mark; empty without ranks."""
     rank = largest_rank(ranks)
-    return peak_text(rank) if rank else ""
+    return format_peak(rank) if rank else ""
 
 
-def peak_moment(rank: RankMemory) -> str:
+def format_peak_time(rank: RankMemory) -> str:
     """Return when a rank peaks; empty if unknown."""
     phase, step = rank.peak_phase, rank.peak_step
     return f"{phase} of step {step}" if phase and step >= 0 else phase
 
 
-def known_bytes(size: int | None) -> str:
+def format_optional_bytes(size: int | None) -> str:
     """Return a size, or that it is unknown."""
     return "unknown" if size is None else format_bytes(size)
 
 
-def signed_bytes(count_bytes: int) -> str:
+def format_signed_bytes(count_bytes: int) -> str:
     """Return a change with its sign."""
     return f"+{format_bytes(count_bytes)}" if count_bytes > 0 else format_bytes(count_bytes)
 
 
-def sized(entry: MemoryPart | Allocation) -> str:
+def format_marked_size(entry: MemoryPart | Allocation) -> str:
     """Return the bytes of a part or an allocation, marked if a rule gave it its tenant."""
     return f"{BY_RULE if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
 
@@ -176,10 +176,10 @@ def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
     return f"{BY_RULE if by_rule else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
 
 
-def tenant_cells(rank: RankMemory) -> tuple[str, ...]:
+def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
     """Return the six tenants, what is untagged and the peak."""
     sizes = (tenant_bytes(rank, tenant) for tenant in DISPLAY_ORDER)
-    return (*sizes, format_bytes(rank.untagged_bytes), peak_text(rank))
+    return (*sizes, format_bytes(rank.untagged_bytes), format_peak(rank))
 
 
 def basis_note(rank: RankMemory) -> str:
@@ -208,7 +208,7 @@ def telling_frames(stack: Sequence[str], most: int) -> tuple[str, ...]:
     return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:most])
 
 
-def state_lines(laws: Sequence[FormulaCheck], most: int) -> tuple[str, ...]:
+def describe_states(laws: Sequence[FormulaCheck], most: int) -> tuple[str, ...]:
     """Return a sentence per rank, the one furthest off its formula first; one if all ranks are alike."""
     checks = _state_checks(laws)
     if len({replace(check, rank=0) for check in checks}) == 1:
@@ -258,7 +258,7 @@ def _agreement(check: StateCheck) -> str:
     if check.has_cause:
         return f"{off} off, of known cause"
     if abs(check.rest_bytes) == check.off_bytes:
-        return f"{signed_bytes(check.rest_bytes)} not explained"
+        return f"{format_signed_bytes(check.rest_bytes)} not explained"
     return f"{off} not explained: too much of one state, too little of another"
 
 

@@ -6,17 +6,17 @@ from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
 from zprof.reports.presenters.memory import stack_segments
-from zprof.reports.presenters.memory_figures import tenant_colour, tenant_legend, tenant_name
+from zprof.reports.presenters.memory_figures import build_tenant_legend, get_tenant_class, tenant_name
 from zprof.reports.presenters.plan_words import (
     AT_LEAST,
     SCHEMES,
     Scale,
-    count_words,
-    plan_row,
-    plan_table,
-    round_size,
-    scaled,
-    size_scale,
+    choose_size_scale,
+    format_count,
+    format_device_size,
+    format_scaled,
+    make_plan_row,
+    make_plan_table,
 )
 
 _SHORTEST = {
@@ -34,52 +34,52 @@ SHORT: Mapping[str, str] = {
 }
 
 
-def scheme_columns(rows: Sequence[PlanRow]) -> tuple[Column, ...]:
+def make_scheme_columns(rows: Sequence[PlanRow]) -> tuple[Column, ...]:
     """Return a column per scheme."""
     return tuple(Column(title=SCHEMES[row.scheme]) for row in rows)
 
 
-def memory_table(plan: Plan) -> Table:
+def build_memory_table(plan: Plan) -> Table:
     """Return the states by the ZeRO formulas, the tenants at the peak, and what fits."""
-    scale = memory_scale(plan)
-    sums = tuple(scaled(row.state_bytes, scale) for row in plan.rows)
-    peaks = tuple(peak_words(row, scale) for row in plan.rows)
-    return plan_table(
+    scale = choose_memory_scale(plan)
+    sums = tuple(format_scaled(row.state_bytes, scale) for row in plan.rows)
+    peaks = tuple(format_known_peak(row, scale) for row in plan.rows)
+    return make_plan_table(
         title="Memory of a device",
         unit=scale.unit,
         note="at the peak of a step",
-        columns=scheme_columns(plan.rows),
+        columns=make_scheme_columns(plan.rows),
         rows=(
-            plan_row(name="model states, at rest", short="states at rest", cells=sums),
+            make_plan_row(name="model states, at rest", short="states at rest", cells=sums),
             *(_tenant(plan.rows, tenant, scale) for tenant in DISPLAY_ORDER),
-            plan_row(name="peak", cells=peaks, total=True),
+            make_plan_row(name="peak", cells=peaks, total=True),
             *_fit(plan),
         ),
         notes=tuple(_notes(plan)),
     )
 
 
-def term_table(plan: Plan) -> Table:
+def build_term_table(plan: Plan) -> Table:
     """Return each kind within a tenant, so that every byte has a name."""
-    scale = memory_scale(plan)
+    scale = choose_memory_scale(plan)
     kinds = dict.fromkeys((term.tenant, term.sub) for row in plan.rows for term in row.terms)
     ordered = sorted(kinds, key=lambda kind: DISPLAY_ORDER.index(kind[0]))
-    return plan_table(
+    return make_plan_table(
         title="What the tenants consist of",
         unit=scale.unit,
         note="of a device, at its peak",
-        columns=scheme_columns(plan.rows),
+        columns=make_scheme_columns(plan.rows),
         rows=tuple(_kind(plan.rows, tenant, sub, scale) for tenant, sub in ordered),
     )
 
 
-def memory_scale(plan: Plan) -> Scale:
+def choose_memory_scale(plan: Plan) -> Scale:
     """Return one unit for all of a plan's sizes."""
-    return size_scale([row.least_bytes for row in plan.rows])
+    return choose_size_scale([row.least_bytes for row in plan.rows])
 
 
 def _tenant(rows: Sequence[PlanRow], tenant: Tenant, scale: Scale) -> Row:
-    return plan_row(
+    return make_plan_row(
         name=tenant_name(tenant),
         short=SHORT.get(tenant, ""),
         cells=tuple(_sum([term for term in row.terms if term.tenant is tenant], scale) for row in rows),
@@ -91,29 +91,29 @@ def _sum(terms: Sequence[Term], scale: Scale) -> str:
     known = [term.bytes for term in terms if term.bytes is not None]
     if terms and not sum(known) and len(known) < len(terms):
         return UNKNOWN
-    return f"{AT_LEAST if len(known) < len(terms) else ''}{scaled(sum(known), scale)}"
+    return f"{AT_LEAST if len(known) < len(terms) else ''}{format_scaled(sum(known), scale)}"
 
 
-def peak_words(row: PlanRow, scale: Scale) -> str:
+def format_known_peak(row: PlanRow, scale: Scale) -> str:
     """Return the peak, or at least what is known of it."""
     if row.peak_bytes is not None:
-        return scaled(row.peak_bytes, scale)
-    return f"{AT_LEAST}{scaled(row.least_bytes, scale)}"
+        return format_scaled(row.peak_bytes, scale)
+    return f"{AT_LEAST}{format_scaled(row.least_bytes, scale)}"
 
 
 def _fit(plan: Plan) -> Iterator[Row]:
     if plan.job.hardware is None:
         return
-    memory = round_size(plan.job.hardware.memory_bytes)
-    yield plan_row(
-        name=f"fits {memory}", short=f"fits {memory}", cells=tuple(fit_word(row) for row in plan.rows)
+    memory = format_device_size(plan.job.hardware.memory_bytes)
+    yield make_plan_row(
+        name=f"fits {memory}", short=f"fits {memory}", cells=tuple(format_fit(row) for row in plan.rows)
     )
     if any(row.largest_parameters is not None for row in plan.rows):
         cells = tuple(largest(row) for row in plan.rows)
-        yield plan_row(name="largest model that fits, parameters", short="largest model", cells=cells)
+        yield make_plan_row(name="largest model that fits, parameters", short="largest model", cells=cells)
 
 
-def fit_word(row: PlanRow) -> str:
+def format_fit(row: PlanRow) -> str:
     """Return in a word if it fits."""
     return "tight" if row.tight else {True: "yes", False: "no", None: "unknown"}[row.fits]
 
@@ -123,7 +123,7 @@ def largest(row: PlanRow) -> str:
     if not row.largest_parameters:
         return UNKNOWN
     bound = "≤" if row.peak_bytes is None else ""
-    return f"{bound}{count_words(row.largest_parameters)}"
+    return f"{bound}{format_count(row.largest_parameters)}"
 
 
 def _notes(plan: Plan) -> Iterator[str]:
@@ -171,30 +171,32 @@ def _kind(rows: Sequence[PlanRow], tenant: Tenant, sub: str, scale: Scale) -> Ro
         found = [term for term in row.terms if term.tenant is tenant and term.sub == sub]
         cells.append(_sum(found, scale) if found else "")
     what = f": {sub.replace('_', ' ')}" if sub else ""
-    return plan_row(
+    return make_plan_row(
         name=f"{tenant_name(tenant)}{what}", short=f"{_SHORTEST[tenant]}{what}", cells=tuple(cells)
     )
 
 
-def plan_bars(plan: Plan) -> Bars:
+def build_plan_bars(plan: Plan) -> Bars:
     """Return what is known of each scheme's peak as stacked bars; the widest is the largest."""
     most = max(row.least_bytes for row in plan.rows) or 1
-    scale = memory_scale(plan)
-    held = {tenant_colour(tenant.value) for row in plan.rows for tenant, size in row.tenants.items() if size}
+    scale = choose_memory_scale(plan)
+    held = {
+        get_tenant_class(tenant.value) for row in plan.rows for tenant, size in row.tenants.items() if size
+    }
     is_partial = any(row.peak_bytes is None for row in plan.rows)
     return Bars(
         title="Memory of a device at the peak of a step, by tenant",
         bars=tuple(_plan_bar(row, most, scale) for row in plan.rows),
-        legend=tuple(entry for entry in tenant_legend() if entry.colour in held),
+        legend=tuple(entry for entry in build_tenant_legend() if entry.colour in held),
         notes=("A bar ends with what is known, if not all is.",) * is_partial,
     )
 
 
 def _plan_bar(row: PlanRow, most: int, scale: Scale) -> StackedBar:
     sizes = [(tenant.value, row.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
-    parts = [(name, size, f"{scaled(size, scale)} {scale.unit}") for name, size in sizes]
+    parts = [(name, size, f"{format_scaled(size, scale)} {scale.unit}") for name, size in sizes]
     return StackedBar(
         name=SCHEMES[row.scheme],
-        note=f"{peak_words(row, scale)} {scale.unit}",
+        note=f"{format_known_peak(row, scale)} {scale.unit}",
         segments=stack_segments(parts, most),
     )

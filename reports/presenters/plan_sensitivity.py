@@ -8,13 +8,13 @@ from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
 from zprof.reports.presenters.plan_words import (
-    plan_row,
-    plan_table,
-    scaled,
-    size_scale,
-    time_scale,
-    time_words,
-    whole,
+    choose_size_scale,
+    choose_time_scale,
+    format_integer,
+    format_plan_time,
+    format_scaled,
+    make_plan_row,
+    make_plan_table,
 )
 
 _MAX_LINES = 4
@@ -40,7 +40,7 @@ class Condition:
     logarithmic: bool = True
 
 
-def bandwidth_words(point: SensitivityPoint) -> str:
+def format_bandwidth(point: SensitivityPoint) -> str:
     """Return it as a share of what the group gets: the lesser of the bus in a node and the node's cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
@@ -51,7 +51,7 @@ BANDWIDTH = Condition(
     title="Bandwidth between nodes",
     head="bandwidth",
     axis="bandwidth, % of what the group gets",
-    words=bandwidth_words,
+    words=format_bandwidth,
     logarithmic=False,
 )
 CONDITIONS = (
@@ -62,7 +62,7 @@ CONDITIONS = (
         title="Latency of a hop",
         head="a hop",
         axis="latency of a hop between nodes",
-        words=lambda point: time_words(point.latency_ns),
+        words=lambda point: format_plan_time(point.latency_ns),
     ),
     Condition(
         leaf="tokens",
@@ -70,7 +70,7 @@ CONDITIONS = (
         title="Tokens of a device",
         head="tokens",
         axis="tokens of a device in a micro-batch",
-        words=lambda point: whole(point.tokens),
+        words=lambda point: format_integer(point.tokens),
     ),
     Condition(
         leaf="world",
@@ -78,32 +78,34 @@ CONDITIONS = (
         title="World size",
         head="devices",
         axis="devices",
-        words=lambda point: whole(point.devices),
+        words=lambda point: format_integer(point.devices),
     ),
 )
 
 
-def points_of(found: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
+def get_points(found: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
     """Return the series over a condition."""
     points: Sequence[SensitivityPoint] = getattr(found, condition.leaf)
     return points
 
 
-def varies(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
+def is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
     """Return if a condition has more than one value in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
 
 
-def fixed_words(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
+def describe_fixed_conditions(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
     """Return what all points have in common, so that a table can be read alone."""
     first = points[0]
     said = {
-        "bandwidth": f"{bandwidth_words(first)} bandwidth",
-        "latency": f"{time_words(first.latency_ns)} per hop",
-        "tokens": f"{whole(first.tokens)} tokens",
-        "world": f"{whole(first.devices)} devices",
+        "bandwidth": f"{format_bandwidth(first)} bandwidth",
+        "latency": f"{format_plan_time(first.latency_ns)} per hop",
+        "tokens": f"{format_integer(first.tokens)} tokens",
+        "world": f"{format_integer(first.devices)} devices",
     }
-    kept = [said[other.leaf] for other in CONDITIONS if other is not condition and not varies(other, points)]
+    kept = [
+        said[other.leaf] for other in CONDITIONS if other is not condition and not is_varied(other, points)
+    ]
     return ", ".join(kept)
 
 
@@ -114,19 +116,19 @@ _GROUP = (
 )
 
 
-def sensitivity_tables(found: Sensitivity) -> tuple[Table, ...]:
+def build_sensitivity_tables(found: Sensitivity) -> tuple[Table, ...]:
     """Return the break-even, a table per condition and the speed-up, as far as they were asked for."""
     series = [
-        _series(condition, points) for condition in CONDITIONS if (points := points_of(found, condition))
+        _series(condition, points) for condition in CONDITIONS if (points := get_points(found, condition))
     ]
     return (*_break_even(found.break_even), *series, *_speed_up(found.speed_up))
 
 
 def _series(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
-    times = time_scale([point.wall_ns for point in points])
-    sizes = size_scale([point.state_bytes for point in points])
-    others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
-    return plan_table(
+    times = choose_time_scale([point.wall_ns for point in points])
+    sizes = choose_size_scale([point.state_bytes for point in points])
+    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
+    return make_plan_table(
         title=condition.title,
         unit=times.unit,
         note="a step of ZeRO-3",
@@ -138,20 +140,23 @@ def _series(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
             Column(title="states", unit=sizes.unit),
         ),
         rows=tuple(
-            plan_row(
+            make_plan_row(
                 name=condition.words(point),
                 cells=(
                     *(other.words(point) for other in others),
-                    *(scaled(time, times) for time in (point.wall_ns, point.compute_ns, point.exposed_ns)),
+                    *(
+                        format_scaled(time, times)
+                        for time in (point.wall_ns, point.compute_ns, point.exposed_ns)
+                    ),
                     format_percent(point.efficiency_ratio),
-                    scaled(point.state_bytes, sizes),
+                    format_scaled(point.state_bytes, sizes),
                 ),
             )
             for point in points
         ),
         notes=(
-            *(f"At {said}." for said in [fixed_words(condition, points)] if said),
-            *([_GROUP] if varies(BANDWIDTH, points) else []),
+            *(f"At {said}." for said in [describe_fixed_conditions(condition, points)] if said),
+            *([_GROUP] if is_varied(BANDWIDTH, points) else []),
         ),
     )
 
@@ -160,7 +165,7 @@ def _break_even(rows: Sequence[BreakEven]) -> Iterator[Table]:
     if not rows:
         return
     kept = f"{rows[0].kept_ratio * 100:g} %"
-    yield plan_table(
+    yield make_plan_table(
         title="Break-even",
         note="tokens of a device in a micro-batch",
         head="hardware",
@@ -169,13 +174,13 @@ def _break_even(rows: Sequence[BreakEven]) -> Iterator[Table]:
             *(Column(title=title, unit="tokens") for title in ("forward", "backward", "holds from")),
         ),
         rows=tuple(
-            plan_row(
+            make_plan_row(
                 name=row.hardware,
                 cells=(
                     f"{row.bandwidth_ratio * 100:g} %",
-                    whole(row.forward_tokens),
-                    whole(row.backward_tokens),
-                    whole(row.holds_from_tokens),
+                    format_integer(row.forward_tokens),
+                    format_integer(row.backward_tokens),
+                    format_integer(row.holds_from_tokens),
                 ),
             )
             for row in rows
@@ -192,8 +197,8 @@ def _break_even(rows: Sequence[BreakEven]) -> Iterator[Table]:
 def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Table]:
     if not rows:
         return
-    sizes = size_scale([max(row.state_bytes, row.activation_bytes) for row in rows])
-    yield plan_table(
+    sizes = choose_size_scale([max(row.state_bytes, row.activation_bytes) for row in rows])
+    yield make_plan_table(
         title="Speed-up taken apart",
         unit=sizes.unit,
         note="throughput of a device",
@@ -207,12 +212,12 @@ def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Table]:
             Column(title="larger batch", unit="ratio"),
         ),
         rows=tuple(
-            plan_row(
-                name=whole(row.devices),
+            make_plan_row(
+                name=format_integer(row.devices),
                 cells=(
-                    f"<= {whole(row.samples)}" if row.at_most else whole(row.samples),
-                    scaled(row.state_bytes, sizes),
-                    scaled(row.activation_bytes, sizes),
+                    f"<= {format_integer(row.samples)}" if row.at_most else format_integer(row.samples),
+                    format_scaled(row.state_bytes, sizes),
+                    format_scaled(row.activation_bytes, sizes),
                     *(
                         f"x{ratio:.2f}"
                         for ratio in (row.whole_ratio, row.equal_batch_ratio, row.larger_batch_ratio)
@@ -222,16 +227,16 @@ def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Table]:
             for row in rows
         ),
         notes=(
-            f"Against {whole(rows[0].devices)} devices; whole = equal batch x larger batch; "
+            f"Against {format_integer(rows[0].devices)} devices; whole = equal batch x larger batch; "
             "above x1.00 a device does more than it did: super-linear.",
             "Samples: the largest micro-batch of a device that fits.",
         ),
     )
 
 
-def sensitivity_charts(found: Sensitivity) -> tuple[LineChart, ...]:
+def build_sensitivity_charts(found: Sensitivity) -> tuple[LineChart, ...]:
     """Return the efficiency over each condition that has two values or more."""
-    charts = (_chart(condition, points_of(found, condition)) for condition in CONDITIONS)
+    charts = (_chart(condition, get_points(found, condition)) for condition in CONDITIONS)
     return tuple(chart for chart in charts if chart is not None)
 
 
@@ -242,7 +247,7 @@ def _chart(condition: Condition, points: Sequence[SensitivityPoint]) -> LineChar
     values = {_place(point, condition): condition.words(point) for point in points}
     scale = (places[0], places[-1], condition.logarithmic)
     title = f"Efficiency over {condition.axis.partition(',')[0]}"
-    fixed = fixed_words(condition, points)
+    fixed = describe_fixed_conditions(condition, points)
     return LineChart(
         title=f"{title}: {fixed}" if fixed else title,
         x_title=condition.axis,
@@ -286,7 +291,7 @@ def _lines(
     condition: Condition, points: Sequence[SensitivityPoint], scale: tuple[float, float, bool]
 ) -> Iterator[Line]:
     """Yield one line for each combination of the other conditions."""
-    others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
+    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
     lines: dict[str, list[SensitivityPoint]] = {}
     for point in points:
         name = ", ".join(f"{other.words(point)} {_UNITS[other.leaf]}" for other in others)
@@ -299,7 +304,7 @@ def _lines(
                     x=_along(_place(point, condition), *scale),
                     y=_up(point.efficiency_ratio * 100),
                     text=f"{condition.words(point)}: {format_percent(point.efficiency_ratio)}, "
-                    f"step {time_words(point.wall_ns)}",
+                    f"step {format_plan_time(point.wall_ns)}",
                 )
                 for point in sorted(held, key=lambda point: _place(point, condition))
             ),

@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator
 from zprof.model.formatting import format_percent
 from zprof.model.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
 from zprof.reports.page import UNKNOWN, Row, Table
-from zprof.reports.presenters.plan_memory import scheme_columns
+from zprof.reports.presenters.plan_memory import make_scheme_columns
 from zprof.reports.presenters.plan_words import (
     AXES,
     LINKS,
     SCHEMES,
     Scale,
-    joined,
-    plan_row,
-    plan_table,
-    scaled,
-    size_scale,
-    time_scale,
-    whole,
+    choose_size_scale,
+    choose_time_scale,
+    format_integer,
+    format_scaled,
+    join_names,
+    make_plan_row,
+    make_plan_table,
 )
 
 #: Terms of the ledger: leaf, name, short name.
@@ -29,22 +29,24 @@ _TERMS = (
 )
 
 
-def degree_table(plan: Plan) -> Table:
+def build_degree_table(plan: Plan) -> Table:
     """Return how many devices each scheme has along each axis."""
     axes = (("data parallel", "dp"), ("model parallel", "mp"), ("pipeline", "pp"))
-    return plan_table(
+    return make_plan_table(
         title="Devices along each axis",
-        note=f"{whole(plan.job.degrees.devices)} in all",
-        columns=scheme_columns(plan.rows),
+        note=f"{format_integer(plan.job.degrees.devices)} in all",
+        columns=make_scheme_columns(plan.rows),
         rows=(
             *(
-                plan_row(name=name, cells=tuple(whole(getattr(row.degrees, leaf)) for row in plan.rows))
+                make_plan_row(
+                    name=name, cells=tuple(format_integer(getattr(row.degrees, leaf)) for row in plan.rows)
+                )
                 for name, leaf in axes
             ),
-            plan_row(
+            make_plan_row(
                 name="micro-batches of a replica",
                 short="micro-batches",
-                cells=tuple(whole(row.micro_batches) for row in plan.rows),
+                cells=tuple(format_integer(row.micro_batches) for row in plan.rows),
             ),
         ),
         notes=_batch_notes(plan),
@@ -60,20 +62,20 @@ def _batch_notes(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def traffic_table(plan: Plan) -> tuple[Table, ...]:
+def build_traffic_table(plan: Plan) -> tuple[Table, ...]:
     """Return the bytes per step along each axis and link, as the paper counts and on the ring."""
     keys = dict.fromkeys((link.axis, link.link) for row in plan.rows for link in row.links)
     if not keys:
         return ()
     every = [link for row in plan.rows for link in row.links]
-    sizes = size_scale([link.bytes for link in every])
-    times = time_scale([link.time_ns for link in every])
+    sizes = choose_size_scale([link.bytes for link in every])
+    times = choose_time_scale([link.time_ns for link in every])
     return (
-        plan_table(
+        make_plan_table(
             title="Bytes per step",
             unit=sizes.unit,
             note="that a device moves",
-            columns=scheme_columns(plan.rows),
+            columns=make_scheme_columns(plan.rows),
             rows=tuple(row for key in sorted(keys, key=_place) for row in _link(plan, key, sizes, times)),
             notes=(
                 "Counted as the paper does: an all-reduce is twice its tensor. "
@@ -83,22 +85,22 @@ def traffic_table(plan: Plan) -> tuple[Table, ...]:
     )
 
 
-def step_table(plan: Plan) -> tuple[Table, ...]:
+def build_step_table(plan: Plan) -> tuple[Table, ...]:
     """Return the ledger, whose terms sum to the step."""
     if not any(row.step for row in plan.rows):
         return ()
-    scale = time_scale([row.step.wall_ns for row in plan.rows if row.step])
+    scale = choose_time_scale([row.step.wall_ns for row in plan.rows if row.step])
     terms = [_time(plan, leaf, name, short, scale) for leaf, name, short in _TERMS]
     return (
-        plan_table(
+        make_plan_table(
             title="A step",
             unit=scale.unit,
             note="on one device, if no rank is late",
-            columns=scheme_columns(plan.rows),
+            columns=make_scheme_columns(plan.rows),
             rows=(
                 *terms,
                 _time(plan, "wall_ns", "step", "", scale, total=True),
-                plan_row(
+                make_plan_row(
                     name="efficiency (compute / step)",
                     short="efficiency",
                     cells=_cells(plan, lambda step: format_percent(step.efficiency_ratio)),
@@ -118,12 +120,12 @@ def _step_notes(plan: Plan) -> Iterator[str]:
     if not piped:
         return
     yield (
-        f"{joined(SCHEMES[each] for each in piped)}: compute is that of the slowest stage, so "
+        f"{join_names(SCHEMES[each] for each in piped)}: compute is that of the slowest stage, so "
         "stages of unequal work do not show in the efficiency."
     )
 
 
-def tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
+def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
     """Return the tokens per second of a device; None if unknown."""
     tokens = plan.job.batch.tokens
     if tokens is None or row.step is None or not row.step.wall_ns:
@@ -135,11 +137,11 @@ def tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
 def _throughput(plan: Plan) -> Iterator[Row]:
     if plan.job.batch.tokens is None:
         return
-    rates = tuple(tokens_per_s(plan, row) for row in plan.rows)
-    yield plan_row(
+    rates = tuple(compute_tokens_per_s(plan, row) for row in plan.rows)
+    yield make_plan_row(
         name="tokens per second and device",
         short="tokens/s, device",
-        cells=tuple(whole(rate) for rate in rates),
+        cells=tuple(format_integer(rate) for rate in rates),
     )
 
 
@@ -153,22 +155,22 @@ def _link(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iter
         return tuple(_one(row, key, show) for row in plan.rows)
 
     axis, link = AXES[key[0]], LINKS.get(key[1], key[1])
-    yield plan_row(
+    yield make_plan_row(
         name=f"{axis}, {link}",
         short=f"{key[0].value}, {link}",
-        cells=cells(lambda found: scaled(found.bytes, sizes)),
+        cells=cells(lambda found: format_scaled(found.bytes, sizes)),
     )
-    yield plan_row(
+    yield make_plan_row(
         name="of it on the wire",
         short="  on the wire",
-        cells=cells(lambda found: scaled(found.ring_bytes, sizes)),
+        cells=cells(lambda found: format_scaled(found.ring_bytes, sizes)),
     )
     timed = [link.time_ns for row in plan.rows for link in row.links if (link.axis, link.link) == key]
     if any(time is not None for time in timed):
-        yield plan_row(
+        yield make_plan_row(
             name=f"its time, {times.unit}",
             short=f"  its time, {times.unit}",
-            cells=cells(lambda found: scaled(found.time_ns, times)),
+            cells=cells(lambda found: format_scaled(found.time_ns, times)),
         )
 
 
@@ -179,8 +181,8 @@ def _one(row: PlanRow, key: tuple[Axis, str], show: Callable[[LinkTraffic], str]
 
 
 def _time(plan: Plan, leaf: str, name: str, short: str, scale: Scale, *, total: bool = False) -> Row:
-    cells = _cells(plan, lambda step: scaled(getattr(step, leaf), scale))
-    return plan_row(name, cells, short=short, total=total)
+    cells = _cells(plan, lambda step: format_scaled(getattr(step, leaf), scale))
+    return make_plan_row(name, cells, short=short, total=total)
 
 
 def _cells(plan: Plan, show: Callable[[PlannedStep], str]) -> tuple[str, ...]:

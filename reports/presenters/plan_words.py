@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zprof.model.formatting import format_percent
 from zprof.model.plan import SCHEME_NAMES, Axis
-from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, text_column
+from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, make_text_column
 
 #: Stands before a sum of which not all parts are known.
 AT_LEAST = "≥"
@@ -36,14 +36,14 @@ class Scale:
     unit: str
 
 
-def size_scale(sizes: Iterable[int | None]) -> Scale:
+def choose_size_scale(sizes: Iterable[int | None]) -> Scale:
     """Return the decimal unit that suits the largest: 1 GB is 1e9 bytes, as in the paper."""
     most = max((size for size in sizes if size is not None), default=10**9) or 10**9
     of, unit = next(entry for entry in _SIZES if most >= entry[0])
     return Scale(of=of, unit=unit)
 
 
-def time_scale(times_ns: Iterable[int | None]) -> Scale:
+def choose_time_scale(times_ns: Iterable[int | None]) -> Scale:
     """Return seconds from 10 s on, microseconds below 1 ms, else milliseconds."""
     most = max((time for time in times_ns if time is not None), default=0)
     if most >= 10_000_000_000:
@@ -51,7 +51,7 @@ def time_scale(times_ns: Iterable[int | None]) -> Scale:
     return Scale(of=1e3, unit="µs") if 0 < most < 1_000_000 else Scale(of=1e6, unit="ms")
 
 
-def scaled(value: float | None, scale: Scale) -> str:
+def format_scaled(value: float | None, scale: Scale) -> str:
     """Return about three digits, as the paper prints: 120, 31.4, 1.9, 0.23; a dash if unknown."""
     if value is None:
         return UNKNOWN
@@ -68,23 +68,23 @@ def scaled(value: float | None, scale: Scale) -> str:
     return f"{sign}{size:.4f}" if size >= 0.00005 else f"<{sign}0.0001"
 
 
-def with_unit(value: float | None, scale: Scale) -> str:
+def format_with_unit(value: float | None, scale: Scale) -> str:
     """Return a value with its unit, for sentences."""
-    return UNKNOWN if value is None else f"{scaled(value, scale)} {scale.unit}"
+    return UNKNOWN if value is None else f"{format_scaled(value, scale)} {scale.unit}"
 
 
-def round_size(size_bytes: int) -> str:
+def format_device_size(size_bytes: int) -> str:
     """Return the memory of a device as it is sold: ``32 GB``, ``40.5 GB``."""
-    scale = size_scale([size_bytes])
+    scale = choose_size_scale([size_bytes])
     return f"{size_bytes / scale.of:.4g} {scale.unit}"
 
 
-def time_words(time_ns: int | None) -> str:
+def format_plan_time(time_ns: int | None) -> str:
     """Return a time in the unit that suits it."""
-    return with_unit(time_ns, time_scale([time_ns]))
+    return format_with_unit(time_ns, choose_time_scale([time_ns]))
 
 
-def count_words(count: float | None) -> str:
+def format_count(count: float | None) -> str:
     """Return ``7642000000`` as ``7.6B``; a number below a thousand as it is."""
     if count is None:
         return UNKNOWN
@@ -95,18 +95,18 @@ def count_words(count: float | None) -> str:
     return f"{count:,.0f}"
 
 
-def whole(count: float | None) -> str:
+def format_integer(count: float | None) -> str:
     """Return a number in full: tokens, devices."""
     return UNKNOWN if count is None else f"{count:,.0f}"
 
 
-def joined(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Return ``a``, ``a and b``, ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def signed_percent(ratio: float | None) -> str:
+def format_signed_percent(ratio: float | None) -> str:
     """Return a difference with its sign; what rounds to zero has none."""
     if ratio is None:
         return UNKNOWN
@@ -116,12 +116,12 @@ def signed_percent(ratio: float | None) -> str:
     return f"+{text}" if ratio > 0 else text
 
 
-def plan_row(name: str, cells: Iterable[Cell], *, short: str = "", total: bool = False) -> Row:
+def make_plan_row(name: str, cells: Iterable[Cell], *, short: str = "", total: bool = False) -> Row:
     """Return a row of a plan's table; ``short`` names it where there are only 80 columns."""
     return Row(cells=(name, *cells), short=short, total=total)
 
 
-def plan_table(
+def make_plan_table(
     title: str,
     *,
     columns: Sequence[Column],
@@ -134,7 +134,7 @@ def plan_table(
     """Return a table of a plan, which the terminal shows whole; ``head`` is the title of the names."""
     return Table(
         title=title,
-        columns=(text_column(head), *columns),
+        columns=(make_text_column(head), *columns),
         rows=tuple(rows[:MAX_ROWS]),
         unit=unit,
         note=note,

@@ -12,23 +12,23 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_number_columns,
     make_section,
     make_table,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.heat import Measured, heat_map
 from zprof.reports.presenters.time_figures import (
     LateRank,
     PathRank,
-    by_waiting,
-    late_ranks,
-    path_kinds,
-    path_ranks,
+    list_late_ranks,
+    list_path_kinds,
+    list_path_ranks,
+    order_by_waiting,
     telling_ranks,
     unsplit_ns,
 )
-from zprof.reports.presenters.time_words import ledger_cells, optional_ratio, span
+from zprof.reports.presenters.time_words import describe_period, format_ledger_cells, format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3
@@ -36,11 +36,11 @@ _MAX_REASONS = 3
 _MIN_PATH_RATIO = 0.005
 
 
-def rank_section(report: Report) -> tuple[Section, ...]:
+def build_rank_section(report: Report) -> tuple[Section, ...]:
     """Return the ranks side by side; nothing for a job of one rank, whose ledger stands above."""
     if report.run.world_size < 2:
         return ()
-    path = critical_path_blocks(report)
+    path = build_critical_path_blocks(report)
     lead = "Who was late, and who waited for it."
     return make_section(
         "ranks", "Ranks", lead, *_heat_maps(report), _rank_table(report), *_late_blocks(report), *path
@@ -69,44 +69,44 @@ def _rank_table(report: Report) -> Table | None:
     return make_table(
         "By rank",
         (
-            text_column("rank"),
-            *numbers("step", *LEDGER_NAMES.values(), unit="ms"),
-            *numbers("overlap", unit="%"),
+            make_text_column("rank"),
+            *make_number_columns("step", *LEDGER_NAMES.values(), unit="ms"),
+            *make_number_columns("overlap", unit="%"),
         ),
         [_rank_row(rank) for rank in ranks],
         unit="ms",
-        note=f"{span(report.time)}; overlap: the hidden share of the collectives",
+        note=f"{describe_period(report.time)}; overlap: the hidden share of the collectives",
         max_text_rows=_MAX_TEXT_RANKS,
-        order=by_waiting(ranks),
+        order=order_by_waiting(ranks),
         total=len(known),
         what="ranks, those that wait most and those that wait least",
     )
 
 
 def _rank_row(rank: RankTime) -> tuple[str, ...]:
-    cells = ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
-    return (str(rank.rank), *cells, optional_ratio(rank.overlap_ratio))
+    cells = format_ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
+    return (str(rank.rank), *cells, format_optional_ratio(rank.overlap_ratio))
 
 
 def _late_blocks(report: Report) -> Iterator[Table | Note | None]:
     shares = report.time.blame
     if shares is None:
         return
-    found = late_ranks(shares, MAX_ROWS)
+    found = list_late_ranks(shares, MAX_ROWS)
     yield make_table(
         "Late ranks",
         (
-            text_column("rank"),
-            *numbers("wait caused", "with hidden", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("wait caused", "with hidden", unit="ms"),
             Column(title="waiting ranks"),
-            *numbers("of all exposed waiting", unit="%", wide=True),
-            *numbers("arrived last", unit="%"),
-            *numbers("wait suffered", unit="ms"),
-            text_column("because of"),
+            *make_number_columns("of all exposed waiting", unit="%", wide=True),
+            *make_number_columns("arrived last", unit="%"),
+            *make_number_columns("wait suffered", unit="ms"),
+            make_text_column("because of"),
         ),
         [_late_row(entry) for entry in found],
         unit="ms",
-        note=f"{span(report.time)}, per waiting rank",
+        note=f"{describe_period(report.time)}, per waiting rank",
         max_text_rows=_MAX_TEXT_LATE,
         total=len(shares.per_rank) if len(found) == MAX_ROWS else len(found),
         what="ranks, those that others wait for most",
@@ -136,28 +136,28 @@ def _late_row(entry: LateRank) -> tuple[str, ...]:
     )
 
 
-def critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
+def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
     """Return through which ranks the critical path goes and with what; nothing for one rank."""
     path = report.time.critical_path
     if path is None or not path.shares or report.run.world_size < 2:
         return ()
-    found = path_ranks(path)
+    found = list_path_ranks(path)
     table = make_table(
         "Critical path",
         (
-            text_column("rank"),
-            *numbers("on it", unit="ms"),
-            *numbers("share", unit="%"),
-            text_column("with", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("on it", unit="ms"),
+            *make_number_columns("share", unit="%"),
+            make_text_column("with", unit="ms"),
         ),
         [_path_row(entry) for entry in found],
         unit="ms",
-        note=f"{span(report.time)}: what the step waited on, by rank",
+        note=f"{describe_period(report.time)}: what the step waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
         what="ranks, those with most of it",
     )
     kinds = [
-        f"{kind} {format_percent(share)}" for kind, share in path_kinds(path) if share >= _MIN_PATH_RATIO
+        f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
     ]
     rest = found[_MAX_TEXT_LATE:]
     others = f"; {len(rest)} ranks with less: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""

@@ -20,32 +20,32 @@ def describe_run(run: RunFacts, steps: str) -> str:
     stage = "" if run.stage is None else f" stage {run.stage}"
     where = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
     engine = [] if run.engine in _UNNAMED else [f"{run.engine} engine{stage}"]
-    return f"{run.name}: {', '.join([ranks_text(run), where, *engine, steps])}"
+    return f"{run.name}: {', '.join([format_rank_count(run), where, *engine, steps])}"
 
 
-def ranks_text(run: RunFacts) -> str:
+def format_rank_count(run: RunFacts) -> str:
     """Return ``4 ranks``, or how many of them were loaded and which are missing."""
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:
         return ranks
-    return f"{len(run.ranks_loaded)} of {ranks} (missing: {named_ranks(missing, _MAX_MISSING_NAMED)})"
+    return f"{len(run.ranks_loaded)} of {ranks} (missing: {format_ranks(missing, _MAX_MISSING_NAMED)})"
 
 
-def named_ranks(ranks: Sequence[int], most: int = _MAX_NAMED) -> str:
+def format_ranks(ranks: Sequence[int], most: int = _MAX_NAMED) -> str:
     """Return ``0, 1, 2 and 1021 more``: the first ranks by number, and how many are not named."""
     more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
     return f"{', '.join(map(str, ranks[:most]))}{more}"
 
 
-def reported_steps(report: Report, run: RunFacts) -> str:
+def format_reported_steps(report: Report, run: RunFacts) -> str:
     """Return the steps of ``run``, the report's own or its baseline, that the report is about."""
     if not report.time.per_rank and run.memory_steps:
-        return f"memory of {steps_text(run.memory_steps)}"
-    return "from a snapshot" if run.source == "snapshot" else steps_text(run.steps)
+        return f"memory of {format_steps(run.memory_steps)}"
+    return "from a snapshot" if run.source == "snapshot" else format_steps(run.steps)
 
 
-def steps_text(steps: Sequence[int]) -> str:
+def format_steps(steps: Sequence[int]) -> str:
     """Return ``steps 3-10``, or how many of which range if some are missing."""
     if not steps:
         return "no timed step"

@@ -3,8 +3,16 @@
 from zprof.model.formatting import format_ms
 from zprof.model.report import Report
 from zprof.model.second_opinion import RankOpinion, SecondOpinion
-from zprof.reports.page import Section, Table, make_section, make_table, name_column, numbers, text_column
-from zprof.reports.presenters.time_words import optional_ratio
+from zprof.reports.page import (
+    Section,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_section,
+    make_table,
+    make_text_column,
+)
+from zprof.reports.presenters.time_words import format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_STREAMS = 8, 16
 _BOUNDS = {
@@ -17,7 +25,7 @@ _BOUNDS = {
 _NOTE = "One rank at a time: a collective in the path is one piece, waiting for other ranks included."
 
 
-def second_opinion_section(report: Report) -> tuple[Section, ...]:
+def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
     """Return nothing if it was not asked for, or nothing was answered: the gaps say why."""
     opinion = report.second_opinion
     if opinion is None:
@@ -30,10 +38,10 @@ def _path_table(opinion: SecondOpinion) -> Table | None:
     return make_table(
         "Second opinion",
         (
-            text_column("rank"),
-            name_column("of"),
-            *numbers("length", unit="ms"),
-            *numbers(*_BOUNDS.values(), unit="%"),
+            make_text_column("rank"),
+            make_name_column("of"),
+            *make_number_columns("length", unit="ms"),
+            *make_number_columns(*_BOUNDS.values(), unit="%"),
         ),
         [_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
         unit="ms",
@@ -47,7 +55,7 @@ def _path_table(opinion: SecondOpinion) -> Table | None:
 def _path_row(rank: RankOpinion) -> tuple[str, ...]:
     path = rank.critical_path
     assert path is not None
-    shares = (optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
+    shares = (format_optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
     return (str(rank.rank), path.window, format_ms(path.length_ns), *shares)
 
 
@@ -61,9 +69,9 @@ def _idle_table(opinion: SecondOpinion) -> Table | None:
     return make_table(
         "Idle streams",
         (
-            text_column("rank"),
-            *numbers("stream"),
-            *numbers("for the host", "between kernels", "other", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("stream"),
+            *make_number_columns("for the host", "between kernels", "other", unit="ms"),
         ),
         rows,
         unit="ms",

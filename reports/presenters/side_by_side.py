@@ -16,13 +16,13 @@ from zprof.reports.page import (
     Section,
     Table,
     Verdict,
+    make_name_column,
     make_section,
     make_table,
-    name_column,
-    text_column,
+    make_text_column,
 )
-from zprof.reports.presenters.head import MARKS, modelled_notes
-from zprof.reports.presenters.run_words import describe_run, steps_text
+from zprof.reports.presenters.head import MARKS, build_modelled_notes
+from zprof.reports.presenters.run_words import describe_run, format_steps
 
 UNKNOWN = "unknown"
 _SHOW: dict[str, Callable[[float], str]] = {
@@ -93,7 +93,7 @@ def shown_settings(settings: Iterable[Setting], *, everything: bool) -> tuple[Se
     return tuple(setting for setting in settings if everything or setting.a != setting.b)
 
 
-def side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
+def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
     """Return both runs; with ``everything`` also equal settings and rows that are zero or unknown."""
     leaves = both.sections if everything else _without_many_ranks(both.sections)
     tables = (_leaf_table(section, everything=everything) for section in leaves)
@@ -106,11 +106,11 @@ def side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
             Verdict(tone=status.value, mark=MARKS[status], text=both.verdict.sentence),
             Facts(
                 rows=(
-                    ("A", describe_run(both.a, steps_text(both.a.steps))),
-                    ("B", describe_run(both.b, steps_text(both.b.steps))),
+                    ("A", describe_run(both.a, format_steps(both.a.steps))),
+                    ("B", describe_run(both.b, format_steps(both.b.steps))),
                 )
             ),
-            *modelled_notes([both.b, both.a]),
+            *build_modelled_notes([both.b, both.a]),
         ),
         sections=(
             *_setting_section(both.settings, everything=everything),
@@ -143,7 +143,10 @@ def _setting_section(settings: Sequence[Setting], *, everything: bool) -> tuple[
         sides = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
         rows.append((f"{setting.where}: {name}", *sides))
     table = make_table(
-        title, (name_column("setting"), text_column("A"), text_column("B")), rows, max_text_rows=200
+        title,
+        (make_name_column("setting"), make_text_column("A"), make_text_column("B")),
+        rows,
+        max_text_rows=200,
     )
     return make_section("settings", title, "How the two were run.", table or Paragraph(text="None."))
 

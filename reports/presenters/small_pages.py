@@ -20,11 +20,11 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Verdict,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 
 _CHECK_MARKS = {CheckStatus.OK: "✓", CheckStatus.ABSENT: "-", CheckStatus.BROKEN: "✗"}
@@ -98,9 +98,9 @@ def _rank_section(rank: RankVerification, source: str) -> tuple[Section, ...]:
     table = make_table(
         f"Rank {rank.rank}",
         (
-            text_column("figure"),
-            *numbers("zprof", source, "difference", "within", unit="µs"),
-            text_column("result"),
+            make_text_column("figure"),
+            *make_number_columns("zprof", source, "difference", "within", unit="µs"),
+            make_text_column("result"),
         ),
         [_figure_row(figure) for figure in rank.figures],
         unit="µs",
@@ -141,7 +141,12 @@ def bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: 
     rows = [(f"{name}: {what}", format_bytes(size)) for name, what, size in parts]
     names = f"{replaced} names of modules, groups, hosts and runs were replaced."
     blocks: list[Block | None] = [
-        make_table("Bundle", (name_column("part"), *numbers("size", unit="bytes")), rows, max_text_rows=200),
+        make_table(
+            "Bundle",
+            (make_name_column("part"), *make_number_columns("size", unit="bytes")),
+            rows,
+            max_text_rows=200,
+        ),
         Note(text=f"{names} Of texts, only zprof's own words are in it."),
         Note(text=f"Left out: {', '.join(left_out)}.") if left_out else None,
     ]
@@ -170,7 +175,7 @@ def changes_page(rows: Sequence[Row]) -> Page:
         for row in rows
         if row.unit != "text"
     ]
-    columns = (name_column("figure"), *numbers("before", "after", "change"))
+    columns = (make_name_column("figure"), *make_number_columns("before", "after", "change"))
     texts = tuple(
         (row.name, f"{_baseline_figure(row.a, row.unit)} -> {_baseline_figure(row.b, row.unit)}")
         for row in rows
@@ -215,7 +220,7 @@ def _claim_items(family: str) -> Iterator[Item]:
 def demo_page(rows: Sequence[tuple[str, ...]]) -> Page:
     """Return if the fix of the demo holds: step, exposed share and peak memory of each run."""
     title = "Does the fix hold?"
-    columns = (text_column("run"), *numbers("step", "collectives exposed", "peak memory"))
+    columns = (make_text_column("run"), *make_number_columns("step", "collectives exposed", "peak memory"))
     table = make_table(title, columns, rows, note="link and compute modelled")
     return _page("zprof demo", *make_section("outcome", title, "", table))
 

@@ -8,36 +8,36 @@ from zprof.reports.page import (
     UNKNOWN,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import (
     bounded,
-    longest_steps,
     most_exposed_units,
+    order_steps_by_length,
     sized_messages,
     telling_fits,
     telling_messages,
     unsplit_ns,
 )
 from zprof.reports.presenters.time_words import (
-    ledger_cells,
-    mean_count,
-    message_size,
-    optional_rate,
-    span,
-    split_marks,
+    describe_period,
+    format_ledger_cells,
+    format_mean_count,
+    format_message_size,
+    format_optional_rate,
+    get_bound_marks,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
 _US = 1_000
 
 
-def time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
     """Return what is known beyond the ledger and the collectives."""
     time = report.time
     lead = "By step, unit and message size; the link and the clocks."
@@ -47,12 +47,18 @@ def time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
 
 
 def _step_table(time: Time) -> Table | None:
-    kept = sorted(longest_steps(time)[:MAX_ROWS], key=lambda at: (time.steps[at].step, time.steps[at].rank))
-    by_length = {at: place for place, at in enumerate(longest_steps(time))}
+    kept = sorted(
+        order_steps_by_length(time)[:MAX_ROWS], key=lambda at: (time.steps[at].step, time.steps[at].rank)
+    )
+    by_length = {at: place for place, at in enumerate(order_steps_by_length(time))}
     unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
     return make_table(
         "By step",
-        (text_column("step"), *numbers("rank"), *numbers("wall", *LEDGER_NAMES.values(), unit="ms")),
+        (
+            make_text_column("step"),
+            *make_number_columns("rank"),
+            *make_number_columns("wall", *LEDGER_NAMES.values(), unit="ms"),
+        ),
         [_step_row(time.steps[at], is_bound=time.steps[at].rank in unsplit) for at in kept],
         unit="ms",
         max_text_rows=_MAX_TEXT_ROWS,
@@ -63,7 +69,7 @@ def _step_table(time: Time) -> Table | None:
 
 
 def _step_row(step: StepTime, *, is_bound: bool) -> tuple[str, ...]:
-    return (str(step.step), str(step.rank), *ledger_cells(step, is_bound=is_bound))
+    return (str(step.step), str(step.rank), *format_ledger_cells(step, is_bound=is_bound))
 
 
 def _unit_table(time: Time) -> Table | None:
@@ -75,15 +81,15 @@ def _unit_table(time: Time) -> Table | None:
     return make_table(
         "By unit",
         (
-            name_column("unit"),
-            name_column("kind"),
-            *numbers("count", unit=span(time)),
-            *numbers("size", unit="bytes"),
-            *numbers("exposed transfer", "exposed wait", unit="ms"),
+            make_name_column("unit"),
+            make_name_column("kind"),
+            *make_number_columns("count", unit=describe_period(time)),
+            *make_number_columns("size", unit="bytes"),
+            *make_number_columns("exposed transfer", "exposed wait", unit="ms"),
         ),
         rows,
         unit="ms",
-        note=f"{span(time)}, mean of the ranks of the group",
+        note=f"{describe_period(time)}, mean of the ranks of the group",
         max_text_rows=_MAX_TEXT_ROWS,
         total=len(time.units),
         what="units, those with most exposed time",
@@ -91,12 +97,12 @@ def _unit_table(time: Time) -> Table | None:
 
 
 def _unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
-    least, most = split_marks(is_bound)
+    least, most = get_bound_marks(is_bound)
     return (
         unit.unit,
         unit.kind,
-        mean_count(unit.count),
-        message_size(unit.kind, unit.bytes),
+        format_mean_count(unit.count),
+        format_message_size(unit.kind, unit.bytes),
         most + format_ms(unit.exposed_transfer_ns),
         least + format_ms(unit.exposed_wait_ns),
     )
@@ -108,16 +114,16 @@ def _message_table(time: Time) -> Table | None:
     return make_table(
         "By message size",
         (
-            name_column("kind"),
-            name_column("group"),
-            *numbers("from", "to below", unit="bytes"),
-            *numbers("count", unit=span(time)),
-            *numbers("exposed", unit="ms"),
-            *numbers("bus bandwidth", unit="bytes/s"),
+            make_name_column("kind"),
+            make_name_column("group"),
+            *make_number_columns("from", "to below", unit="bytes"),
+            *make_number_columns("count", unit=describe_period(time)),
+            *make_number_columns("exposed", unit="ms"),
+            *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
         [_message_row(bar) for bar in shown],
         unit="ms",
-        note=span(time),
+        note=describe_period(time),
         max_text_rows=_MAX_TEXT_ROWS,
         order=sorted(range(len(shown)), key=lambda at: (-shown[at].exposed_ns, -shown[at].count)),
         total=len(known),
@@ -131,9 +137,9 @@ def _message_row(bar: MessageSizes) -> tuple[str, ...]:
         group_name(bar.group),
         format_bytes(bar.at_least_bytes),
         format_bytes(bar.below_bytes),
-        mean_count(bar.count),
+        format_mean_count(bar.count),
         format_ms(bar.exposed_ns),
-        optional_rate(bar.busbw_bytes_per_s),
+        format_optional_rate(bar.busbw_bytes_per_s),
     )
 
 
@@ -142,12 +148,12 @@ def _fit_table(time: Time) -> Table | None:
     return make_table(
         "The link",
         (
-            name_column("kind"),
-            name_column("group"),
-            *numbers("messages", unit="count"),
-            *numbers("latency", unit="time"),
-            *numbers("bandwidth", "bus bandwidth", unit="bytes/s"),
-            *numbers("latency's share", "off by", unit="%"),
+            make_name_column("kind"),
+            make_name_column("group"),
+            *make_number_columns("messages", unit="count"),
+            *make_number_columns("latency", unit="time"),
+            *make_number_columns("bandwidth", "bus bandwidth", unit="bytes/s"),
+            *make_number_columns("latency's share", "off by", unit="%"),
         ),
         [_fit_row(fit) for fit in fits],
         note="fitted: time = latency + bytes / bandwidth",
@@ -162,8 +168,8 @@ def _fit_row(fit: LinkFit) -> tuple[str, ...]:
         group_name(fit.group),
         f"{fit.messages:,}",
         format_ns(fit.latency_ns),
-        optional_rate(fit.algbw_bytes_per_s),
-        optional_rate(fit.busbw_bytes_per_s),
+        format_optional_rate(fit.algbw_bytes_per_s),
+        format_optional_rate(fit.busbw_bytes_per_s),
         format_percent(fit.latency_share_ratio),
         format_percent(fit.residual_ratio),
     )
@@ -176,9 +182,9 @@ def _clock_table(alignment: Alignment | None) -> Table | None:
     return make_table(
         "Clocks",
         (
-            text_column("rank"),
-            *numbers("ahead by", "±", "possible", unit="µs"),
-            *numbers("drift", unit="ppm"),
+            make_text_column("rank"),
+            *make_number_columns("ahead by", "±", "possible", unit="µs"),
+            *make_number_columns("drift", unit="ppm"),
         ),
         [_clock_row(alignment, rank) for rank in ranks],
         unit="µs",

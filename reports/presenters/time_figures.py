@@ -77,14 +77,14 @@ class Unclaimed:
     share: float
 
 
-def mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
+def compute_mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
     """Return the mean of one term over the ranks, in whole nanoseconds."""
     return round(sum(getattr(rank, term) for rank in ranks) / len(ranks)) if ranks else 0
 
 
 def step_ns(ranks: Sequence[RankTime]) -> int:
     """Return the mean wall time of a step over the ranks."""
-    return mean_over_ranks(ranks, "wall_ns")
+    return compute_mean_over_ranks(ranks, "wall_ns")
 
 
 def step_change_ns(report: Report) -> int | None:
@@ -97,7 +97,7 @@ def step_change_ns(report: Report) -> int | None:
 
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
     """Return the terms of the step, with their change if there is a baseline."""
-    means = {term: mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
+    means = {term: compute_mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         wall = max(1, step_ns(report.time.per_rank))
@@ -117,7 +117,7 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
         LedgerRow(
             name=name,
             this_ns=means[term],
-            baseline_ns=mean_over_ranks(comparison.baseline_time, term),
+            baseline_ns=compute_mean_over_ranks(comparison.baseline_time, term),
             change_ns=delta[term],
             share=abs(delta[term]) / largest,
         )
@@ -127,8 +127,8 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
 
 def exposure(ranks: Sequence[RankTime]) -> Exposure:
     """Return how much of the collectives' time no compute hides."""
-    collective = mean_over_ranks(ranks, "collective_ns")
-    hidden = mean_over_ranks(ranks, "overlapped_ns")
+    collective = compute_mean_over_ranks(ranks, "collective_ns")
+    hidden = compute_mean_over_ranks(ranks, "overlapped_ns")
     exposed = collective - hidden
     return Exposure(
         collective_ns=collective,
@@ -175,7 +175,7 @@ def bounded(time: Time) -> frozenset[tuple[str, str]]:
     return frozenset((entry.kind, entry.group) for entry in time.collectives if entry.bound)
 
 
-def by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
+def order_by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
     """Return the places of the ranks, in turn the one that waits most and the one that waits least."""
     ordered = sorted(range(len(ranks)), key=lambda at: (-ranks[at].exposed_wait_ns, ranks[at].rank))
     middle = (len(ordered) + 1) // 2
@@ -186,11 +186,11 @@ def by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
 
 def telling_ranks(ranks: Sequence[RankTime], most: int) -> tuple[RankTime, ...]:
     """Return at most ``most`` ranks in order: those that wait most, and those that others wait for."""
-    kept = set(by_waiting(ranks)[:most])
+    kept = set(order_by_waiting(ranks)[:most])
     return tuple(sorted((ranks[at] for at in kept), key=lambda rank: rank.rank))
 
 
-def longest_steps(time: Time) -> tuple[int, ...]:
+def order_steps_by_length(time: Time) -> tuple[int, ...]:
     """Return the places of the steps, the longest first."""
     steps = time.steps
     return tuple(sorted(range(len(steps)), key=lambda at: _by_length(steps[at])))
@@ -220,14 +220,14 @@ def telling_fits(time: Time, most: int) -> tuple[LinkFit, ...]:
     return tuple(sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:most])
 
 
-def late_ranks(shares: WaitShares, most: int) -> tuple[LateRank, ...]:
+def list_late_ranks(shares: WaitShares, most: int) -> tuple[LateRank, ...]:
     """Return the ranks that others waited for, the one that caused most waiting first."""
-    total = exposed_wait_ns(shares)
+    total = sum_exposed_wait_ns(shares)
     ordered = sorted(shares.per_rank, key=lambda blame: (-blame.exposed_wait_ns, -blame.wait_ns, blame.rank))
     return tuple(_late(blame, total) for blame in ordered[:most] if blame.wait_ns > 0)
 
 
-def exposed_wait_ns(shares: WaitShares) -> int:
+def sum_exposed_wait_ns(shares: WaitShares) -> int:
     """Return all exposed waiting of a step: blamed on ranks, tied and not judged."""
     return sum(blame.exposed_wait_ns for blame in shares.per_rank) + shares.tied_ns + shares.unjudged_ns
 
@@ -242,7 +242,7 @@ def _late(blame: Blame, total_ns: int) -> LateRank:
     )
 
 
-def path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
+def list_path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
     """Return the ranks on the critical path, the one with most of it first."""
     parts: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for share in path.shares:
@@ -255,7 +255,7 @@ def path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
     return tuple(sorted(ranks, key=lambda entry: (-entry.ns, entry.rank)))
 
 
-def path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:
+def list_path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:
     """Return the shares of the critical path by what it consists of, over all ranks, the largest first."""
     sums = _largest_first((share.what.value, share.ns) for share in path.shares)
     return tuple((kind, length / max(1, path.wall_ns)) for kind, length in sums)
@@ -268,9 +268,9 @@ def _largest_first(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], .
     return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
+def list_unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
     """Return the lost time that no finding claims, by ledger term, the largest first."""
-    names, whole = LEDGER_NAMES, max(1, unclaimed_step_ns(report))
+    names, whole = LEDGER_NAMES, max(1, find_unclaimed_step_ns(report))
     rows = [
         Unclaimed(name=names.get(term, term), left_ns=left, share=left / whole)
         for term, left in report.unclaimed.items()
@@ -279,7 +279,7 @@ def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
     return tuple(sorted(rows, key=lambda row: -row.left_ns))
 
 
-def unclaimed_step_ns(report: Report) -> int:
+def find_unclaimed_step_ns(report: Report) -> int:
     """Return the mean step of the rank whose unexplained loss is shown; of the slowest if none is named."""
     ranks = report.time.per_rank
     named = (rank.wall_ns for rank in ranks if rank.rank == report.unclaimed_rank)

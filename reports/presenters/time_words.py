@@ -18,28 +18,28 @@ _MAX_MOVED, _MAX_NAMED = 4, 6
 _MARKED, _NO_STEPS = "recorder", "whole trace"
 
 
-def span(time: Time) -> str:
+def describe_period(time: Time) -> str:
     """Return what the figures are of: a step, or the whole of a recording without steps."""
     return "in total" if is_whole_trace(time) else "per step"
 
 
-def signed_ms(change_ns: int) -> str:
+def format_signed_ms(change_ns: int) -> str:
     """Return a change in milliseconds with its sign."""
     text = format_ms(change_ns)
     return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
 
 
-def optional_ratio(ratio: float | None) -> str:
+def format_optional_ratio(ratio: float | None) -> str:
     """Return a share in percent, or a dash."""
     return UNKNOWN if ratio is None else format_percent(ratio)
 
 
-def optional_rate(bytes_per_s: float | None) -> str:
+def format_optional_rate(bytes_per_s: float | None) -> str:
     """Return a bandwidth, or a dash."""
     return UNKNOWN if bytes_per_s is None else format_rate(bytes_per_s)
 
 
-def message_size(kind: str, size_bytes: int) -> str:
+def format_message_size(kind: str, size_bytes: int) -> str:
     """Return the bytes of a collective, or that the trace has no size."""
     return "unknown" if is_unknown_size(kind, size_bytes) else format_bytes(size_bytes)
 
@@ -49,19 +49,19 @@ def bounds(ranks: Sequence[RankTime]) -> Mapping[str, str]:
     return _BOUNDS if unsplit_ns(ranks) else {}
 
 
-def split_marks(is_bound: bool) -> tuple[str, str]:
+def get_bound_marks(is_bound: bool) -> tuple[str, str]:
     """Return the marks of a wait and of a transfer."""
     return (AT_LEAST, AT_MOST) if is_bound else ("", "")
 
 
-def mean_count(value: float) -> str:
+def format_mean_count(value: float) -> str:
     """Return a mean count without meaningless digits."""
     return f"{value:g}" if value < _LARGE_COUNT else f"{value:.0f}"
 
 
-def ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ...]:
+def format_ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ...]:
     """Return wall, compute, exposed transfer, wait and copies, idle and unexplained in ms."""
-    least, most = split_marks(is_bound)
+    least, most = get_bound_marks(is_bound)
     return (
         format_ms(entry.wall_ns),
         format_ms(entry.compute_ns),
@@ -73,7 +73,7 @@ def ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ..
     )
 
 
-def exposure_sentence(who: str, ranks: Sequence[RankTime], span: str) -> str:
+def describe_exposure(who: str, ranks: Sequence[RankTime], span: str) -> str:
     """Return how much of the collectives' time no compute hides."""
     seen = exposure(ranks)
     if seen.ratio is None:
@@ -85,7 +85,7 @@ def exposure_sentence(who: str, ranks: Sequence[RankTime], span: str) -> str:
     )
 
 
-def unsplit_sentence(ranks: Sequence[RankTime]) -> str:
+def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     """Return how much of the step cannot be split into wait and transfer; empty if all can."""
     unknown = unsplit_ns(ranks)
     if not unknown:
@@ -96,7 +96,7 @@ def unsplit_sentence(ranks: Sequence[RankTime]) -> str:
     )
 
 
-def volume_sentence(volume: Volume) -> str:
+def describe_volume(volume: Volume) -> str:
     """Return the bytes of a step against the ZeRO formula of its stage."""
     return (
         f"Bytes per step: {format_bytes(volume.seen_bytes)}; the ZeRO formula of the stage gives "
@@ -104,7 +104,7 @@ def volume_sentence(volume: Volume) -> str:
     )
 
 
-def alignment_sentences(alignment: Alignment) -> tuple[str, ...]:
+def describe_alignment(alignment: Alignment) -> tuple[str, ...]:
     """Return how the clocks were aligned and how well, and what was done to a match that could not be."""
     if len(alignment.offsets_ns) < 2:
         aligned = "Clocks not aligned: the ranks share no collective that could do it"
@@ -122,7 +122,7 @@ def alignment_sentences(alignment: Alignment) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def window_sentence(time: Time) -> str:
+def describe_window(time: Time) -> str:
     """Return what was measured, if that is not the steps as a recorder marked them; else empty."""
     window = time.window
     if window is None:

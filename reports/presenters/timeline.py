@@ -8,9 +8,9 @@ from zprof.model.report import Report
 from zprof.reports.page import AreaChart, AxisMark, Section, Series, make_section
 from zprof.reports.presenters.memory_figures import (
     Areas,
+    build_tenant_legend,
+    get_tenant_class,
     stack_areas,
-    tenant_colour,
-    tenant_legend,
     tenant_name,
 )
 
@@ -23,7 +23,7 @@ _MIN_PHASE, _MIN_STEP = 9.0, 6.0
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
-def timeline_section(report: Report) -> tuple[Section, ...]:
+def build_timeline_section(report: Report) -> tuple[Section, ...]:
     """Return the timeline of the rank with the highest point; nothing if none was recorded."""
     lead = "Live bytes by tenant; a point is the highest of its stretch."
     return make_section("timeline", "Memory over time", lead, _area_chart(report))
@@ -43,7 +43,7 @@ def _area_chart(report: Report) -> AreaChart | None:
         unit=unit,
         series=tuple(
             Series(
-                colour=tenant_colour(name),
+                colour=get_tenant_class(name),
                 name=tenant_name(name),
                 values=tuple(round((upper[place] - lower[place]) / size, 4) for place in kept),
                 outline=_outline(areas, upper, kept),
@@ -60,7 +60,7 @@ def _area_chart(report: Report) -> AreaChart | None:
             at=_percent(areas, line.time_ns[areas.peak]), text=f"peak {format_bytes(areas.peak_bytes)}"
         ),
         end=format_ns(areas.end_ns),
-        legend=tuple(reversed(tenant_legend())),
+        legend=tuple(reversed(build_tenant_legend())),
         steps_ms=tuple((start_ns / 1e6, f"step {step}") for start_ns, step in line.steps),
     )
 
