@@ -1,4 +1,4 @@
-"""Collectives by kind, group and type, and what is known of bytes and clocks."""
+"""Build the communication section: collectives by kind, group and type, bytes per step, clock alignment."""
 
 from zprof.model.formatting import format_ms, format_ns
 from zprof.model.report import Report
@@ -28,21 +28,24 @@ from zprof.reports.presenters.time_words import (
 
 
 def build_communication_section(report: Report) -> tuple[Section, ...]:
-    """Return the collectives; nothing if none was recorded: the gaps say why."""
+    """Build the section; empty if no collective was recorded (the gaps give the reason)."""
     return make_section(
         "communication",
         "Communication",
-        "Collectives by kind and group.",
-        _collective_table(report),
-        *(Note(text=line) for line in _sentences(report)),
+        "Collectives by kind and process group.",
+        _build_collective_table(report),
+        *(Note(text=line) for line in _list_sentences(report)),
     )
 
 
-def _collective_table(report: Report) -> Table | None:
-    found = report.time.collectives
-    places = list(dict.fromkeys((entry.group, entry.dtype) for entry in found))
-    ordered = sorted(range(len(found)), key=lambda at: places.index((found[at].group, found[at].dtype)))
-    is_bound = any(entry.bound for entry in found)
+def _build_collective_table(report: Report) -> Table | None:
+    collectives = report.time.collectives
+    groups = list(dict.fromkeys((entry.group, entry.dtype) for entry in collectives))
+    ordered = sorted(
+        range(len(collectives)),
+        key=lambda index: groups.index((collectives[index].group, collectives[index].dtype)),
+    )
+    has_bounds = any(entry.bound for entry in collectives)
     return make_table(
         "Collectives",
         (
@@ -58,17 +61,18 @@ def _collective_table(report: Report) -> Table | None:
             *make_number_columns("bandwidth", unit="bytes/s", wide=True),
             *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
-        [_collective_row(found[at]) for at in ordered],
+        [_format_collective_row(collectives[index]) for index in ordered],
         unit="ms",
         note=f"{describe_period(report.time)}, mean of the ranks of the group",
-        notes=["≥ wait and ≤ transfer are bounds: not all ranks of the group could be compared."] * is_bound,
+        notes=["Waits with ≥ and transfers with ≤ are bounds: not all ranks of the group could be compared."]
+        * has_bounds,
         order=sorted(range(len(ordered)), key=ordered.__getitem__),
-        what="kinds and groups, those with most exposed time",
+        noun="rows, most exposed time first",
     )
 
 
-def _collective_row(entry: CollectiveTime) -> tuple[str, ...]:
-    least, most = get_bound_marks(entry.bound)
+def _format_collective_row(entry: CollectiveTime) -> tuple[str, ...]:
+    at_least, at_most = get_bound_marks(entry.bound)
     return (
         entry.kind,
         group_name(entry.group),
@@ -78,15 +82,15 @@ def _collective_row(entry: CollectiveTime) -> tuple[str, ...]:
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
         format_ms(entry.total_ns - entry.exposed_ns),
-        least + format_ms(entry.wait_ns),
-        most + format_ms(entry.transfer_ns),
+        at_least + format_ms(entry.wait_ns),
+        at_most + format_ms(entry.transfer_ns),
         UNKNOWN if entry.launch_delay_ns is None else format_ns(entry.launch_delay_ns),
         format_optional_rate(entry.algbw_bytes_per_s),
         format_optional_rate(entry.busbw_bytes_per_s),
     )
 
 
-def _sentences(report: Report) -> tuple[str, ...]:
+def _list_sentences(report: Report) -> tuple[str, ...]:
     volume = () if report.volume is None else (describe_volume(report.volume),)
     alignment = report.time.alignment
     if alignment is None or len(report.time.per_rank) < 2:

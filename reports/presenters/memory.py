@@ -94,8 +94,8 @@ def _tenant_table(report: Report) -> Table | None:
         max_text_rows=2 * most + 1 if before else most,
         order=order,
         total=len(report.memory.per_rank) + len(rows) - len(now),
-        what="ranks, those with the largest peaks",
-        sideways=True,
+        noun="ranks, those with the largest peaks",
+        transposed=True,
     )
 
 
@@ -155,7 +155,7 @@ def _top_table(report: Report) -> Table | None:
         rows,
         max_text_rows=_MAX_TEXT_TOP,
         total=len(report.memory.top),
-        what="allocations, the largest",
+        noun="allocations, the largest",
     )
 
 

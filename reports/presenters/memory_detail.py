@@ -102,7 +102,7 @@ def _kind_table(rank: RankMemory) -> Table | None:
         Column(title="share", kind=Kind.BAR),
     )
     note = f"rank {rank.rank} at its peak"
-    return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, what="kinds")
+    return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, noun="kinds")
 
 
 def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
@@ -127,8 +127,8 @@ def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
         rows,
         note=f"highest live bytes, rank {rank.rank}",
         max_text_rows=_MAX_TEXT_PHASES,
-        what="phases",
-        sideways=True,
+        noun="phases",
+        transposed=True,
     )
 
 
@@ -151,7 +151,7 @@ def _module_table(memory: Memory, rank: RankMemory) -> Table | None:
         rows,
         note=f"who allocated it, rank {rank.rank}",
         max_text_rows=10,
-        what="modules",
+        noun="modules",
     )
 
 
@@ -172,7 +172,7 @@ def _allocation_table(memory: Memory) -> Table | None:
         ),
         [_allocation_row(top[at], peaks.get(top[at].rank, 0)) for at in order],
         max_text_rows=_MAX_TEXT_LARGEST,
-        what="allocations",
+        noun="allocations",
         below="where",
     )
 
@@ -205,7 +205,7 @@ def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
         note="bytes of a rank",
         notes=list(causes)[:MAX_ROWS],
         max_text_rows=_MAX_TEXT_ROWS,
-        what="rows, the largest differences",
+        noun="rows, the largest differences",
     )
 
 
@@ -290,7 +290,7 @@ def _counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
         rows,
         note=note,
         max_text_rows=_MAX_TEXT_RANKS,
-        what="devices",
+        noun="devices",
     )
 
 
@@ -304,6 +304,6 @@ def _peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Table | N
         max_text_rows=_MAX_TEXT_RANKS,
         order=sort_by_peak(shown),
         total=len(ranks),
-        what="ranks, those with the largest peaks",
-        sideways=True,
+        noun="ranks, those with the largest peaks",
+        transposed=True,
     )

@@ -79,7 +79,7 @@ def _rank_table(report: Report) -> Table | None:
         max_text_rows=_MAX_TEXT_RANKS,
         order=order_by_waiting(ranks),
         total=len(known),
-        what="ranks, those that wait most and those that wait least",
+        noun="ranks, those that wait most and those that wait least",
     )
 
 
@@ -109,7 +109,7 @@ def _late_blocks(report: Report) -> Iterator[Table | Note | None]:
         note=f"{describe_period(report.time)}, per waiting rank",
         max_text_rows=_MAX_TEXT_LATE,
         total=len(shares.per_rank) if len(found) == MAX_ROWS else len(found),
-        what="ranks, those that others wait for most",
+        noun="ranks, those that others wait for most",
     )
     if not found:
         return
@@ -154,7 +154,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         unit="ms",
         note=f"{describe_period(report.time)}: what the step waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
-        what="ranks, those with most of it",
+        noun="ranks, those with most of it",
     )
     kinds = [
         f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO

@@ -48,7 +48,7 @@ def _path_table(opinion: SecondOpinion) -> Table | None:
         note=f"{opinion.source}: what bounds each rank's critical path",
         notes=(_NOTE,),
         max_text_rows=_MAX_TEXT_RANKS,
-        what="ranks",
+        noun="ranks",
     )
 
 
@@ -77,5 +77,5 @@ def _idle_table(opinion: SecondOpinion) -> Table | None:
         unit="ms",
         note=f"{opinion.source}: time without work, by what came next",
         max_text_rows=_MAX_TEXT_STREAMS,
-        what="streams",
+        noun="streams",
     )

@@ -64,7 +64,7 @@ def _step_table(time: Time) -> Table | None:
         max_text_rows=_MAX_TEXT_ROWS,
         order=sorted(range(len(kept)), key=lambda place: by_length[kept[place]]),
         total=len(time.steps),
-        what="steps of ranks, the longest",
+        noun="steps of ranks, the longest",
     )
 
 
@@ -92,7 +92,7 @@ def _unit_table(time: Time) -> Table | None:
         note=f"{describe_period(time)}, mean of the ranks of the group",
         max_text_rows=_MAX_TEXT_ROWS,
         total=len(time.units),
-        what="units, those with most exposed time",
+        noun="units, those with most exposed time",
     )
 
 
@@ -127,7 +127,7 @@ def _message_table(time: Time) -> Table | None:
         max_text_rows=_MAX_TEXT_ROWS,
         order=sorted(range(len(shown)), key=lambda at: (-shown[at].exposed_ns, -shown[at].count)),
         total=len(known),
-        what="rows, those with most exposed time",
+        noun="rows, those with most exposed time",
     )
 
 
@@ -158,7 +158,7 @@ def _fit_table(time: Time) -> Table | None:
         [_fit_row(fit) for fit in fits],
         note="fitted: time = latency + bytes / bandwidth",
         max_text_rows=_MAX_TEXT_FITS,
-        what="fits, those of most messages",
+        noun="fits, those of most messages",
     )
 
 
@@ -190,7 +190,7 @@ def _clock_table(alignment: Alignment | None) -> Table | None:
         unit="µs",
         note=f"against rank {ranks[0]}",
         max_text_rows=_MAX_TEXT_FITS,
-        what="ranks",
+        noun="ranks",
     )
 
 
