@@ -42,7 +42,7 @@ _ENDINGS = {
     Outcome.UNKNOWN: "not evaluated",
     Outcome.WARNED: "warned",
     Outcome.WITHIN_NOISE: "within noise",
-    Outcome.PASSED: "passed (too noisy to fail)",
+    Outcome.PASSED: "passed, too noisy to fail",
 }
 
 

@@ -125,7 +125,7 @@ def _build_reason_sections(check: Check) -> Iterator[Section]:
     for outcome, title in _OUTCOME_TITLES:
         yield from _build_reason_section(title, outcome.value, select_by_outcome(check, outcome))
     noisy = [result for result in check.results if is_noisy(result) and result.outcome is Outcome.PASSED]
-    yield from _build_reason_section("Passed (too noisy to fail)", "noisy", noisy)
+    yield from _build_reason_section("Passed, too noisy to fail", "noisy", noisy)
 
 
 def _build_reason_section(title: str, anchor: str, results: Sequence[GateResult]) -> tuple[Section, ...]:

@@ -96,7 +96,7 @@ def build_equal_work_table(report: Report, comparison: Comparison) -> Table | No
         unit="ms",
         note="scaled to the baseline's work per rank",
         notes=[
-            f"The change includes the effect of the batch size: use equal {unit} per step to compare the programs."
+            f"Includes the effect of the batch size; equal {unit} per step would compare the programs alone."
         ],
     )
 

@@ -165,7 +165,7 @@ def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: i
 
 def _build_unclaimed_table(report: Report) -> Table | None:
     rows = [
-        (row.name, format_ns(row.left_ns), format_percent(row.share)) for row in list_unclaimed_terms(report)
+        (row.name, format_ns(row.lost_ns), format_percent(row.share)) for row in list_unclaimed_terms(report)
     ]
     return make_table(
         "Not explained by any finding",

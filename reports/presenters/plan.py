@@ -1,4 +1,4 @@
-"""A plan as a page: what a job would need that did not run, and what it would cost."""
+"""Build the page of a plan: the predicted memory and time of a job that has not run."""
 
 from zprof.model.plan import Plan, VerifiedStage
 from zprof.model.report import VerdictStatus
@@ -39,7 +39,7 @@ from zprof.reports.presenters.plan_words import (
 
 
 def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
-    """Return a plan as a page; with ``everything`` the terminal has each assumption in full."""
+    """Build the page of a plan; with ``everything`` the terminal shows each assumption in full."""
     first, *more = list_plan_answers(plan)
     status = judge_plan(plan)
     gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
@@ -56,7 +56,7 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
             *make_section(
                 "memory",
                 "Memory",
-                "Who would own the bytes of a device, by the way in which the model is spread.",
+                "Predicted memory of a device by tenant, for each parallelism scheme.",
                 build_plan_bars(plan),
                 build_memory_table(plan),
                 build_term_table(plan),
@@ -64,15 +64,15 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
             *make_section(
                 "step",
                 "Time and traffic",
-                "The terms sum to the step; bytes are those that one device moves.",
+                "The terms add up to the step; bytes are per device.",
                 *build_step_table(plan),
                 *build_traffic_table(plan),
                 build_degree_table(plan),
             ),
-            *_sensitivity_section(plan),
-            *_verification_section(plan),
+            *_build_sensitivity_section(plan),
+            *_build_verification_section(plan),
             *build_plan_assumptions(plan, brief=not everything),
-            *build_gap_section(gaps, "Not known"),
+            *build_gap_section(gaps, "Unknown"),
         ),
         made_by=f"zprof {plan.zprof_version}, {plan.schema}",
         data_command="zprof plan … -f json",
@@ -80,40 +80,40 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
 
 
 def judge_plan(plan: Plan) -> VerdictStatus:
-    """Return if something fits, nothing does, or that is unknown."""
+    """Return OK if any scheme fits, RISK if none does, INCONCLUSIVE if that is unknown."""
     fits = [row.fits for row in plan.rows]
     if True in fits:
         return VerdictStatus.OK
     return VerdictStatus.RISK if fits and all(fit is False for fit in fits) else VerdictStatus.INCONCLUSIVE
 
 
-def _sensitivity_section(plan: Plan) -> tuple[Section, ...]:
-    found = plan.sensitivity
-    if found is None:
+def _build_sensitivity_section(plan: Plan) -> tuple[Section, ...]:
+    result = plan.sensitivity
+    if result is None:
         return ()
     return make_section(
         "sensitivity",
         "Sensitivity",
-        "One condition changes, everything else is the job's.",
-        *build_sensitivity_charts(found),
-        *build_sensitivity_tables(found),
+        "One condition varies; everything else is as in the job.",
+        *build_sensitivity_charts(result),
+        *build_sensitivity_tables(result),
     )
 
 
-def _verification_section(plan: Plan) -> tuple[Section, ...]:
-    found = plan.verification
-    if found is None:
+def _build_verification_section(plan: Plan) -> tuple[Section, ...]:
+    result = plan.verification
+    if result is None:
         return ()
     return make_section(
         "verification",
         "Verification",
-        "One rank of the job ran on tensors without memory, and its tenants were counted.",
-        *(Paragraph(text=line) for line in describe_verification(found)[1:]),
-        *(_stage(stage) for stage in found.stages),
+        "One rank of the job ran on fake tensors without memory, and its tenants were counted.",
+        *(Paragraph(text=line) for line in describe_verification(result)[1:]),
+        *(_build_stage_table(stage) for stage in result.stages),
     )
 
 
-def _stage(stage: VerifiedStage) -> Table:
+def _build_stage_table(stage: VerifiedStage) -> Table:
     scale = choose_size_scale([stage.planned_peak_bytes, stage.verified_peak_bytes])
     return make_plan_table(
         title=f"Stage {stage.stage} against a counted rank",

@@ -1,4 +1,4 @@
-"""What another program says of the same ranks: what bounds the critical path, what idle streams wait for."""
+"""Build the second opinion of another tool: what bounds the critical path, what idle streams wait for."""
 
 from zprof.model.formatting import format_ms
 from zprof.model.report import Report
@@ -22,28 +22,30 @@ _BOUNDS = {
     "gpu_kernel_kernel_overhead": "gaps",
     "gpu_kernel_launch_overhead": "launch",
 }
-_NOTE = "One rank at a time: a collective in the path is one piece, waiting for other ranks included."
+_NOTE = "Each rank on its own: a collective on the path includes the time it waits for other ranks."
 
 
 def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
-    """Return nothing if it was not asked for, or nothing was answered: the gaps say why."""
+    """Build the section; empty if it was not requested or gave no results (the gaps give the reason)."""
     opinion = report.second_opinion
     if opinion is None:
         return ()
-    lead = "What another program says of the same ranks."
-    return make_section("second-opinion", "Second opinion", lead, _path_table(opinion), _idle_table(opinion))
+    lead = "Results of another tool for the same ranks."
+    return make_section(
+        "second-opinion", "Second opinion", lead, _build_path_table(opinion), _build_idle_table(opinion)
+    )
 
 
-def _path_table(opinion: SecondOpinion) -> Table | None:
+def _build_path_table(opinion: SecondOpinion) -> Table | None:
     return make_table(
         "Second opinion",
         (
             make_text_column("rank"),
-            make_name_column("of"),
+            make_name_column("window"),
             *make_number_columns("length", unit="ms"),
             *make_number_columns(*_BOUNDS.values(), unit="%"),
         ),
-        [_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
+        [_format_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
         unit="ms",
         note=f"{opinion.source}: what bounds each rank's critical path",
         notes=(_NOTE,),
@@ -52,14 +54,14 @@ def _path_table(opinion: SecondOpinion) -> Table | None:
     )
 
 
-def _path_row(rank: RankOpinion) -> tuple[str, ...]:
+def _format_path_row(rank: RankOpinion) -> tuple[str, ...]:
     path = rank.critical_path
     assert path is not None
     shares = (format_optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
     return (str(rank.rank), path.window, format_ms(path.length_ns), *shares)
 
 
-def _idle_table(opinion: SecondOpinion) -> Table | None:
+def _build_idle_table(opinion: SecondOpinion) -> Table | None:
     rows = []
     for rank in opinion.per_rank:
         for idle in rank.idle or ():
@@ -75,7 +77,7 @@ def _idle_table(opinion: SecondOpinion) -> Table | None:
         ),
         rows,
         unit="ms",
-        note=f"{opinion.source}: time without work, by what came next",
+        note=f"{opinion.source}: time without work, by the cause of the wait",
         max_text_rows=_MAX_TEXT_STREAMS,
         noun="streams",
     )

@@ -119,7 +119,7 @@ def test_a_change_wins_only_if_its_whole_range_is_shorter() -> None:
     ],
 )
 def test_sizes_read_as_the_paper_prints_them(size_bytes: int | None, written: str) -> None:
-    gb = Scale(of=1e9, unit="GB")
+    gb = Scale(factor=1e9, unit="GB")
     assert format_scaled(size_bytes, gb) == written
     assert format_with_unit(31_406_250_000, gb) == "31.4 GB"
 
