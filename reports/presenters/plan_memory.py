@@ -143,8 +143,8 @@ def _list_notes(plan: Plan) -> Iterator[str]:
         yield f"{UNKNOWN}: unknown; {AT_LEAST}: lower bound.  See Unknown for the reasons."
     if any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
         yield (
-            "Largest model: the larger of two models that fit with this batch, one with a different number of "
-            "layers, one with a different width."
+            "Largest model: the larger of two models that fit with this batch: one with a different number "
+            "of layers, one with a different width."
         )
     if any(row.largest_parameters == 0 for row in plan.rows):
         yield f"Largest model {UNKNOWN}: not even the smallest fits with this batch."

@@ -192,7 +192,7 @@ def _build_break_even_table(rows: Sequence[BreakEven]) -> Iterator[Table]:
             for row in rows
         ),
         notes=(
-            "Forward, backward: tokens from which compute hides the transfers of that pass, ignoring latency.",
+            "Forward, backward: tokens from which compute hides that pass's transfers, ignoring latency.",
             f"Full step: tokens from which the step keeps {kept} of its speed, including latency"
             + (f"; {UNKNOWN}: unknown." if any(row.holds_from_tokens is None for row in rows) else "."),
             _GROUP,

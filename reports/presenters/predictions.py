@@ -113,7 +113,7 @@ def build_summary_table(outlook: Outlook) -> tuple[Table, ...]:
             rows=(*_build_measured_row(outlook), *rows),
             notes=(
                 "~: predicted, not measured; a negative saving is time that the change costs.",
-                "Ranges include this run's noise and the model's uncertainty, not the noise between recordings.",
+                "Ranges include this run's noise and the model's uncertainty, not noise between recordings.",
                 *_describe_error(outlook),
             ),
         ),

@@ -80,8 +80,9 @@ def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> s
         return f"{subject}: none ran in these steps."
     at_most, at_least = ("at most ", "at least ") if exposed.at_most else ("", "")
     return (
-        f"{subject}: {format_ns(exposed.collective_ns)} {period}, {at_most}{format_ns(exposed.exposed_ns)} exposed "
-        f"({format_percent(exposed.ratio)}), {at_least}{format_ns(exposed.hidden_ns)} hidden."
+        f"{subject}: {format_ns(exposed.collective_ns)} {period}, "
+        f"{at_most}{format_ns(exposed.exposed_ns)} exposed ({format_percent(exposed.ratio)}), "
+        f"{at_least}{format_ns(exposed.hidden_ns)} hidden."
     )
 
 
@@ -91,8 +92,8 @@ def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     if not unsplit:
         return ""
     return (
-        f"{format_ns(unsplit)} of the exposed time is in collectives that could not be compared on all ranks; "
-        "there a late rank looks like a slow link (≥ and ≤ are bounds)."
+        f"{format_ns(unsplit)} of the exposed time is in collectives that could not be compared on all "
+        "ranks; there a late rank looks like a slow link (≥ and ≤ are bounds)."
     )
 
 

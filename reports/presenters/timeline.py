@@ -68,8 +68,9 @@ def _build_area_chart(report: Report) -> AreaChart | None:
 
 def _format_caption(areas: Areas, kept: int, timelines: int) -> str:
     point_count, series_count = len(areas.timeline.time_ns), len(areas.bands)
-    points = f"{kept * series_count:,} of {point_count * series_count:,} recorded points, the maximum of each interval"
-    text = points if kept < point_count else f"all {point_count * series_count:,} recorded points"
+    total = point_count * series_count
+    points = f"{kept * series_count:,} of {total:,} recorded points, the maximum of each interval"
+    text = points if kept < point_count else f"all {total:,} recorded points"
     others = "one other rank" if timelines == 2 else f"{timelines - 1} other ranks"
     return f"{text}; timelines of {others}: zprof report RUN -f json" if timelines > 1 else text
 
