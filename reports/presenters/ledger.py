@@ -39,7 +39,7 @@ from zprof.reports.presenters.time_words import (
     format_signed_ms,
 )
 
-_COLOURS = {name: f"time-{term.removesuffix('_ns').rescale('_', '-')}" for term, name in LEDGER_NAMES.items()}
+_COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
 
 
 def build_ledger_section(report: Report) -> tuple[Section, ...]:
