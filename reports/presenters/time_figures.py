@@ -190,7 +190,7 @@ def telling_ranks(ranks: Sequence[RankTime], max_ranks: int) -> tuple[RankTime, 
     return tuple(sorted((ranks[index] for index in indices), key=lambda rank: rank.rank))
 
 
-def order_steps_step_sort_key(time: Time) -> tuple[int, ...]:
+def order_steps_by_length(time: Time) -> tuple[int, ...]:
     """Return the indices of the steps, longest first."""
     steps = time.steps
     return tuple(sorted(range(len(steps)), key=lambda index: _step_sort_key(steps[index])))

@@ -28,7 +28,7 @@ from zprof.reports.formats import (
     render_page_markdown,
 )
 from zprof.reports.presenters.check import build_check_page
-from zprof.reports.presenters.check_words import change, figure
+from zprof.reports.presenters.check_words import format_change, format_value
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])
@@ -128,7 +128,7 @@ def test_the_same_figures_stand_in_every_output() -> None:
     tree = json.loads(by_name("json", CHECK_FORMATS).render((found, slower())))
     for result, entry in zip(found.results, tree["results"], strict=True):
         for name in ("value", "baseline", "allowed"):
-            shown = figure(entry[name], result.limit.unit)
+            shown = format_value(entry[name], result.limit.unit)
             assert shown in page
             assert shown in comment
             assert numbers.get(f"{result.limit.gate}.{name}") == (None if entry[name] is None else shown)
@@ -147,4 +147,4 @@ def test_the_same_figures_stand_in_every_output() -> None:
     ],
 )
 def test_a_change_is_in_percent_points_or_its_unit(result: GateResult, written: str) -> None:
-    assert change(result) == written
+    assert format_change(result) == written

@@ -76,7 +76,9 @@ def test_code_is_not_wrapped_and_a_comment_stays_one(text: str, lines: list[str]
 
 def table(*rows: tuple[str, ...], columns: tuple[Column, ...] = (), transposed: bool = False) -> Table:
     columns = columns or (make_name_column("name"), *make_number_columns("ms"))
-    return Table(title="t", columns=columns, rows=tuple(Row(cells=row) for row in rows), transposed=transposed)
+    return Table(
+        title="t", columns=columns, rows=tuple(Row(cells=row) for row in rows), transposed=transposed
+    )
 
 
 NAMES, FIGURES, WORDS = (
