@@ -24,7 +24,7 @@ class NewTask:
         place: Host-order position to insert it before.
         work_ns: Duration of its work; for a collective, in addition to the shared transfer.
         collective: The instance of the collective, ``NONE`` for other work.
-        waits_on: Tasks that it waits for; the numbering of new tasks continues after the last task of the rank.
+        waits_on: Tasks that it waits for; new tasks are numbered after the last task of the rank.
         gap_ns: Host time before the call.
         stream: Its stream, if that differs from the stream of ``like``.
     """
