@@ -1,7 +1,7 @@
 """Find the blocks of the model in a measured step by the kernels that repeat.
 
 A recording may not show where blocks start. The device runs the same kernels for each block, so the kernel
-sequence of a pass repeats, and its longest repeating section contains the blocks. The forward and the backward
+sequence of a pass repeats, and its longest repeating section contains the blocks. The forward and backward
 of each micro-batch are searched separately.
 """
 

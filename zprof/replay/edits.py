@@ -385,12 +385,12 @@ def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s
 def hide_under_next_step(
     graph: Graph, rows: frozenset[int], forward_ratio: float, *, slower: float, split_ns: float
 ) -> Graph:
-    """Overlap the gathers at the end of a step with the next forward, which waits for each part when needed.
+    """Overlap the gathers at the end of a step with the next forward, which waits for each as needed.
 
     ``forward_ratio``: the forward's share of a step's compute. The durations of the gathers determine
     when in the forward each is needed. ``slower``: relative slowdown of concurrent compute. ``split_ns``:
-    total extra time per step for splitting the gathers into many small ones. Only the first gather of the last step
-    keeps its time: no forward follows.
+    total extra time per step for splitting the gathers into many small ones. Only the first gather of the
+    last step keeps its time: no forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:

@@ -1,8 +1,8 @@
 """Derive waits from the structure of a sharded program, including those that the recording does not show.
 
 A recording shows only the wait that ended last. If that wait is removed, an earlier wait takes effect, such
-as for the copy that fills a buffer, or for the reduction whose buffer is reused. Such dependencies follow from
-the usual structure of these programs. They are used only if the recording does not contradict them.
+as for the copy that fills a buffer, or for the reduction whose buffer is reused. Such dependencies follow
+from the usual structure of these programs. They are used only if the recording does not contradict them.
 """
 
 import re
