@@ -63,7 +63,7 @@ def report_of(name: str) -> Report:
             saving_ns=(next(times), next(times)),
             evidence=(
                 *entry.evidence,
-                Evidence(key="over_the_median", noun="over the median", value=next(factors), unit="count"),
+                Evidence(key="over_the_median", what="over the median", value=next(factors), unit="count"),
             ),
         )
         for entry in report.findings

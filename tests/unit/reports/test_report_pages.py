@@ -132,7 +132,7 @@ def test_lists_that_are_cut_are_counted() -> None:
         Difference(key="some_key", what=f"setting {at}", a="old|value", b="new") for at in range(30)
     )
     finding = replace(
-        compared.findings[0], evidence=(Evidence(key="a_fact", noun="a fact", value=1.0, unit="count"),) * 30
+        compared.findings[0], evidence=(Evidence(key="a_fact", what="a fact", value=1.0, unit="count"),) * 30
     )
     comparison = replace(compared.comparison, differences=differences)
     document = visible(markdown(replace(compared, comparison=comparison, findings=(finding,))))
