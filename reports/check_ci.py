@@ -1,9 +1,9 @@
-"""A check for CI systems: annotations for GitHub, a JUnit suite, a SARIF log.
+"""Render a check for CI systems: GitHub annotations, JUnit XML and SARIF.
 
-GitHub shows the first ten errors, ten warnings and ten notices of a step, so what failed comes first.  In
-JUnit a property ``peak_memory.value`` is the figure as every output shows it, ``peak_memory.value_bytes``
-the number.  In SARIF a limit from a file is placed in that file, for there it is changed; findings are
-notes, which fail nothing.
+GitHub shows the first ten errors, ten warnings and ten notices of a step, so failures come first.  In JUnit
+the property ``peak_memory.value`` has the formatted figure, ``peak_memory.value_bytes`` the number.  In SARIF
+a limit from a file is located in that file, where the user would change it; findings are notes and never
+fail the check.
 """
 
 from collections.abc import Iterator
@@ -11,26 +11,26 @@ from collections.abc import Iterator
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
-from zprof.reports.escape import command
+from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
 from zprof.reports.junit_suite import document as junit_document
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.check_words import (
-    by_weight,
-    change,
-    details,
-    figure,
-    gate_help,
-    interval,
+    describe_gate,
+    describe_result,
+    format_change,
+    format_interval,
+    format_limit,
+    format_outcome,
+    format_value,
     is_noisy,
-    limit_text,
-    outcome_sentence,
+    sort_by_severity,
 )
-from zprof.reports.sarif import finding_result, finding_rules, gap_notes
+from zprof.reports.sarif import list_gap_notes, make_finding_result, make_finding_rules
 from zprof.reports.sarif_log import Log, Result, Rule
 from zprof.reports.sarif_log import document as sarif_document
 
-#: What could not be judged ends the step with an error, so it is shown as one.
+#: A gate that could not be evaluated fails the step, so it is shown as an error.
 _COMMANDS = {
     Outcome.FAILED: "error",
     Outcome.UNKNOWN: "error",
@@ -39,7 +39,7 @@ _COMMANDS = {
 }
 _ENDINGS = {
     Outcome.FAILED: "failed",
-    Outcome.UNKNOWN: "not judged",
+    Outcome.UNKNOWN: "not evaluated",
     Outcome.WARNED: "warned",
     Outcome.WITHIN_NOISE: "within noise",
     Outcome.PASSED: "passed, too noisy to fail",
@@ -47,17 +47,19 @@ _ENDINGS = {
 
 
 def render_github(check: Check, report: Report) -> str:
-    """Return a command per line; one notice if everything is fine."""
+    """Return one workflow command per line, or a single notice if nothing failed."""
     lines = [
-        _command(result) for result in by_weight(check) if result.outcome in _COMMANDS or is_noisy(result)
+        _format_annotation(result)
+        for result in sort_by_severity(check)
+        if result.outcome in _COMMANDS or is_noisy(result)
     ]
-    lines += [command("notice", "zprof", notice) for notice in check.notices]
-    return "\n".join(lines or [command("notice", "zprof", outcome_sentence(check))]) + "\n"
+    lines += [format_command("notice", "zprof", notice) for notice in check.notices]
+    return "\n".join(lines or [format_command("notice", "zprof", format_outcome(check))]) + "\n"
 
 
-def _command(result: GateResult) -> str:
+def _format_annotation(result: GateResult) -> str:
     title = f"zprof: {result.limit.gate} {_ENDINGS[result.outcome]}"
-    return command(_COMMANDS.get(result.outcome, "warning"), title, *details(result))
+    return format_command(_COMMANDS.get(result.outcome, "warning"), title, *describe_result(result))
 
 
 _CASE_STATES = {
@@ -68,53 +70,55 @@ _CASE_STATES = {
     Outcome.SKIPPED: State.SKIPPED,
     Outcome.UNKNOWN: State.ERROR,
 }
-_FACTS = ("zprof_version", "run", "baseline", "outcome")
+_SUITE_PROPERTIES = ("zprof_version", "run", "baseline", "outcome")
 
 
 def render_junit(check: Check, report: Report) -> str:
-    """Return JUnit XML; a warning is a case that passed and says why it warned."""
-    properties = {name: str(value) for name in _FACTS if (value := getattr(check, name)) is not None}
+    """Return JUnit XML; a warning is a passed case with the reason in its output."""
+    properties = {
+        name: str(value) for name in _SUITE_PROPERTIES if (value := getattr(check, name)) is not None
+    }
     for result in check.results:
-        properties |= _numbers(result)
-    said = [outcome_sentence(check), *check.notices]
+        properties |= _format_numbers(result)
+    messages = [format_outcome(check), *check.notices]
     return junit_document(
         Suite(
             name=f"zprof check {check.run}",
-            cases=[_case(result) for result in check.results],
+            cases=[_make_case(result) for result in check.results],
             properties=properties,
-            text="\n".join(" ".join(line.split()) for line in said),
+            text="\n".join(" ".join(line.split()) for line in messages),
         )
     )
 
 
-def _case(result: GateResult) -> Case:
-    text = "\n".join(details(result))
+def _make_case(result: GateResult) -> Case:
+    text = "\n".join(describe_result(result))
     return Case(
         group="zprof.check",
         name=result.limit.gate,
         state=_CASE_STATES[result.outcome],
         message=result.sentence,
         kind=f"zprof.{result.limit.gate}",
-        text="\n".join([text, f"limit: {limit_text(result.limit)}"]),
+        text="\n".join([text, f"limit: {format_limit(result.limit)}"]),
     )
 
 
-def _numbers(result: GateResult) -> dict[str, str]:
-    return {f"{result.limit.gate}.{name}": value for name, value in _named(result)}
+def _format_numbers(result: GateResult) -> dict[str, str]:
+    return {f"{result.limit.gate}.{name}": value for name, value in _list_properties(result)}
 
 
-def _named(result: GateResult) -> Iterator[tuple[str, str]]:
+def _list_properties(result: GateResult) -> Iterator[tuple[str, str]]:
     unit = result.limit.unit
     for name in ("value", "baseline", "allowed"):
         number = getattr(result, name)
         if number is not None:
-            yield name, figure(number, unit)
+            yield name, format_value(number, unit)
             yield f"{name}_{unit}", f"{number:.15g}"
-    if (changed := change(result)) != UNKNOWN:
+    if (changed := format_change(result)) != UNKNOWN:
         yield "change", changed
-    if said := interval(result):
-        yield "interval", said
-    yield "limit", limit_text(result.limit)
+    if interval_text := format_interval(result):
+        yield "interval", interval_text
+    yield "limit", format_limit(result.limit)
 
 
 _LEVELS = {
@@ -127,45 +131,45 @@ _PROPERTIES = ("outcome", "value", "baseline", "allowed", "interval", "leaf", "s
 
 
 def render_sarif(check: Check, report: Report) -> str:
-    """Return SARIF."""
-    gates = [_result(result) for result in by_weight(check) if result.outcome in _LEVELS]
-    notes = [("note", outcome_sentence(check)), *(("note", notice) for notice in check.notices)]
+    """Return the check and the findings of the report as a SARIF log."""
+    gates = [_make_result(result) for result in sort_by_severity(check) if result.outcome in _LEVELS]
+    notes = [("note", format_outcome(check)), *(("note", notice) for notice in check.notices)]
     return sarif_document(
         Log(
             version=check.zprof_version,
             run=check.run,
-            rules=[*(_rule(result) for result in check.results), *finding_rules(report.findings)],
-            results=[*gates, *(finding_result(finding, "note") for finding in report.findings)],
-            notes=[*notes, *gap_notes(report)],
+            rules=[*(_make_rule(result) for result in check.results), *make_finding_rules(report.findings)],
+            results=[*gates, *(make_finding_result(finding, "note") for finding in report.findings)],
+            notes=[*notes, *list_gap_notes(report)],
             exit_code=check.exit_code,
         )
     )
 
 
-def _rule(result: GateResult) -> Rule:
+def _make_rule(result: GateResult) -> Rule:
     gate = result.limit.gate
-    said = gate_help(gate)
+    help_text = describe_gate(gate)
     return Rule(
-        id=_rule_id(gate),
+        id=_make_rule_id(gate),
         name=gate,
-        short=said,
-        help_text=f"{said}\nLimit: {limit_text(result.limit)}",
+        short=help_text,
+        help_text=f"{help_text}\nLimit: {format_limit(result.limit)}",
         level="warning" if result.limit.warns else "error",
     )
 
 
-def _result(result: GateResult) -> Result:
+def _make_result(result: GateResult) -> Result:
     limit = result.limit
     return Result(
-        rule=_rule_id(limit.gate),
+        rule=_make_rule_id(limit.gate),
         level=_LEVELS[result.outcome],
-        lines=[*details(result), f"limit: {limit_text(limit)}"],
+        lines=[*describe_result(result), f"limit: {format_limit(limit)}"],
         places=[(result.subject or "all ranks", "module")],
         file=limit.origin if limit.origin.endswith(".toml") else "",
-        key=_rule_id(limit.gate),
+        key=_make_rule_id(limit.gate),
         properties={**{name: to_tree(getattr(result, name)) for name in _PROPERTIES}, "unit": limit.unit},
     )
 
 
-def _rule_id(gate: str) -> str:
+def _make_rule_id(gate: str) -> str:
     return f"check/{gate}"

@@ -1,8 +1,8 @@
-"""The HTML backend: a page as one self-contained file that works offline and without JavaScript.
+"""Render a page as a single self-contained HTML file that works offline and without JavaScript.
 
-Whatever a template inserts is made printable, shortened and escaped, here and nowhere else.  Only this
-package's own style and scripts, plotly's script, and data as JSON without ``<`` go in as they are.  A
-Content-Security-Policy lets nothing be loaded, and runs only the scripts whose hashes it names.
+Everything that a template inserts is made printable, shortened and escaped here and nowhere else.  Only this
+package's own style sheet and scripts, plotly's script, and JSON data without ``<`` are inserted verbatim.  A
+Content-Security-Policy blocks all loading and allows only the scripts whose hashes it lists.
 """
 
 import base64
@@ -18,59 +18,61 @@ from markupsafe import Markup
 
 from zprof.model.formatting import printable, shorten
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, Table
-from zprof.reports.text_table import left_out
+from zprof.reports.text_table import format_omission
 
-#: Style classes of the lines of a chart, in their order.
+#: Style classes of the lines of a chart, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
 MAX_NAME, MAX_SENTENCE = 160, 2_000
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def render_html(page: Page) -> str:
-    """Return the page; plotly is in it once if a chart zooms, else not at all."""
+    """Return the page; it contains plotly only if it has a zoomable chart."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    scripts = [] if chart is None else [_plotly_script(), _file("script.js")]
+    scripts = [] if chart is None else [_read_plotly(), _read_file("script.js")]
     environment = Environment(
         loader=PackageLoader("zprof.reports", "templates"),
         autoescape=True,
-        finalize=_inert,
+        finalize=_sanitize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["line_legend"] = _line_legend
-    environment.filters |= {"short": _short, "macro": _macro_name, "left_out": _left_out}
+    environment.globals["line_legend"] = _build_line_legend
+    environment.filters |= {"short": _shorten, "macro": _get_macro_name, "left_out": _format_omission}
     text = environment.get_template("page.html.j2").render(
         page=page,
-        style=Markup(_file("style.css")),
+        style=Markup(_read_file("style.css")),
         scripts=[Markup(script) for script in scripts],
-        data="" if chart is None else chart_data(chart),
-        policy=_policy(scripts),
+        data="" if chart is None else build_chart_data(chart),
+        policy=_build_policy(scripts),
     )
     return text.rstrip("\n") + "\n"
 
 
-def _inert(value: Any) -> Any:
-    """Return text without characters that steer anything; what is markup already stays."""
+def _sanitize(value: Any) -> Any:
+    """Return text without control characters; leave markup unchanged."""
     return value if isinstance(value, Markup) else shorten(printable(value), MAX_SENTENCE)
 
 
-def _short(value: object, width: int = MAX_NAME) -> str:
-    """Return a name that is not too long; the JSON has all of it."""
+def _shorten(value: object, width: int = MAX_NAME) -> str:
+    """Shorten a name; the JSON has the full name."""
     return shorten(printable(value), width)
 
 
-def _macro_name(block: object) -> str:
-    """Return the macro that writes a block: ``KeyFigures`` is ``key_figures``."""
+def _get_macro_name(block: object) -> str:
+    """Return the name of the macro that renders a block, such as ``key_figures`` for ``KeyFigures``."""
     return _CAPITALS.sub("_", type(block).__name__).lower()
 
 
-def _left_out(table: Table) -> str:
-    return left_out(len(table.rows), table.total, table.what).replace("-f json", "zprof report RUN -f json")
+def _format_omission(table: Table) -> str:
+    return format_omission(len(table.rows), table.total, table.noun).replace(
+        "-f json", "zprof report RUN -f json"
+    )
 
 
-def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
+def _build_line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
     entries = zip(LINE_COLOURS, chart.lines, strict=False)
     return tuple(
         LegendEntry(colour=colour, letter=str(number), name=line.name)
@@ -78,8 +80,8 @@ def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
     )
 
 
-def chart_data(chart: AreaChart) -> Markup:
-    """Return the points of a chart as JSON that cannot end the element which holds it."""
+def build_chart_data(chart: AreaChart) -> Markup:
+    """Return the points of a chart as JSON that cannot close its script element."""
     tree = {
         "time_ms": chart.time_ms,
         "unit": chart.unit,
@@ -92,8 +94,8 @@ def chart_data(chart: AreaChart) -> Markup:
     return Markup(text)
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Return the Content-Security-Policy.  Inline styles are allowed: plotly places its labels with them."""
+def _build_policy(scripts: Sequence[str]) -> str:
+    """Return the Content-Security-Policy; plotly needs inline styles to position its labels."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
     return (
@@ -102,9 +104,9 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _plotly_script() -> str:
+def _read_plotly() -> str:
     return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")

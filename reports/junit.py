@@ -1,8 +1,8 @@
-"""A report as JUnit XML: the verdict and each finding as a case; what was not tested is skipped.
+"""Render a report as JUnit XML: the verdict and each finding as a case; gaps are skipped cases.
 
-A finding fails where it costs something (severity high or medium) and is more than a guess; else it passes
-and says what it saw.  The verdict fails a run that is slower or at risk: without it a run whose causes nobody
-found would be green.
+A finding fails if its severity is high or medium and its confidence is not low; else it passes with the
+evidence in its output.  The verdict fails a run that is slower or at risk, so that a regression without a
+finding does not pass.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
 from zprof.reports.presenters.findings import (
     GapGroup,
-    finding_lines,
     grouped_gaps,
     is_significant,
+    list_finding_lines,
 )
-from zprof.reports.presenters.memory_figures import largest_peak
+from zprof.reports.presenters.memory_figures import format_largest_peak
 from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
 
 _VERDICTS = {
@@ -29,71 +29,71 @@ _VERDICTS = {
 
 
 def render(report: Report) -> str:
-    """Return the XML."""
-    cases = [_verdict(report), *(_finding(finding) for finding in report.findings)]
-    cases += [case for group in grouped_gaps(report.gaps) for case in _gap(group)]
+    """Return the JUnit XML."""
+    cases = [_make_verdict_case(report), *(_make_finding_case(finding) for finding in report.findings)]
+    cases += [case for group in grouped_gaps(report.gaps) for case in _make_gap_cases(group)]
     return document(
         Suite(
             name=f"zprof report {report.run.name}",
             cases=cases,
-            properties=dict(_facts(report)),
+            properties=dict(_list_properties(report)),
             text=report.verdict.sentence,
         )
     )
 
 
-def _verdict(report: Report) -> Case:
-    said, status = report.verdict.sentence, report.verdict.status
+def _make_verdict_case(report: Report) -> Case:
+    message, status = report.verdict.sentence, report.verdict.status
     return Case(
         group="zprof.report",
         name="verdict",
         state=_VERDICTS[status],
-        message=said,
+        message=message,
         kind=status.value,
-        text=said,
+        text=message,
     )
 
 
-def _finding(finding: Finding) -> Case:
+def _make_finding_case(finding: Finding) -> Case:
     return Case(
         group="zprof.findings",
         name=f"{finding.id} {finding.cause.value}",
         state=State.FAILED if is_significant(finding) else State.PASSED,
         message=finding.sentence,
         kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
-        text="\n".join(finding_lines(finding)),
+        text="\n".join(list_finding_lines(finding)),
     )
 
 
-def _gap(group: GapGroup) -> list[Case]:
-    said = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
+def _make_gap_cases(group: GapGroup) -> list[Case]:
+    message = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
     names = [f"{FINDING_IDS[cause]} {cause.value}" for cause in group.causes]
     if names:
-        return [_skipped("zprof.findings", name, said) for name in names]
-    return [_skipped("zprof.measured", f"{group.what}{group.where}", said)]
+        return [_make_skipped_case("zprof.findings", name, message) for name in names]
+    return [_make_skipped_case("zprof.measured", f"{group.what}{group.where}", message)]
 
 
-def _skipped(group: str, name: str, message: str) -> Case:
+def _make_skipped_case(group: str, name: str, message: str) -> Case:
     return Case(group=group, name=name.strip(), state=State.SKIPPED, message=message)
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what the judgements rest on, as every output shows it."""
+def _list_properties(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the headline figures of the report as properties."""
     yield "zprof_version", report.zprof_version
     yield "run", report.run.name
     yield "verdict", report.verdict.status.value
     yield "modelled", "; ".join(report.run.modelled) or "nothing"
     if report.time.per_rank:
         yield "step_time", format_ns(step_ns(report.time.per_rank))
-        yield "exposed_share_of_collectives", _exposed(exposure(report.time.per_rank))
+        yield "exposed_share_of_collectives", _format_exposed_share(exposure(report.time.per_rank))
     if report.memory.per_rank:
-        yield "peak_memory", largest_peak(report.memory.per_rank)
+        yield "peak_memory", format_largest_peak(report.memory.per_rank)
     if report.comparison is not None:
         yield "baseline", report.comparison.baseline
 
 
-def _exposed(seen: Exposure) -> str:
-    """Return the share of the collectives, which is not the gate ``exposed_ratio``, a share of the step."""
-    if seen.ratio is None:
+def _format_exposed_share(exposed: Exposure) -> str:
+    """Format the exposed share of collective time; the gate ``exposed_ratio`` is a share of the step."""
+    if exposed.ratio is None:
         return "no collective ran"
-    return f"{'at most ' if seen.at_most else ''}{format_percent(seen.ratio)}"
+    return f"{'at most ' if exposed.at_most else ''}{format_percent(exposed.ratio)}"

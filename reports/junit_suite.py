@@ -1,10 +1,10 @@
-"""JUnit XML, as Jenkins, GitLab and GitHub's test reporters read it: one suite, its properties, its cases.
+"""Write JUnit XML for Jenkins, GitLab and GitHub test reporters: one suite with properties and cases.
 
 ``testsuites/testsuite(name, tests, failures, errors, skipped)/(properties, testcase*, system-out)``; a case
-passed, or holds one of ``failure``, ``error``, ``skipped``.  Names and places are those of the schema of
-Jenkins' xUnit plugin (junit-10.xsd), where only a suite has properties and only a suite counts what was
-skipped.  No duration is written: a case is a judgement, and takes none.
-XML 1.0 cannot hold control characters: all text is made printable here.
+passed or contains one of ``failure``, ``error``, ``skipped``.  Element names and positions follow the schema
+of the Jenkins xUnit plugin (junit-10.xsd), in which only a suite has properties and a count of skipped cases.
+There are no durations, because a case is a judgement.  XML 1.0 does not allow control characters, so all
+text is made printable here.
 """
 
 import xml.etree.ElementTree as ElementTree
@@ -14,11 +14,11 @@ from enum import StrEnum
 
 from zprof.model.formatting import printable, printable_lines, shorten
 
-_LONGEST_LINE, _LONGEST_NAME = 4_000, 300
+_MAX_LINE, _MAX_NAME = 4_000, 300
 
 
 class State(StrEnum):
-    """How a case ended, by the element that says so."""
+    """Outcome of a case; the value is the name of its XML element."""
 
     PASSED = ""
     FAILED = "failure"
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One judgement.  ``message`` is its line, ``kind`` the type of a failure, ``text`` what follows."""
+    """A test case.  ``message``: summary line; ``kind``: type of a failure; ``text``: full output."""
 
     group: str
     name: str
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """All of a document."""
+    """A test suite with its properties, cases and output."""
 
     name: str
     cases: Sequence[Case]
@@ -49,7 +49,7 @@ class Suite:
 
 
 def document(suite: Suite) -> str:
-    """Return the XML with its declaration."""
+    """Return the XML document with its declaration."""
     states = [case.state for case in suite.cases]
     counts = {
         "tests": len(states),
@@ -57,41 +57,47 @@ def document(suite: Suite) -> str:
         "errors": states.count(State.ERROR),
     }
     skipped = states.count(State.SKIPPED)
-    root = ElementTree.Element("testsuites", _attributes(name="zprof", **counts))
-    place = ElementTree.SubElement(root, "testsuite", _attributes(name=suite.name, **counts, skipped=skipped))
-    _add_properties(place, suite.properties)
+    root = ElementTree.Element("testsuites", _make_attributes(name="zprof", **counts))
+    suite_element = ElementTree.SubElement(
+        root, "testsuite", _make_attributes(name=suite.name, **counts, skipped=skipped)
+    )
+    _add_properties(suite_element, suite.properties)
     for case in suite.cases:
-        _add_case(place, case)
+        _add_case(suite_element, case)
     if suite.text:
-        ElementTree.SubElement(place, "system-out").text = _text(suite.text)
+        ElementTree.SubElement(suite_element, "system-out").text = _make_printable(suite.text)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _add_properties(place: ElementTree.Element, properties: Mapping[str, str]) -> None:
+def _add_properties(suite_element: ElementTree.Element, properties: Mapping[str, str]) -> None:
     if properties:
-        held = ElementTree.SubElement(place, "properties")
+        properties_element = ElementTree.SubElement(suite_element, "properties")
         for name, value in properties.items():
-            ElementTree.SubElement(held, "property", _attributes(name=name, value=value))
+            ElementTree.SubElement(properties_element, "property", _make_attributes(name=name, value=value))
 
 
-def _add_case(place: ElementTree.Element, case: Case) -> None:
-    element = ElementTree.SubElement(place, "testcase", _attributes(classname=case.group, name=case.name))
+def _add_case(suite_element: ElementTree.Element, case: Case) -> None:
+    element = ElementTree.SubElement(
+        suite_element, "testcase", _make_attributes(classname=case.group, name=case.name)
+    )
     if case.state is State.PASSED:
         if case.text:
-            ElementTree.SubElement(element, "system-out").text = _text(case.text)
+            ElementTree.SubElement(element, "system-out").text = _make_printable(case.text)
         return
-    said = _attributes(message=case.message) | (_attributes(type=case.kind) if case.kind else {})
-    ElementTree.SubElement(element, case.state.value, said).text = _text(case.text) or None
+    attributes = _make_attributes(message=case.message) | (
+        _make_attributes(type=case.kind) if case.kind else {}
+    )
+    ElementTree.SubElement(element, case.state.value, attributes).text = _make_printable(case.text) or None
 
 
-def _attributes(**values: object) -> dict[str, str]:
-    return {name: shorten(printable(value), _longest(name)) for name, value in values.items()}
+def _make_attributes(**values: object) -> dict[str, str]:
+    return {name: shorten(printable(value), _get_max_length(name)) for name, value in values.items()}
 
 
-def _longest(attribute: str) -> int:
-    return _LONGEST_LINE if attribute in ("message", "value") else _LONGEST_NAME
+def _get_max_length(attribute: str) -> int:
+    return _MAX_LINE if attribute in ("message", "value") else _MAX_NAME
 
 
-def _text(text: str) -> str:
-    return "\n".join(shorten(line, _LONGEST_LINE) for line in printable_lines(text))
+def _make_printable(text: str) -> str:
+    return "\n".join(shorten(line, _MAX_LINE) for line in printable_lines(text))

@@ -1,4 +1,4 @@
-"""Lines of text in the columns of a terminal, or 80: headings, wrapped words, code, bars."""
+"""Lay out plain text for the terminal width (80 by default): headings, wrapped text, code, bars."""
 
 import ast
 import re
@@ -8,28 +8,28 @@ from contextvars import ContextVar
 
 from zprof.model.formatting import display_width, shorten
 
-#: The width of a file and a pipe; the least that tables need, and the most that can still be read.
+#: Width for files and pipes; the minimum that tables need and the maximum that is still readable.
 WIDTH = 80
 _MIN_WIDTH, _MAX_WIDTH = 60, 120
 INDENT = "  "
 _WIDTH: ContextVar[int] = ContextVar("page_width", default=WIDTH)
 _COMMENT = re.compile(r"^(.*\S)\s+# (.*)$")
-#: Python's parser takes long for longer lines.
-_MAX_CODE = 500
+#: Longer lines are slow to parse, so they count as text.
+_MAX_CODE_LENGTH = 500
 _NO_BREAK = "\0"
-#: A space between a number and its unit, where no line may end.
+#: A space between a number and its unit, where a line must not break.
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]i?B|[MG]B/s)(?![A-Za-z/]))")
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
-def page_width() -> int:
-    """Return the columns that a line may have."""
+def get_page_width() -> int:
+    """Return the maximum width of a line, in columns."""
     return _WIDTH.get()
 
 
 @contextmanager
 def page_columns(columns: int) -> Iterator[None]:
-    """Lay out for a terminal of so many columns, within reason."""
+    """Set the line width inside the context, clamped to 60 to 120 columns."""
     token = _WIDTH.set(max(_MIN_WIDTH, min(columns, _MAX_WIDTH)))
     try:
         yield
@@ -37,36 +37,36 @@ def page_columns(columns: int) -> Iterator[None]:
         _WIDTH.reset(token)
 
 
-def heading(title: str, note: str = "") -> list[str]:
-    """Return a title on the left and a note on the right; on lines of its own if there is no room for it."""
-    title = shorten(title, page_width())
-    space = page_width() - display_width(title) - display_width(note)
+def render_heading(title: str, note: str = "") -> list[str]:
+    """Return a title on the left and a note on the right, or on lines of its own if it does not fit."""
+    title = shorten(title, get_page_width())
+    space = get_page_width() - display_width(title) - display_width(note)
     if space >= 2 or not note:
         return [f"{title}{' ' * space}{note}".rstrip()]
-    lines = wrap(note, first="", width=page_width())
-    return [title, *(" " * (page_width() - display_width(line)) + line for line in lines)]
+    lines = wrap(note, first="", width=get_page_width())
+    return [title, *(" " * (get_page_width() - display_width(line)) + line for line in lines)]
 
 
-def code_or_text(text: str, *, first: str, rest: str | None = None) -> list[str]:
-    """Return a line of a fix: text is wrapped, code never; a comment without room stands above it."""
-    if display_width(first) + display_width(text) <= page_width():
+def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[str]:
+    """Return the lines of a fix: wrap text, never code; a comment that does not fit goes above its code."""
+    if display_width(first) + display_width(text) <= get_page_width():
         return [f"{first}{text}".rstrip()]
     if not is_code(text):
         return wrap(text, first=first, rest=rest)
-    commented = _COMMENT.match(text)
-    if commented is None:
+    match = _COMMENT.match(text)
+    if match is None:
         return [f"{first}{text}"]
     rest = " " * display_width(first) if rest is None else rest
-    return [*wrap(commented[2], first=f"{first}# ", rest=f"{rest}# "), f"{rest}{commented[1]}"]
+    return [*wrap(match[2], first=f"{first}# ", rest=f"{rest}# "), f"{rest}{match[1]}"]
 
 
 def is_code(text: str) -> bool:
-    """Return if a line is one of Python or of a JSON object, and not words; a comment may follow."""
-    if len(text) > _MAX_CODE:
+    """Return True if a line is Python code or a member of a JSON object rather than prose."""
+    if len(text) > _MAX_CODE_LENGTH:
         return False
-    commented = _COMMENT.match(text)
-    line = (commented[1] if commented else text).strip()
-    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}", _balanced(line)):
+    match = _COMMENT.match(text)
+    line = (match[1] if match else text).strip()
+    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}", _balance_parentheses(line)):
         try:
             ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -75,19 +75,19 @@ def is_code(text: str) -> bool:
     return False
 
 
-def _balanced(line: str) -> str:
-    """Return a line of a call that goes over several lines as a call of its own."""
-    opened = line.count("(") - line.count(")")
-    return "f(" * max(0, -opened) + line + ")" * max(0, opened)
+def _balance_parentheses(line: str) -> str:
+    """Complete the parentheses of one line of a multi-line call, so that it parses on its own."""
+    unclosed = line.count("(") - line.count(")")
+    return "f(" * max(0, -unclosed) + line + ")" * max(0, unclosed)
 
 
 def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int | None = None) -> list[str]:
-    """Return ``text`` in lines of a width (the page's); ``rest`` starts the lines after the first."""
-    width = width or page_width()
+    """Wrap ``text`` to ``width`` (default: the page width); ``rest`` is the prefix of continuation lines."""
+    width = width or get_page_width()
     rest = " " * display_width(first) if rest is None else rest
     lines, line = [], first
     is_empty = True
-    for word in _words(text, max(1, width - max(display_width(first), display_width(rest)))):
+    for word in _split_words(text, max(1, width - max(display_width(first), display_width(rest)))):
         if not is_empty and display_width(line) + 1 + display_width(word) > width:
             lines.append(line)
             line, is_empty = rest, True
@@ -96,21 +96,21 @@ def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int 
     return [*lines, line.rstrip()]
 
 
-def _words(text: str, width: int) -> list[str]:
-    """Return the words, and in pieces those that no line can hold."""
+def _split_words(text: str, width: int) -> list[str]:
+    """Return the words; split words that are longer than a line."""
     words: list[str] = []
     for word in _UNIT_SPACE.sub(_NO_BREAK, text).split(" "):
-        left = word.replace(_NO_BREAK, " ")
-        while display_width(left) > width:
-            piece = shorten(left, width + 1)[:-1] or left[:1]
+        remaining = word.replace(_NO_BREAK, " ")
+        while display_width(remaining) > width:
+            piece = shorten(remaining, width + 1)[:-1] or remaining[:1]
             words.append(piece)
-            left = left[len(piece) :]
-        words.append(left)
+            remaining = remaining[len(piece) :]
+        words.append(remaining)
     return words
 
 
-def bar(share: float, width: int) -> str:
-    """Return a bar of ``share`` (0 to 1) of ``width`` columns, in eighths; empty only for nothing."""
+def render_bar(share: float, width: int) -> str:
+    """Return a bar for ``share`` (0 to 1) in steps of 1/8 column; a share above 0 is never empty."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     if share > 0 and eighths == 0:
         eighths = 1

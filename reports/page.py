@@ -1,8 +1,8 @@
-"""A report as blocks, ready to be written as text, Markdown or HTML.
+"""Blocks of a page that can be rendered as text, Markdown or HTML.
 
 Presenters (``reports/presenters``) turn reports, plans, predictions, checks and comparisons into a
-``Page``; the backends write its blocks and know nothing else.  Every string may hold names from a
-recording: backends escape them.  Only ``tone``, ``colour`` and ``anchor`` are always zprof's own words.
+``Page``; the backends render its blocks and know nothing else.  Any string may contain names from a
+recording, so backends escape all of them except ``tone``, ``colour`` and ``anchor``, which zprof sets itself.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-#: Rows of a table that any output shows; the JSON has the rest.
+#: Maximum number of table rows in any output; the JSON has all of them.
 MAX_ROWS = 200
-#: Rows of a table that the terminal shows, if its presenter does not say otherwise.
+#: Default maximum number of table rows in a terminal.
 MAX_TEXT_ROWS = 24
-#: Stands for a number that is not known.
+#: Placeholder for an unknown number.
 UNKNOWN = "-"
 
 
 class Kind(StrEnum):
-    """What the cells of a column are."""
+    """Content of the cells of a column."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -38,14 +38,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
-    """Sentences."""
+    """One or more sentences."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence that qualifies what is above it; with a label, one that must not be overlooked."""
+    """A sentence that qualifies the block above it; a label makes it stand out."""
 
     text: str
     label: str = ""
@@ -53,7 +53,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Lines to copy.  ``brief`` replaces several lines where there is little room."""
+    """Lines to copy.  ``brief`` replaces them in compact outputs if there are several."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -62,7 +62,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """An entry of a list.  ``remedy``: what to do about it; ``details``: (name, text) pairs below it."""
+    """An entry of a list.  ``remedy``: what to do about it; ``details``: (name, text) pairs."""
 
     text: str
     label: str = ""
@@ -73,19 +73,19 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemList:
-    """A list.  ``brief``: the terminal shows one line per item."""
+    """A list.  ``brief``: one line per item in a terminal.  ``total``: number of items before truncation."""
 
     items: tuple[Item, ...]
     brief: bool = False
     total: int | None = None
-    what: str = "items"
+    noun: str = "items"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFigures:
-    """The numbers that a reader looks for first: name, value, note.
+    """Headline numbers as (name, value, note).
 
-    ``repeated``: the text around them has these numbers too, so that the terminal leaves them out.
+    ``repeated``: the surrounding text also has these numbers, so the terminal omits them.
     """
 
     figures: tuple[tuple[str, str, str], ...]
@@ -94,7 +94,7 @@ class KeyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Names and values; ``values_first`` for measurements, whose value stands before what it is of."""
+    """Names and values; with ``values_first`` (measurements) the value precedes the name."""
 
     rows: tuple[tuple[str, str], ...]
     values_first: bool = False
@@ -102,10 +102,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The head of a column.
+    """Header of a column.
 
-    ``wide``: a terminal has no room for it.  ``lifted``: the terminal writes the value above the rows that
-    share it. ``min_width``: the least width in a terminal, so that tables below each other align.
+    ``wide``: omitted in a terminal.  ``lifted``: the terminal prints the value once, above the rows that
+    share it.  ``min_width``: minimum width in a terminal, so that consecutive tables align.
     """
 
     title: str
@@ -118,7 +118,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar in a cell: its length as a share, and its place on the axis (0 to 1) from ``zero``."""
+    """A bar in a cell: its length as a share, and its start, end and zero point on an axis from 0 to 1."""
 
     share: float
     start: float
@@ -132,9 +132,9 @@ Cell = str | Bar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Cells of a row, the first names it.
+    """A row; its first cell is the row name.
 
-    ``short``: that name where there are only 80 columns; ``below``: lines that the terminal writes below it.
+    ``short``: shorter name for a terminal; ``below``: lines that the terminal prints below the row.
     """
 
     cells: tuple[Cell, ...]
@@ -147,10 +147,10 @@ class Row:
 class Table:
     """A table.
 
-    ``unit``: of all its numbers; ``note``: what they are.  ``max_text_rows``: the terminal shows as many,
-    Markdown twice as many.  ``order``: places of the rows by importance, if that is not their order.
-    ``total`` and ``what``: how many rows there are in all, and of what.  ``sideways``: where there is
-    little room, rows are drawn side by side as columns.  ``below``: what the lines below the rows are.
+    ``unit``: unit of all numbers; ``note``: what the numbers are.  ``max_text_rows``: maximum number of rows
+    in a terminal; Markdown shows twice as many.  ``order``: row indices by importance, if different from the
+    row order.  ``total`` and ``noun``: number of rows before truncation, and what a row is.
+    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows.
     """
 
     title: str
@@ -162,14 +162,14 @@ class Table:
     max_text_rows: int = MAX_TEXT_ROWS
     order: tuple[int, ...] = ()
     total: int | None = None
-    what: str = "rows"
-    sideways: bool = False
+    noun: str = "rows"
+    transposed: bool = False
     below: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Something that is read as a whole, with labelled parts.  ``tone``: high, medium or low."""
+    """A self-contained item with labelled parts.  ``tone``: high, medium or low."""
 
     title: str
     note: str
@@ -180,7 +180,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """A colour, the letter drawn on it, and what it stands for."""
+    """A colour, the letter drawn on it, and its meaning."""
 
     colour: str
     letter: str
@@ -189,7 +189,7 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A piece of a stacked bar, in percent of the longest bar."""
+    """A segment of a stacked bar; positions in percent of the longest bar."""
 
     colour: str
     letter: str
@@ -199,13 +199,13 @@ class Segment:
 
     @property
     def middle(self) -> float:
-        """Return where the letter stands."""
+        """Return the centre of the segment, where its letter is drawn."""
         return self.start + self.width / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedBar:
-    """A bar in pieces, and below it a thin one to compare it with."""
+    """A bar of segments, and a thin reference bar below it."""
 
     name: str
     note: str
@@ -215,7 +215,7 @@ class StackedBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """Stacked bars on one scale; a table on the page has the same numbers."""
+    """Stacked bars on a common scale; a table on the page has the same numbers."""
 
     title: str
     bars: tuple[StackedBar, ...]
@@ -225,7 +225,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatCell:
-    """A number and its step on the colour scale; -1 where it is unknown."""
+    """A number and its level on the colour scale; -1 if unknown."""
 
     text: str
     level: int
@@ -233,7 +233,7 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Numbers by row and column; ``scale`` has the least number of each colour."""
+    """Numbers by row and column; ``scale`` has the lower bound of each colour."""
 
     title: str
     unit: str
@@ -246,7 +246,7 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisMark:
-    """A word at a place of an axis, in percent; ``width`` of the stretch that it names."""
+    """A label at a position on an axis, in percent; ``width``: width of the interval it labels."""
 
     at: float
     text: str
@@ -255,7 +255,7 @@ class AxisMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """The values of one area, and its outline as a path in a square of 1000 by 1000."""
+    """The values of one area, and its outline as an SVG path in a 1000 by 1000 view box."""
 
     colour: str
     name: str
@@ -265,7 +265,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaChart:
-    """Stacked areas over time, bottom first, as a picture and as points for a chart that zooms."""
+    """Stacked areas over time, bottom first, as a static drawing and as points for a zoomable chart."""
 
     title: str
     caption: str
@@ -283,7 +283,7 @@ class AreaChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinePoint:
-    """A point of a line in percent of the drawing, and what it says."""
+    """A point of a line, in percent of the drawing, and its tooltip."""
 
     x: float
     y: float
@@ -292,20 +292,20 @@ class LinePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line through its points."""
+    """A named line."""
 
     name: str
     points: tuple[LinePoint, ...]
 
     @property
-    def pieces(self) -> tuple[tuple[LinePoint, LinePoint], ...]:
-        """Return each point with the next one."""
+    def segments(self) -> tuple[tuple[LinePoint, LinePoint], ...]:
+        """Return the segments of the line as pairs of points."""
         return tuple(pairwise(self.points))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
-    """At most four lines with both axes; a table on the page has the same numbers."""
+    """Up to four lines with both axes; a table on the page has the same numbers."""
 
     title: str
     lines: tuple[Line, ...]
@@ -322,11 +322,10 @@ Block = Text | Drawing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading with what is under it.
+    """A heading and the blocks below it.
 
-    ``lead``: what it answers; ``note``: what its numbers are.  HTML folds tables with ``fold_rows`` or more.
-    ``detail``: Markdown folds it, the terminal
-    leaves it out.
+    ``lead``: what the section answers; ``note``: what its numbers are.  HTML folds tables with ``fold_rows``
+    rows or more.  ``detail``: Markdown folds the section and the terminal omits it.
     """
 
     anchor: str
@@ -340,10 +339,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page.
+    """A complete page.
 
-    ``kind``: what it is, in zprof's words; ``subject``: of which run or job.  ``repeat_verdict``: the
-    terminal ends with the verdict, because the end of a CI log is what is read.
+    ``kind``: type of the page, such as ``zprof report``; ``subject``: the run or job.  ``repeat_verdict``:
+    the terminal prints the verdict again at the end, which is the part of a CI log that people read.
     """
 
     kind: str
@@ -356,7 +355,7 @@ class Page:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the answer, if the page has one."""
+        """Return the verdict, if the page has one."""
         return next((block for block in self.head if isinstance(block, Verdict)), None)
 
 
@@ -369,12 +368,12 @@ def make_section(
     detail: bool = False,
     fold_rows: int = 24,
 ) -> tuple[Section, ...]:
-    """Return a section with the blocks that are there; none without any."""
-    kept = tuple(block for block in blocks if block is not None)
-    if not kept:
+    """Return a section with the blocks that are not None, or an empty tuple if all are."""
+    present = tuple(block for block in blocks if block is not None)
+    if not present:
         return ()
     section = Section(
-        anchor=anchor, title=title, lead=lead, blocks=kept, note=note, detail=detail, fold_rows=fold_rows
+        anchor=anchor, title=title, lead=lead, blocks=present, note=note, detail=detail, fold_rows=fold_rows
     )
     return (section,)
 
@@ -390,40 +389,40 @@ def make_table(
     max_text_rows: int = MAX_TEXT_ROWS,
     order: Sequence[int] = (),
     total: int | None = None,
-    what: str = "rows",
-    sideways: bool = False,
+    noun: str = "rows",
+    transposed: bool = False,
     below: str = "",
 ) -> Table | None:
-    """Return a table of the first ``MAX_ROWS`` rows; None without rows."""
+    """Return a table of the first ``MAX_ROWS`` rows, or None if there are no rows."""
     if not rows:
         return None
-    made = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:MAX_ROWS]]
+    table_rows = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:MAX_ROWS]]
     return Table(
         title=title,
         columns=columns,
-        rows=tuple(made),
+        rows=tuple(table_rows),
         unit=unit,
         note=note,
         notes=tuple(notes),
         max_text_rows=max_text_rows,
         order=tuple(order),
         total=len(rows) if total is None else total,
-        what=what,
-        sideways=sideways,
+        noun=noun,
+        transposed=transposed,
         below=below,
     )
 
 
-def numbers(*titles: str, unit: str = "", wide: bool = False) -> tuple[Column, ...]:
-    """Return columns of numbers in one unit."""
+def make_number_columns(*titles: str, unit: str = "", wide: bool = False) -> tuple[Column, ...]:
+    """Return number columns that share a unit."""
     return tuple(Column(title=title, unit=unit, wide=wide) for title in titles)
 
 
-def name_column(title: str, *, lifted: bool = False) -> Column:
-    """Return a column of names from a recording."""
+def make_name_column(title: str, *, lifted: bool = False) -> Column:
+    """Return a column of names that come from a recording."""
     return Column(title=title, kind=Kind.NAME, lifted=lifted)
 
 
-def text_column(title: str, unit: str = "") -> Column:
-    """Return a column of words."""
+def make_text_column(title: str, unit: str = "") -> Column:
+    """Return a column of text."""
     return Column(title=title, unit=unit, kind=Kind.TEXT)

@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0: a result a finding, its rule with its page, gaps as notifications."""
+"""Render a report as SARIF 2.1.0: findings as results, their pages as rule help, gaps as notifications."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
-from zprof.reports.presenters.findings import finding_lines, grouped_gaps
+from zprof.reports.presenters.findings import grouped_gaps, list_finding_lines
 from zprof.reports.sarif_log import Log, Result, Rule, document
 from zprof.reports.terminal import markdown_text
 
@@ -16,60 +16,62 @@ _VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
 _VERDICT = Rule(
     id="verdict",
     name="verdict",
-    short="A run that is slower than its baseline, or at risk, whatever the cause.",
-    help_text="The run is slower or at risk, and no finding that is more than a guess says why.",
+    short="The run is slower than its baseline, or at risk.",
+    help_text="The run is slower or at risk, and no finding with more than low confidence explains it.",
 )
-_NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence")
+_PROPERTIES = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence")
 
 
 def render(report: Report) -> str:
-    """Return the log; a guess is never more than a note."""
-    results = [finding_result(finding, level_of(finding)) for finding in report.findings]
-    verdict = [] if any(result.level != "note" for result in results) else _verdict(report)
+    """Return the SARIF log; a finding of low confidence is never more than a note."""
+    results = [make_finding_result(finding, get_sarif_level(finding)) for finding in report.findings]
+    verdict = [] if any(result.level != "note" for result in results) else _make_verdict_results(report)
     return document(
         Log(
             version=report.zprof_version,
             run=report.run.name,
-            rules=[*finding_rules(report.findings), *(_VERDICT for _ in verdict)],
+            rules=[*make_finding_rules(report.findings), *(_VERDICT for _ in verdict)],
             results=[*results, *verdict],
-            notes=[("note", report.verdict.sentence), *gap_notes(report)],
+            notes=[("note", report.verdict.sentence), *list_gap_notes(report)],
         )
     )
 
 
-def level_of(finding: Finding) -> str:
-    """Return ``error``, ``warning`` or ``note``."""
+def get_sarif_level(finding: Finding) -> str:
+    """Return the SARIF level of a finding: ``error``, ``warning`` or ``note``."""
     return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
 
 
-def finding_rules(findings: Sequence[Finding]) -> list[Rule]:
-    """Return a rule for each cause that was found."""
-    return [_rule(finding) for finding in findings]
+def make_finding_rules(findings: Sequence[Finding]) -> list[Rule]:
+    """Return the rule of each finding."""
+    return [_make_rule(finding) for finding in findings]
 
 
-def finding_result(finding: Finding, level: str) -> Result:
-    """Return a finding as a result, with its numbers as properties."""
+def make_finding_result(finding: Finding, level: str) -> Result:
+    """Convert a finding to a result with its numbers as properties."""
     ranks = dict.fromkeys(fact.rank for fact in finding.evidence if fact.rank is not None)
     return Result(
         rule=finding.id,
         level=level,
-        lines=finding_lines(finding),
+        lines=list_finding_lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
-        properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
+        properties={name: to_tree(getattr(finding, name)) for name in _PROPERTIES},
     )
 
 
-def _verdict(report: Report) -> list[Result]:
-    """Return the verdict if it is bad: what no finding explains would be green otherwise."""
+def _make_verdict_results(report: Report) -> list[Result]:
+    """Return the verdict as a result if it is bad, so that an unexplained regression still fails."""
     level = _VERDICTS.get(report.verdict.status)
-    said = [report.verdict.sentence]
+    lines = [report.verdict.sentence]
     return (
-        [Result(rule=_VERDICT.id, level=level, lines=said, places=[("all ranks", "module")])] if level else []
+        [Result(rule=_VERDICT.id, level=level, lines=lines, places=[("all ranks", "module")])]
+        if level
+        else []
     )
 
 
-def gap_notes(report: Report) -> list[tuple[str, str]]:
-    """Return what could not be measured or tested, and what would make it known."""
+def list_gap_notes(report: Report) -> list[tuple[str, str]]:
+    """List what could not be measured or tested, with the remedy, as notifications."""
     notes = []
     for group in grouped_gaps(report.gaps):
         remedy = f" → {group.remedy}" if group.remedy else ""
@@ -77,17 +79,17 @@ def gap_notes(report: Report) -> list[tuple[str, str]]:
     return notes
 
 
-def _rule(finding: Finding) -> Rule:
+def _make_rule(finding: Finding) -> Rule:
     try:
         page = finding_pages.page(finding.cause)
     except BadInput:
         page = ""
-    claim = finding_pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
+    summary = finding_pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
     return Rule(
         id=finding.id,
         name=finding.cause.value,
-        short=claim,
-        help_text=markdown_text(page) if page else claim,
+        short=summary,
+        help_text=markdown_text(page) if page else summary,
         help_markdown=page,
-        level=level_of(finding),
+        level=get_sarif_level(finding),
     )

@@ -1,8 +1,8 @@
-"""SARIF 2.1.0, as code scanning reads it: one run of one tool, its rules, results and notifications.
+"""Write SARIF 2.1.0 for code scanning: one run of one tool with its rules, results and notifications.
 
-https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; GitHub asks of each result for a physical
-location too.  JSON is written in ASCII.  In a message ``[text](target)`` is a link and ``{0}`` a placeholder
-(3.11.5, 3.11.6): text that comes from a run gets neither.
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; GitHub requires a physical
+location for each result.  The JSON is ASCII.  In a message ``[text](target)`` is a link and ``{0}`` a
+placeholder (3.11.5, 3.11.6); both are neutralized in text that comes from a run.
 """
 
 import json
@@ -16,14 +16,14 @@ from zprof.model.formatting import printable, printable_lines, shorten
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _PLACEHOLDER = re.compile(r"\{(?=\d+\})")
-#: What leads elsewhere than to a file of that name.
-_NO_FILES = frozenset({"", ".", ".."})
-_LONGEST_LINE, _LONGEST_NAME, _LONGEST_URI = 4_000, 300, 200
+#: Path segments that would not refer to a file of that name.
+_RESERVED_NAMES = frozenset({"", ".", ".."})
+_MAX_LINE, _MAX_NAME, _MAX_URI = 4_000, 300, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What results point to.  ``name`` in words, ``help_markdown`` is zprof's own page, or empty."""
+    """The rule that a result refers to.  ``help_markdown``: the page of the finding, or empty."""
 
     id: str
     name: str
@@ -35,10 +35,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One result of a rule.  ``level``: error, warning or note; ``lines``: the message.
+    """A result of a rule.  ``level``: error, warning or note; ``lines``: the message.
 
-    ``places``: logical ones, as ``("rank 2", "module")``; ``file``: where to change it, else the run.
-    ``key`` tells it from other results of its rule, and stays the same from run to run.
+    ``places``: logical locations, such as ``("rank 2", "module")``; ``file``: the file to change, default the
+    run.  ``key`` distinguishes it from other results of its rule and is stable between runs.
     """
 
     rule: str
@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """All of a document.  ``notes``: what could not be measured, and notices, as (level, text)."""
+    """Contents of a SARIF document.  ``notes``: gaps and notices as (level, text)."""
 
     version: str
     run: str
@@ -63,7 +63,7 @@ class Log:
 
 
 def document(log: Log) -> str:
-    """Return the JSON."""
+    """Return the SARIF document as JSON."""
     tree = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(log)]}
     return json.dumps(tree, indent=2, allow_nan=False) + "\n"
 
@@ -133,32 +133,32 @@ def _result(result: Result, index: Mapping[str, int], run: str) -> dict[str, Any
 
 
 def _message(lines: Sequence[str]) -> dict[str, str]:
-    text = "\n".join(_line(line, _LONGEST_LINE) for part in lines for line in str(part).split("\n"))
+    text = "\n".join(_line(line, _MAX_LINE) for part in lines for line in str(part).split("\n"))
     return {"text": _PLACEHOLDER.sub("{ ", text.replace("](", "] ("))}
 
 
 def _safe(value: Any) -> Any:
-    """Return a tree of JSON values whose texts are printable."""
+    """Return a tree of JSON values with printable strings."""
     if isinstance(value, Mapping):
         return {_line(key): _safe(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
         return [_safe(child) for child in value]
-    return _line(value, _LONGEST_LINE) if isinstance(value, str) else value
+    return _line(value, _MAX_LINE) if isinstance(value, str) else value
 
 
-def _line(text: object, most: int = _LONGEST_NAME) -> str:
-    return shorten(printable(text), most)
+def _line(text: object, max_length: int = _MAX_NAME) -> str:
+    return shorten(printable(text), max_length)
 
 
 def _uri(name: str) -> str:
-    """Return a relative reference that leads nowhere but to a file of this name."""
-    shown = shorten(printable(name), _LONGEST_URI)
-    return "run" if shown in _NO_FILES else quote(shown, safe="")
+    """Return a relative URI that can only refer to a file of this name."""
+    text = shorten(printable(name), _MAX_URI)
+    return "run" if text in _RESERVED_NAMES else quote(text, safe="")
 
 
 def _file_uri(path: str) -> str:
-    """Return a path below the folder of the job, with its folders; empty if it is none."""
-    shown = printable(path)
-    if len(shown) > _LONGEST_URI or _NO_FILES & set(shown.split("/")):
+    """Return the URI of a path inside the working directory; empty if the path could leave it."""
+    text = printable(path)
+    if len(text) > _MAX_URI or _RESERVED_NAMES & set(text.split("/")):
         return ""
-    return quote(shown, safe="/")
+    return quote(text, safe="/")

@@ -1,8 +1,7 @@
-"""Live memory over time as a picture (SVG): one stacked area a tenant, phases and steps below.
+"""Draw live memory over time as SVG: one stacked area per tenant, with phases and steps below.
 
-Of the rank with the largest peak among those whose timeline is in the report.  A point holds until the
-next one.  Colours are told apart with every kind of colour vision; names in the legend stand in the order of
-the areas, top to bottom.
+The rank is the one with the largest peak among those whose timeline is in the report.  A value holds until
+the next point.  The palette is safe for colour-blind readers; the legend lists the areas from top to bottom.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TICKS = 4
-_LEAST_LABEL = 52
+_MIN_LABEL_WIDTH = 52
 _COLOURS = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",
@@ -37,7 +36,7 @@ _STYLE = (
 
 
 def render(report: Report) -> str:
-    """Return the picture.
+    """Return the SVG document.
 
     Raises:
         MissingData: no memory timeline was recorded.
@@ -49,102 +48,102 @@ def render(report: Report) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-            f"<title>{_text(_title(report, timeline))}</title><style>{_STYLE}</style>",
+            f"<title>{_escape_text(_format_title(report, timeline))}</title><style>{_STYLE}</style>",
             f'<rect class="b" width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-            f'<text class="t" x="{_LEFT}" y="24">{_text(_title(report, timeline))}</text>',
-            *_grid(areas),
-            *_areas(areas),
-            *_times(areas),
-            *_peak(areas),
-            *_legend(areas),
+            f'<text class="t" x="{_LEFT}" y="24">{_escape_text(_format_title(report, timeline))}</text>',
+            *_draw_grid(areas),
+            *_draw_areas(areas),
+            *_draw_times(areas),
+            *_draw_peak(areas),
+            *_draw_legend(areas),
             "</svg>\n",
         ]
     )
 
 
-def _title(report: Report, timeline: MemoryTimeline) -> str:
+def _format_title(report: Report, timeline: MemoryTimeline) -> str:
     return (
         f"{shorten(printable(report.run.name), 48)}: live memory of rank {timeline.rank}, {timeline.device}"
     )
 
 
-def _grid(areas: Areas) -> Iterator[str]:
+def _draw_grid(areas: Areas) -> Iterator[str]:
     for tick in range(_TICKS + 1):
         y, value = _y(areas, areas.top_bytes * tick / _TICKS), areas.top_bytes * tick / _TICKS
-        yield _line("g", (_LEFT, y), (_LEFT + _PLOT_WIDTH, y))
-        yield _label("m", _LEFT - 8, y + 4, format_bytes(value), anchor="end")
+        yield _draw_line("g", (_LEFT, y), (_LEFT + _PLOT_WIDTH, y))
+        yield _draw_label("m", _LEFT - 8, y + 4, format_bytes(value), anchor="end")
 
 
-def _areas(areas: Areas) -> Iterator[str]:
+def _draw_areas(areas: Areas) -> Iterator[str]:
     for name, lower, upper in areas.bands:
-        points = [*_edge(areas, upper), *reversed(_edge(areas, lower))]
+        points = [*_trace_edge(areas, upper), *reversed(_trace_edge(areas, lower))]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         yield f'<polygon points="{path}" fill="{_COLOURS[name]}"/>'
 
 
-def _edge(areas: Areas, heights: Sequence[int]) -> list[tuple[float, float]]:
-    """Return the upper or lower edge of an area, level until the next point."""
-    rim: list[tuple[float, float]] = []
+def _trace_edge(areas: Areas, heights: Sequence[int]) -> list[tuple[float, float]]:
+    """Return the upper or lower edge of an area as a step function."""
+    points: list[tuple[float, float]] = []
     ends = [*areas.timeline.time_ns[1:], areas.end_ns]
-    for begin, end, height in zip(areas.timeline.time_ns, ends, heights, strict=True):
+    for start, end, height in zip(areas.timeline.time_ns, ends, heights, strict=True):
         y = _y(areas, height)
-        rim += [(_x(areas, begin), y), (_x(areas, end), y)]
-    return rim
+        points += [(_x(areas, start), y), (_x(areas, end), y)]
+    return points
 
 
-def _times(areas: Areas) -> Iterator[str]:
+def _draw_times(areas: Areas) -> Iterator[str]:
     bottom = _TOP + _PLOT_HEIGHT
-    for begin_ns, step in areas.timeline.steps:
-        x = _x(areas, begin_ns)
-        yield _line("s", (x, _TOP), (x, bottom))
-        yield _label("m", x + 3, _TOP - 6, f"step {step}")
-    for x, width, phase in _phase_boxes(areas):
-        yield _line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
-        if width >= _LEAST_LABEL:
-            yield _label("", x + 2, bottom + 24, phase)
-    yield _label("m", _LEFT, bottom + 46, "0")
-    yield _label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(areas.end_ns), anchor="end")
+    for start_ns, step in areas.timeline.steps:
+        x = _x(areas, start_ns)
+        yield _draw_line("s", (x, _TOP), (x, bottom))
+        yield _draw_label("m", x + 3, _TOP - 6, f"step {step}")
+    for x, width, phase in _list_phase_boxes(areas):
+        yield _draw_line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
+        if width >= _MIN_LABEL_WIDTH:
+            yield _draw_label("", x + 2, bottom + 24, phase)
+    yield _draw_label("m", _LEFT, bottom + 46, "0")
+    yield _draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(areas.end_ns), anchor="end")
 
 
-def _phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
-    """Yield left edge, width and name of each phase; those too narrow to see are left out.
+def _list_phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
+    """Yield the left edge, width and name of each phase; phases too narrow to see are omitted.
 
-    A snapshot's timeline has none.
+    The timeline of a snapshot has no phases.
     """
     phases = areas.timeline.phases
-    ends = [begin for begin, _ in phases[1:]] + [areas.end_ns] * bool(phases)
-    for (begin_ns, phase), end_ns in zip(phases, ends, strict=True):
-        x, end = _x(areas, begin_ns), _x(areas, end_ns)
+    ends = [start for start, _ in phases[1:]] + [areas.end_ns] * bool(phases)
+    for (start_ns, phase), end_ns in zip(phases, ends, strict=True):
+        x, end = _x(areas, start_ns), _x(areas, end_ns)
         if end - x >= 3 and phase != "other":
             yield x, end - x, phase
 
 
-def _peak(areas: Areas) -> Iterator[str]:
+def _draw_peak(areas: Areas) -> Iterator[str]:
     x, y = _x(areas, areas.timeline.time_ns[areas.peak]), _y(areas, areas.peak_bytes)
     yield f'<circle class="p" cx="{x:.1f}" cy="{y:.1f}" r="4" fill="none"/>'
     side = -1 if x > _LEFT + _PLOT_WIDTH / 2 else 1
     label = f"peak {format_bytes(areas.peak_bytes)}"
-    yield _label("", x + 8 * side, y - 6, label, anchor="end" if side < 0 else "start")
+    yield _draw_label("", x + 8 * side, y - 6, label, anchor="end" if side < 0 else "start")
 
 
-def _legend(areas: Areas) -> Iterator[str]:
+def _draw_legend(areas: Areas) -> Iterator[str]:
     x = _LEFT + _PLOT_WIDTH + 16
-    yield _label("m", x, _TOP + 4, "at the peak")
+    yield _draw_label("m", x, _TOP + 4, "at the peak")
     for row, (name, lower, upper) in enumerate(reversed(areas.bands)):
         y = _TOP + 22 + 34 * row
         size = format_bytes(upper[areas.peak] - lower[areas.peak])
         yield f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{_COLOURS[name]}"/>'
-        yield _label("", x + 18, y, tenant_name(name))
-        yield _label("m", x + 18, y + 15, size)
+        yield _draw_label("", x + 18, y, tenant_name(name))
+        yield _draw_label("m", x + 18, y + 15, size)
 
 
-def _line(kind: str, begin: tuple[float, float], end: tuple[float, float]) -> str:
-    (x1, y1), (x2, y2) = begin, end
+def _draw_line(kind: str, start: tuple[float, float], end: tuple[float, float]) -> str:
+    (x1, y1), (x2, y2) = start, end
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _label(kind: str, x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_text(text)}</text>'
+def _draw_label(kind: str, x: float, y: float, text: str, *, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_escape_text(text)}</text>'
 
 
 def _x(areas: Areas, time_ns: int) -> float:
@@ -155,5 +154,5 @@ def _y(areas: Areas, size: float) -> float:
     return _TOP + _PLOT_HEIGHT * (1 - size / max(1, areas.top_bytes))
 
 
-def _text(value: str) -> str:
+def _escape_text(value: str) -> str:
     return escape(printable(value))

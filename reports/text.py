@@ -1,10 +1,10 @@
-"""The text backend: a page in the columns of a terminal, without its drawings."""
+"""Render a page as plain text for a terminal, without its drawings."""
 
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import display_width, printable, shorten
-from zprof.reports.escape import log_line
-from zprof.reports.layout import INDENT, code_or_text, heading, page_width, wrap
+from zprof.reports.escape import escape_log_line
+from zprof.reports.layout import INDENT, format_fix_line, get_page_width, render_heading, wrap
 from zprof.reports.page import (
     Block,
     Card,
@@ -20,110 +20,110 @@ from zprof.reports.page import (
     Table,
     Verdict,
 )
-from zprof.reports.text_table import left_out, table_lines
+from zprof.reports.text_table import format_omission, render_table
 
-#: The column of labels in a card, and names of facts.
+#: Width of the label column in a card, and maximum length of fact names.
 _LABEL, _MAX_FACT_NAME = 10, 36
-#: Labels of list items up to this width are aligned.
+#: List item labels up to this width are aligned.
 _MAX_SHORT_LABEL = 14
 _CARD = "    "
 
 
 def render_text(page: Page) -> str:
-    """Return the page as text; no line steers a terminal or is a command to a runner of CI jobs."""
-    lines = _head_lines(page)
+    """Return the page as text without terminal control sequences or CI runner commands."""
+    lines = _render_head(page)
     for section in page.sections:
         if not section.detail:
-            lines += _section_lines(section)
+            lines += _render_section(section)
     if page.repeat_verdict and page.verdict is not None:
-        lines += ["", *_verdict_lines(page.verdict)]
-    return "\n".join(log_line(printable(line)) for line in lines).strip("\n") + "\n"
+        lines += ["", *_render_verdict(page.verdict)]
+    return "\n".join(escape_log_line(printable(line)) for line in lines).strip("\n") + "\n"
 
 
-def _head_lines(page: Page) -> list[str]:
-    """Return the head: what the reader looks at first, a blank line, then what it is about."""
+def _render_head(page: Page) -> list[str]:
+    """Return the head: the verdict and figures, a blank line, then the facts about the run."""
     lines: list[str] = []
-    is_apart = False
+    has_separator = False
     for block in page.head:
-        if isinstance(block, Facts | Table) and not is_apart and lines:
+        if isinstance(block, Facts | Table) and not has_separator and lines:
             lines.append("")
-            is_apart = isinstance(block, Facts)
-        lines += _block_lines(block)
+            has_separator = isinstance(block, Facts)
+        lines += _render_block(block)
     return lines
 
 
-def _section_lines(section: Section) -> list[str]:
-    """Return the blocks; a table has a title of its own, other blocks stand under that of the section."""
+def _render_section(section: Section) -> list[str]:
+    """Return the blocks; a table has its own title, other blocks follow the section title."""
     lines: list[str] = []
     is_card = False
-    title = heading(printable(section.title).upper(), printable(section.note))
+    title = render_heading(printable(section.title).upper(), printable(section.note))
     for block in section.blocks:
-        drawn = _block_lines(block)
-        if not drawn:
+        block_lines = _render_block(block)
+        if not block_lines:
             continue
         if isinstance(block, Table):
-            lines += ["", *drawn]
+            lines += ["", *block_lines]
             title = []
             continue
         lines += ["", *title] if title else []
         lines += [""] if is_card and isinstance(block, Card) else []
         is_card = isinstance(block, Card) and bool(block.parts)
         title = []
-        lines += drawn
+        lines += block_lines
     return lines
 
 
-def _block_lines(block: Block) -> list[str]:
+def _render_block(block: Block) -> list[str]:
     """Return the lines of a block; none for a drawing."""
     if isinstance(block, Verdict):
-        return _verdict_lines(block)
+        return _render_verdict(block)
     if isinstance(block, Paragraph):
         return wrap(printable(block.text))
     if isinstance(block, Note):
-        return _note_lines(block)
+        return _render_note(block)
     if isinstance(block, Code):
-        return _code_lines(block)
+        return _render_code(block)
     if isinstance(block, ItemList):
-        return _list_lines(block)
+        return _render_list(block)
     if isinstance(block, KeyFigures):
-        return [] if block.repeated else _figure_lines(block)
+        return [] if block.repeated else _render_figures(block)
     if isinstance(block, Facts):
-        return _fact_lines(block)
+        return _render_facts(block)
     if isinstance(block, Table):
-        return table_lines(block)
-    return _card_lines(block) if isinstance(block, Card) else []
+        return render_table(block)
+    return _render_card(block) if isinstance(block, Card) else []
 
 
-def _verdict_lines(verdict: Verdict) -> list[str]:
+def _render_verdict(verdict: Verdict) -> list[str]:
     return wrap(printable(verdict.text), first=f"{verdict.mark} ")
 
 
-def _note_lines(note: Note) -> list[str]:
+def _render_note(note: Note) -> list[str]:
     if not note.label:
         return wrap(printable(note.text))
     return wrap(printable(note.text), first=f"{INDENT}{note.label}  ", rest=INDENT * 2)
 
 
-def _code_lines(code: Code) -> list[str]:
-    """Return one line to copy, or what stands for several of them."""
+def _render_code(code: Code) -> list[str]:
+    """Return the lines to copy, or their brief form."""
     title = f"{INDENT}{code.title}: " if code.title else INDENT
     if not code.brief and len(code.lines) == 1:
-        return code_or_text(printable(code.lines[0]), first=title)
+        return format_fix_line(printable(code.lines[0]), first=title)
     if code.brief:
         return wrap(printable(code.brief), first=title)
-    return [line for text in code.lines for line in code_or_text(printable(text), first=INDENT)]
+    return [line for text in code.lines for line in format_fix_line(printable(text), first=INDENT)]
 
 
-def _list_lines(block: ItemList) -> list[str]:
-    """Return the items; labels that are all short stand in a column of their own."""
+def _render_list(block: ItemList) -> list[str]:
+    """Return the items; labels form a column if all are short."""
     width = max(display_width(printable(item.label)) for item in block.items) if block.items else 0
     column = width if width <= _MAX_SHORT_LABEL else 0
-    lines = [line for item in block.items for line in _item_lines(item, column, brief=block.brief)]
-    left = left_out(len(block.items), block.total, block.what)
-    return [*lines, *(wrap(left) if left else [])]
+    lines = [line for item in block.items for line in _render_item(item, column, brief=block.brief)]
+    omission = format_omission(len(block.items), block.total, block.noun)
+    return [*lines, *(wrap(omission) if omission else [])]
 
 
-def _item_lines(item: Item, column: int, *, brief: bool) -> list[str]:
+def _render_item(item: Item, column: int, *, brief: bool) -> list[str]:
     first = f"{INDENT}{item.mark or '-'} "
     text = printable(item.text)
     if column:
@@ -132,7 +132,7 @@ def _item_lines(item: Item, column: int, *, brief: bool) -> list[str]:
     elif item.label:
         text = printable(f"{item.label}: {item.text}")
     if brief:
-        return [shorten(f"{first}{text}", page_width())]
+        return [shorten(f"{first}{text}", get_page_width())]
     lines = wrap(text, first=first)
     indent = " " * display_width(first)
     for name, detail in item.details:
@@ -142,7 +142,7 @@ def _item_lines(item: Item, column: int, *, brief: bool) -> list[str]:
     return lines
 
 
-def _figure_lines(block: KeyFigures) -> list[str]:
+def _render_figures(block: KeyFigures) -> list[str]:
     names = max(display_width(printable(name)) for name, _, _ in block.figures)
     values = max(display_width(value) for _, value, _ in block.figures)
     lines = []
@@ -153,10 +153,10 @@ def _figure_lines(block: KeyFigures) -> list[str]:
     return lines
 
 
-def _fact_lines(block: Facts) -> list[str]:
-    """Return names and values side by side, or values before what they are of."""
+def _render_facts(block: Facts) -> list[str]:
+    """Return names and values side by side; measurements have the value first."""
     if block.values_first:
-        return _measurement_lines(block.rows, INDENT)
+        return _render_measurements(block.rows, INDENT)
     names = [shorten(printable(name), _MAX_FACT_NAME) for name, _ in block.rows]
     width = max(map(display_width, names))
     lines = []
@@ -166,7 +166,7 @@ def _fact_lines(block: Facts) -> list[str]:
     return lines
 
 
-def _measurement_lines(rows: Sequence[tuple[str, str]], first: str) -> list[str]:
+def _render_measurements(rows: Sequence[tuple[str, str]], first: str) -> list[str]:
     values = [shorten(printable(value), _MAX_FACT_NAME) for value, _ in rows]
     width = max(map(display_width, values), default=0)
     lines = []
@@ -176,25 +176,25 @@ def _measurement_lines(rows: Sequence[tuple[str, str]], first: str) -> list[str]
     return lines
 
 
-def _card_lines(card: Card) -> list[str]:
-    title = shorten(printable(card.title), page_width() - len(INDENT))
-    lines = heading(f"{INDENT}{title}", printable(card.note))
+def _render_card(card: Card) -> list[str]:
+    title = shorten(printable(card.title), get_page_width() - len(INDENT))
+    lines = render_heading(f"{INDENT}{title}", printable(card.note))
     if card.text:
         lines += wrap(printable(card.text), first=_CARD)
     for label, part in card.parts:
-        lines += _part_lines(label, part)
+        lines += _render_part(label, part)
     return lines
 
 
-def _part_lines(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
-    """Yield what stands beside a label; code is not wrapped."""
+def _render_part(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
+    """Yield the lines of a labelled part; code is not wrapped."""
     first = f"{_CARD}{label:<{_LABEL}}"
     if isinstance(part, Facts):
-        yield from _measurement_lines(part.rows, first)
+        yield from _render_measurements(part.rows, first)
         return
     texts = part.lines if isinstance(part, Code) else (part.text,)
     for text in map(printable, texts):
         indent = " " * (len(text) - len(text.lstrip(" ")))
-        lay_out = code_or_text if isinstance(part, Code) else wrap
+        lay_out = format_fix_line if isinstance(part, Code) else wrap
         yield from lay_out(text.lstrip(" "), first=first + indent)
         first = " " * len(first)

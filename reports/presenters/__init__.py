@@ -1,1 +1,1 @@
-"""Presenters: what a page of each kind says, as blocks.  They choose words and rows, and draw nothing."""
+"""Build the page of each kind of document as blocks: choose the text and the rows, draw nothing."""

@@ -1,4 +1,4 @@
-"""What the figures of a plan or a prediction rest on: each assumption and its figures."""
+"""List the assumptions of a plan or a prediction, with the figures that depend on each."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,46 +7,48 @@ from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.reports.presenters.plan_words import AXES, SCHEMES
-from zprof.reports.presenters.predictions import term_name
+from zprof.reports.presenters.predictions import format_term_name
 
 
-def plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
-    """Return the assumptions of a plan; schemes stand after what they have in common."""
-    return _assumption_section(plan.assumptions, _plan_uses(plan), brief=brief)
+def build_plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
+    """Build the section with the assumptions of a plan; figures are grouped by scheme."""
+    return _build_assumption_section(plan.assumptions, _list_plan_uses(plan), brief=brief)
 
 
-def outlook_assumptions(outlook: Outlook) -> ItemList | None:
-    """Return the assumptions of predictions as a list."""
-    return _assumption_list(outlook.assumptions, _outlook_uses(outlook), brief=False)
+def build_outlook_assumptions(outlook: Outlook) -> ItemList | None:
+    """Build the list of the assumptions of predictions."""
+    return _build_assumption_list(outlook.assumptions, _list_outlook_uses(outlook), brief=False)
 
 
-def whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
-    """Return the assumptions of predictions as a section."""
-    return _assumption_section(outlook.assumptions, _outlook_uses(outlook), brief=brief)
+def build_whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
+    """Build the section with the assumptions of predictions."""
+    return _build_assumption_section(outlook.assumptions, _list_outlook_uses(outlook), brief=brief)
 
 
-def _assumption_section(
-    known: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
+def _build_assumption_section(
+    assumptions: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
 ) -> tuple[Section, ...]:
-    found = _assumption_list(known, uses, brief=brief)
-    lead = "Each predicted figure names one of these."
+    item_list = _build_assumption_list(assumptions, uses, brief=brief)
+    lead = "Each predicted figure depends on one of these assumptions."
     note = "in full: --assumptions" if brief else ""
-    return make_section("basis", "What the figures rest on", lead, found, note=note)
+    return make_section("basis", "Assumptions", lead, item_list, note=note)
 
 
-def _assumption_list(
-    known: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
+def _build_assumption_list(
+    assumptions: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
 ) -> ItemList | None:
-    """Return each assumption by its key; ``uses``: key, what, and for which scheme."""
-    named: dict[str, dict[str, dict[str, None]]] = {key: {} for key in known}
-    for key, what, where in uses:
-        named.setdefault(key, {}).setdefault(what, {})[where] = None
-    items = [_item(key, known[key], _figures(named[key])) for key in sorted(known)]
-    return ItemList(items=tuple(items), brief=brief, what="assumptions") if items else None
+    """Return the assumptions sorted by key; ``uses``: (key, figure, scheme)."""
+    figures_by_key: dict[str, dict[str, dict[str, None]]] = {key: {} for key in assumptions}
+    for key, figure, scheme in uses:
+        figures_by_key.setdefault(key, {}).setdefault(figure, {})[scheme] = None
+    items = [
+        _make_item(key, assumptions[key], _format_figures(figures_by_key[key])) for key in sorted(assumptions)
+    ]
+    return ItemList(items=tuple(items), brief=brief, noun="assumptions") if items else None
 
 
-def _item(key: str, assumption: Assumption, figures: str) -> Item:
-    details = (("figures", figures), ("source", assumption.source), ("but", assumption.deviation))
+def _make_item(key: str, assumption: Assumption, figures: str) -> Item:
+    details = (("figures", figures), ("source", assumption.source), ("limitation", assumption.deviation))
     return Item(
         label=key,
         text=assumption.formula,
@@ -54,18 +56,18 @@ def _item(key: str, assumption: Assumption, figures: str) -> Item:
     )
 
 
-def _figures(uses: Mapping[str, Mapping[str, None]]) -> str:
-    """Return ``gradients, parameters (ZeRO-3); ...``: figures of the same schemes together."""
+def _format_figures(uses: Mapping[str, Mapping[str, None]]) -> str:
+    """Format the figures grouped by scheme, such as ``gradients, parameters (ZeRO-3); ...``."""
     by_schemes: dict[tuple[str, ...], list[str]] = {}
-    for what, schemes in uses.items():
-        by_schemes.setdefault(tuple(schemes), []).append(what)
+    for figure, schemes in uses.items():
+        by_schemes.setdefault(tuple(schemes), []).append(figure)
     return "; ".join(
         f"{', '.join(names)} ({', '.join(schemes)})" if any(schemes) else ", ".join(names)
         for schemes, names in by_schemes.items()
     )
 
 
-def _plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _list_plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for row in plan.rows:
         scheme = SCHEMES[row.scheme]
         for term in row.terms:
@@ -74,10 +76,10 @@ def _plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
         for link in row.links:
             yield link.assumption, f"bytes, {AXES[link.axis]}", scheme
         for leaf, key in row.step.assumptions.items() if row.step else ():
-            yield key, term_name(leaf), scheme
+            yield key, format_term_name(leaf), scheme
 
 
-def _outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
+def _list_outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for prediction in outlook.predictions:
         for entry in (*prediction.step, *prediction.memory):
-            yield entry.assumption, term_name(entry.name), ""
+            yield entry.assumption, format_term_name(entry.name), ""

@@ -1,4 +1,6 @@
-"""A check as a page: a row per gate, why each that is not fine is not, and what of the report explains it."""
+"""Build the page of a check: one row per gate, the reason for each gate that did not pass, and the sections
+of the report that explain it.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,34 +17,34 @@ from zprof.reports.page import (
     Section,
     Table,
     Verdict,
+    make_number_columns,
     make_section,
     make_table,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.check_words import (
     MARKS,
-    against,
-    allowed,
-    by_weight,
-    change,
-    ended,
-    explained,
-    figure,
-    interval,
+    describe_baseline,
+    explain_results,
+    format_allowed,
+    format_change,
+    format_change_with_spread,
+    format_interval,
+    format_limit,
+    format_outcome,
+    format_value,
     is_noisy,
-    limit_text,
-    outcome_sentence,
-    spread_change,
+    select_by_outcome,
+    sort_by_severity,
 )
-from zprof.reports.presenters.comparison import difference_section
-from zprof.reports.presenters.findings import finding_section, gap_section
-from zprof.reports.presenters.head import baseline_runs, modelled_notes
-from zprof.reports.presenters.ledger import ledger_section
+from zprof.reports.presenters.comparison import build_difference_section
+from zprof.reports.presenters.findings import build_finding_section, build_gap_section
+from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+from zprof.reports.presenters.ledger import build_ledger_section
 
-_PARTS = (
+_OUTCOME_TITLES = (
     (Outcome.FAILED, "Failed"),
-    (Outcome.UNKNOWN, "Not judged"),
+    (Outcome.UNKNOWN, "Not evaluated"),
     (Outcome.WARNED, "Warned"),
     (Outcome.WITHIN_NOISE, "Within noise"),
     (Outcome.SKIPPED, "Skipped"),
@@ -56,10 +58,13 @@ _TONES = {
 _MAX_GATES = 60
 
 
-def check_page(check: Check, report: Report) -> Page:
-    """Return a check as a page; ``report`` is the one that was checked."""
-    explaining = (*difference_section(report), *ledger_section(report))
-    explaining += (*(finding_section(report) if report.findings else ()), *gap_section(report.gaps))
+def build_check_page(check: Check, report: Report) -> Page:
+    """Build the page of a check; ``report`` is the report that was checked."""
+    explanation_sections = (*build_difference_section(report), *build_ledger_section(report))
+    explanation_sections += (
+        *(build_finding_section(report) if report.findings else ()),
+        *build_gap_section(report.gaps),
+    )
     return Page(
         kind="zprof check",
         subject=check.run,
@@ -67,16 +72,16 @@ def check_page(check: Check, report: Report) -> Page:
             Verdict(
                 tone=_TONES.get(check.outcome, "inconclusive"),
                 mark=MARKS[check.outcome],
-                text=outcome_sentence(check),
+                text=format_outcome(check),
             ),
             Facts(rows=(("run", check.run), ("baseline", check.baseline or "none"))),
-            *modelled_notes([report.run, *baseline_runs(report)]),
+            *build_modelled_notes([report.run, *list_baseline_runs(report)]),
         ),
         sections=(
-            *make_section("gates", "Gates", "What was allowed, and what was measured.", _gate_table(check)),
-            *_reason_sections(check),
-            *make_section("notices", "Notices", "", _notice_list(check.notices)),
-            *(replace(section, detail=True) for section in explaining),
+            *make_section("gates", "Gates", "Measured values and their limits.", _build_gate_table(check)),
+            *_build_reason_sections(check),
+            *make_section("notices", "Notices", "", _build_notice_list(check.notices)),
+            *(replace(section, detail=True) for section in explanation_sections),
         ),
         made_by=f"zprof {check.zprof_version}, {check.schema}",
         data_command="zprof check RUN -f json",
@@ -84,63 +89,63 @@ def check_page(check: Check, report: Report) -> Page:
     )
 
 
-def _gate_table(check: Check) -> Table | None:
+def _build_gate_table(check: Check) -> Table | None:
     return make_table(
         "Gates",
         (
-            text_column("gate"),
-            *numbers("value", "baseline", "allowed", "change"),
-            *numbers("interval", wide=True),
+            make_text_column("gate"),
+            *make_number_columns("value", "baseline", "allowed", "change"),
+            *make_number_columns("interval", wide=True),
             Column(title="limit", kind=Kind.TEXT, wide=True),
             Column(title="outcome", kind=Kind.TEXT, wide=True),
         ),
-        [_gate_row(result) for result in by_weight(check)],
-        note=against(check),
+        [_format_gate_row(result) for result in sort_by_severity(check)],
+        note=describe_baseline(check),
         max_text_rows=_MAX_GATES,
-        what="gates, those that failed first",
+        noun="gates, failures first",
     )
 
 
-def _gate_row(result: GateResult) -> tuple[str, ...]:
+def _format_gate_row(result: GateResult) -> tuple[str, ...]:
     unit = result.limit.unit
     return (
         f"{MARKS[result.outcome]} {result.limit.gate}",
-        figure(result.value, unit),
-        figure(result.baseline, unit),
-        allowed(result),
-        spread_change(result) if result.interval else change(result),
-        interval(result),
-        limit_text(result.limit),
+        format_value(result.value, unit),
+        format_value(result.baseline, unit),
+        format_allowed(result),
+        format_change_with_spread(result) if result.interval else format_change(result),
+        format_interval(result),
+        format_limit(result.limit),
         result.outcome.value.replace("_", " "),
     )
 
 
-def _reason_sections(check: Check) -> Iterator[Section]:
-    """Yield why each gate ended as it did, by outcome."""
-    for outcome, title in _PARTS:
-        yield from _reason_section(title, outcome.value, ended(check, outcome))
+def _build_reason_sections(check: Check) -> Iterator[Section]:
+    """Yield one section per outcome with the reasons."""
+    for outcome, title in _OUTCOME_TITLES:
+        yield from _build_reason_section(title, outcome.value, select_by_outcome(check, outcome))
     noisy = [result for result in check.results if is_noisy(result) and result.outcome is Outcome.PASSED]
-    yield from _reason_section("Passed, too noisy to fail", "noisy", noisy)
+    yield from _build_reason_section("Passed, too noisy to fail", "noisy", noisy)
 
 
-def _reason_section(title: str, anchor: str, results: Sequence[GateResult]) -> tuple[Section, ...]:
+def _build_reason_section(title: str, anchor: str, results: Sequence[GateResult]) -> tuple[Section, ...]:
     items = []
-    for result, (first, *rest) in explained(results[:_MAX_GATES]):
+    for result, (first, *rest) in explain_results(results[:_MAX_GATES]):
         remedy = "".join(line.removeprefix("→ ") for line in rest if line.startswith("→ "))
-        grown = [line for line in rest if not line.startswith("→ ")]
-        limit = "" if result.outcome is Outcome.SKIPPED else limit_text(result.limit)
+        growth = [line for line in rest if not line.startswith("→ ")]
+        limit = "" if result.outcome is Outcome.SKIPPED else format_limit(result.limit)
         items.append(
             Item(
                 mark=MARKS[result.outcome],
-                text="; ".join([first, *grown]),
+                text="; ".join([first, *growth]),
                 remedy=remedy,
                 details=(("limit", limit),) if limit else (),
             )
         )
-    found = ItemList(items=tuple(items), total=len(results), what="gates") if items else None
-    return make_section(anchor, f"{title} ({len(results)})", "", found)
+    item_list = ItemList(items=tuple(items), total=len(results), noun="gates") if items else None
+    return make_section(anchor, f"{title} ({len(results)})", "", item_list)
 
 
-def _notice_list(notices: Sequence[str]) -> ItemList | None:
+def _build_notice_list(notices: Sequence[str]) -> ItemList | None:
     items = tuple(Item(text=notice) for notice in notices[:_MAX_GATES])
-    return ItemList(items=items, total=len(notices), what="notices") if items else None
+    return ItemList(items=items, total=len(notices), noun="notices") if items else None

@@ -1,4 +1,4 @@
-"""How a check is written: the order of gates, their figures and marks, the outcome in words."""
+"""Format the gates of a check: order, values, limits, marks and the outcome sentence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,16 +15,16 @@ MARKS = {
     Outcome.SKIPPED: "-",
     Outcome.PASSED: "✓",
 }
-_SAID = {
+_OUTCOME_VERBS = {
     Outcome.FAILED: "failed",
-    Outcome.UNKNOWN: "could not be judged",
+    Outcome.UNKNOWN: "could not be evaluated",
     Outcome.WARNED: "warned",
     Outcome.WITHIN_NOISE: "within noise",
     Outcome.SKIPPED: "had nothing to compare with",
     Outcome.PASSED: "passed",
 }
 _SIGNS = {Sense.AT_MOST: "≤", Sense.AT_LEAST: "≥"}
-_SHOW: Mapping[str, Callable[[float], str]] = {
+_FORMATTERS: Mapping[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "ns": format_ns,
     "ratio": format_percent,
@@ -32,51 +32,51 @@ _SHOW: Mapping[str, Callable[[float], str]] = {
     "count": lambda count: f"{count:.10g}",
     "psi": lambda factor: f"{factor:.4g}Ψ",
 }
-_NOTHING_RATIO = 0.0005
+_MIN_CHANGE_RATIO = 0.0005
 
 
 _HELP = {
-    "peak_memory": "Highest live bytes in the allocator, of the rank with the highest peak.",
-    "untagged_ratio": "Share of the peak that no tenant claims: of the rank where it is largest.",
-    "exposed_ratio": "Share of the step during which a collective runs and this rank computes nothing.",
-    "overlap_ratio": "Share of the collectives' time that is hidden under compute.",
-    "collective_bytes": "Bytes that the collectives of a step move, of the full tensors.",
-    "collective_count": "Collectives of a step.",
-    "collective_bytes_law": "Bytes a rank moves in a step, as a multiple of the model's parameter bytes.",
-    "step_time": "Mean wall time of a step; the interval of its change is held against the limit.",
-    "exposed_wait": "Exposed time in which collectives wait for their last rank.",
+    "peak_memory": "Peak live bytes in the allocator, on the rank with the highest peak.",
+    "untagged_ratio": "Share of the peak that belongs to no tenant, on the rank where it is largest.",
+    "exposed_ratio": "Share of the step in which a collective runs and the rank does not compute.",
+    "overlap_ratio": "Share of the collective time that is hidden under compute.",
+    "collective_bytes": "Bytes of the full tensors in all collectives of a step.",
+    "collective_count": "Number of collectives per step.",
+    "collective_bytes_law": "Bytes that a rank moves per step, as a multiple of the model's parameter bytes.",
+    "step_time": "Mean wall time per step; the interval of its change is checked against the limit.",
+    "exposed_wait": "Exposed time per step in which collectives wait for their last rank.",
 }
-_TENANT = "Bytes of this tenant at the peak of the rank with the highest peak."
+_TENANT_HELP = "Bytes of this tenant at the peak, on the rank with the highest peak."
 
 
-def figure(value: float | None, unit: str) -> str:
-    """Return a value in its unit; a dash if there is none."""
+def format_value(value: float | None, unit: str) -> str:
+    """Format a value in its unit; a dash if there is none."""
     if value is None:
         return UNKNOWN
-    show = _SHOW.get(unit)
-    return show(value) if show else f"{value:g} {unit}".strip()
+    formatter = _FORMATTERS.get(unit)
+    return formatter(value) if formatter else f"{value:g} {unit}".strip()
 
 
-def by_weight(check: Check) -> tuple[GateResult, ...]:
-    """Return the gates that failed first, then what could not be judged, warned, was skipped, passed."""
+def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
+    """Return the gates by outcome: failed, unknown, warned, within noise, skipped, passed."""
     order = list(MARKS)
     return tuple(sorted(check.results, key=lambda result: order.index(result.outcome)))
 
 
-def ended(check: Check, outcome: Outcome) -> tuple[GateResult, ...]:
-    """Return the gates that ended so, in the order of the limits."""
+def select_by_outcome(check: Check, outcome: Outcome) -> tuple[GateResult, ...]:
+    """Return the gates with this outcome, in the order of the limits."""
     return tuple(result for result in check.results if result.outcome is outcome)
 
 
-def allowed(result: GateResult) -> str:
-    """Return the limit in its unit with its side."""
+def format_allowed(result: GateResult) -> str:
+    """Format the allowed value with ≤ or ≥."""
     if result.allowed is None:
         return UNKNOWN
-    return f"{_SIGNS[result.limit.sense]} {figure(result.allowed, result.limit.unit)}"
+    return f"{_SIGNS[result.limit.sense]} {format_value(result.allowed, result.limit.unit)}"
 
 
-def change(result: GateResult) -> str:
-    """Return the change from the baseline in percent, of shares in points; a tiny one in its unit."""
+def format_change(result: GateResult) -> str:
+    """Format the change from the baseline: in percent, in points for ratios, in the unit if it is tiny."""
     value, before = result.value, result.baseline
     if value is None or before is None:
         return UNKNOWN
@@ -84,48 +84,48 @@ def change(result: GateResult) -> str:
         return "0"
     if result.limit.unit == "ratio":
         return f"{(value - before) * 100:+.1f} pt"
-    if before == 0 or abs(value / before - 1) < _NOTHING_RATIO:
-        return _signed(value - before, result.limit.unit)
+    if before == 0 or abs(value / before - 1) < _MIN_CHANGE_RATIO:
+        return _format_signed(value - before, result.limit.unit)
     return f"{(value / before - 1) * 100:+.1f} %"
 
 
-def spread_change(result: GateResult) -> str:
-    """Return the change with half the width of its interval, if there is no room for both ends."""
+def format_change_with_spread(result: GateResult) -> str:
+    """Format the change as ± half the width of its interval."""
     value, before, unit = result.value, result.baseline, result.limit.unit
     if result.interval is None or value is None or before is None:
-        return change(result)
+        return format_change(result)
     half = (result.interval[1] - result.interval[0]) / 2
     if unit == "ratio":
         return f"{(value - before) * 100:+.1f} ±{half * 100:.1f} pt"
     if before == 0:
-        return f"{_signed(value - before, unit)} ±{figure(half, unit)}"
+        return f"{_format_signed(value - before, unit)} ±{format_value(half, unit)}"
     return f"{(value / before - 1) * 100:+.1f} ±{half / before * 100:.1f} %"
 
 
 def is_noisy(result: GateResult) -> bool:
-    """Return if a gate did not fail, and would not have for a change as large as its limit."""
+    """Return True if a gate passed only because noise hides even a change as large as its limit."""
     return result.noise is not None and result.outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE)
 
 
-def interval(result: GateResult) -> str:
-    """Return the interval of the change with its confidence; empty if there is none."""
+def format_interval(result: GateResult) -> str:
+    """Format the confidence interval of the change; empty if there is none."""
     if result.interval is None:
         return ""
     if result.limit.unit == "ratio":
         low, high = (f"{end * 100:+.1f} pt" for end in result.interval)
     else:
-        low, high = (_signed(end, result.limit.unit) for end in result.interval)
-    sure = result.limit.confidence
-    return f"[{low}, {high}]" if sure is None else f"[{low}, {high}] at {sure * 100:g} %"
+        low, high = (_format_signed(end, result.limit.unit) for end in result.interval)
+    confidence = result.limit.confidence
+    return f"[{low}, {high}]" if confidence is None else f"[{low}, {high}] at {confidence * 100:g} %"
 
 
-def limit_text(limit: Limit) -> str:
-    """Return the limit as it was written, and where."""
+def format_limit(limit: Limit) -> str:
+    """Format the limit as the user wrote it, with the file it comes from."""
     return f"{limit.said} ({limit.origin})" if limit.origin else limit.said
 
 
-def details(result: GateResult) -> tuple[str, ...]:
-    """Return the sentence, what grew if the sentence does not say it, and the remedy, a line each."""
+def describe_result(result: GateResult) -> tuple[str, ...]:
+    """Return the sentence, the largest growth (unless the sentence has it) and the remedy, one line each."""
     lines = [result.sentence]
     if result.grew and result.grew not in result.sentence:
         lines.append(result.grew)
@@ -134,53 +134,56 @@ def details(result: GateResult) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def explained(results: Sequence[GateResult]) -> tuple[tuple[GateResult, tuple[str, ...]], ...]:
-    """Return each gate with its lines; a remedy that several in a row share stands after the last.
+def explain_results(results: Sequence[GateResult]) -> tuple[tuple[GateResult, tuple[str, ...]], ...]:
+    """Return each gate with its lines; a remedy shared by consecutive gates is printed after the last.
 
-    On a first run all gates are skipped for one reason: then what is large is no answer to anything.
+    On a first run all gates are skipped for the same reason, so their largest growth is omitted.
     """
-    found = []
-    for at, result in enumerate(results):
-        following = results[at + 1].remedy if at + 1 < len(results) else None
-        said = replace(result, remedy="") if result.remedy == following else result
-        said = replace(said, grew="") if result.outcome is Outcome.SKIPPED else said
-        found.append((result, details(said)))
-    return tuple(found)
+    explained = []
+    for index, result in enumerate(results):
+        following = results[index + 1].remedy if index + 1 < len(results) else None
+        shown = replace(result, remedy="") if result.remedy == following else result
+        shown = replace(shown, grew="") if result.outcome is Outcome.SKIPPED else shown
+        explained.append((result, describe_result(shown)))
+    return tuple(explained)
 
 
-def outcome_sentence(check: Check) -> str:
-    """Return ``FAILED: 1 of 8 gates failed, 1 warned``."""
+def format_outcome(check: Check) -> str:
+    """Summarize the check, such as ``FAILED: 1 of 8 gates failed, 1 warned``."""
     count = len(check.results)
     if not count:
         return f"{check.outcome.value.upper()}: no gate was requested"
     gates = "1 gate" if count == 1 else f"{count} gates"
-    if check.outcome is Outcome.PASSED and len(ended(check, Outcome.SKIPPED)) == count:
-        return f"PASSED, nothing was checked: {gates} {_SAID[Outcome.SKIPPED]}"
+    if check.outcome is Outcome.PASSED and len(select_by_outcome(check, Outcome.SKIPPED)) == count:
+        return f"PASSED, but nothing was checked: {gates} {_OUTCOME_VERBS[Outcome.SKIPPED]}"
     if all(result.outcome is check.outcome for result in check.results):
-        return f"{_head(check)}: {'' if count == 1 else 'all '}{gates} {_SAID[check.outcome]}"
-    same, others = len(ended(check, check.outcome)), [kind for kind in MARKS if kind is not check.outcome]
-    parts = [f"{len(found)} {_SAID[kind]}" for kind in others if (found := ended(check, kind))]
-    head = f"{same} of {gates} {_SAID[check.outcome]}" if same else gates
-    return ", ".join([f"{_head(check)}: {head}", *parts])
+        return (
+            f"{_format_status(check)}: {'' if count == 1 else 'all '}{gates} {_OUTCOME_VERBS[check.outcome]}"
+        )
+    same_count = len(select_by_outcome(check, check.outcome))
+    counts = {kind: len(select_by_outcome(check, kind)) for kind in MARKS if kind is not check.outcome}
+    parts = [f"{number} {_OUTCOME_VERBS[kind]}" for kind, number in counts.items() if number]
+    head = f"{same_count} of {gates} {_OUTCOME_VERBS[check.outcome]}" if same_count else gates
+    return ", ".join([f"{_format_status(check)}: {head}", *parts])
 
 
-def _head(check: Check) -> str:
+def _format_status(check: Check) -> str:
     return check.outcome.value.upper().replace("_", " ")
 
 
-def against(check: Check) -> str:
-    """Return what the run was compared with."""
+def describe_baseline(check: Check) -> str:
+    """Name the baseline of the check."""
     return f"against baseline {check.baseline}" if check.baseline else "without a baseline"
 
 
-def _signed(value: float, unit: str) -> str:
-    shown = figure(value, unit)
+def _format_signed(value: float, unit: str) -> str:
+    shown = format_value(value, unit)
     return f"+{shown}" if value > 0 else shown
 
 
-def gate_help(gate: str) -> str:
-    """Return what a gate asks, in one sentence; its name if it is none of zprof's."""
+def describe_gate(gate: str) -> str:
+    """Describe a gate in one sentence; return its name if it is not a built-in gate."""
     name, _, part = gate.partition(".")
     if part and name == "peak_memory":
-        return _TENANT
+        return _TENANT_HELP
     return _HELP.get(name, gate)

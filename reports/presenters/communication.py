@@ -1,4 +1,4 @@
-"""Collectives by kind, group and type, and what is known of bytes and clocks."""
+"""Build the communication section: collectives by kind, group and type, bytes per step, clock alignment."""
 
 from zprof.model.formatting import format_ms, format_ns
 from zprof.model.report import Report
@@ -10,85 +10,89 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
 )
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_words import (
-    alignment_sentences,
-    mean_count,
-    message_size,
-    optional_rate,
-    span,
-    split_marks,
-    volume_sentence,
+    describe_alignment,
+    describe_period,
+    describe_volume,
+    format_mean_count,
+    format_message_size,
+    format_optional_rate,
+    get_bound_marks,
 )
 
 
-def communication_section(report: Report) -> tuple[Section, ...]:
-    """Return the collectives; nothing if none was recorded: the gaps say why."""
+def build_communication_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if no collective was recorded (the gaps give the reason)."""
     return make_section(
         "communication",
         "Communication",
-        "Collectives by kind and group.",
-        _collective_table(report),
-        *(Note(text=line) for line in _sentences(report)),
+        "Collectives by kind and process group.",
+        _build_collective_table(report),
+        *(Note(text=line) for line in _list_sentences(report)),
     )
 
 
-def _collective_table(report: Report) -> Table | None:
-    found = report.time.collectives
-    places = list(dict.fromkeys((entry.group, entry.dtype) for entry in found))
-    ordered = sorted(range(len(found)), key=lambda at: places.index((found[at].group, found[at].dtype)))
-    is_bound = any(entry.bound for entry in found)
+def _build_collective_table(report: Report) -> Table | None:
+    collectives = report.time.collectives
+    groups = list(dict.fromkeys((entry.group, entry.dtype) for entry in collectives))
+    ordered = sorted(
+        range(len(collectives)),
+        key=lambda index: groups.index((collectives[index].group, collectives[index].dtype)),
+    )
+    has_bounds = any(entry.bound for entry in collectives)
     return make_table(
         "Collectives",
         (
-            name_column("kind"),
-            name_column("group", lifted=True),
+            make_name_column("kind"),
+            make_name_column("group", lifted=True),
             Column(title="type", kind=Kind.NAME, lifted=True),
-            *numbers("count", unit=span(report.time)),
-            *numbers("size", unit="bytes"),
-            *numbers("total", "exposed", unit="ms"),
-            *numbers("hidden", unit="ms", wide=True),
-            *numbers("wait", "transfer", unit="ms"),
-            *numbers("launch delay", unit="median", wide=True),
-            *numbers("bandwidth", unit="bytes/s", wide=True),
-            *numbers("bus bandwidth", unit="bytes/s"),
+            *make_number_columns("count", unit=describe_period(report.time)),
+            *make_number_columns("size", unit="bytes"),
+            *make_number_columns("total", "exposed", unit="ms"),
+            *make_number_columns("hidden", unit="ms", wide=True),
+            *make_number_columns("wait", "transfer", unit="ms"),
+            *make_number_columns("launch delay", unit="median", wide=True),
+            *make_number_columns("bandwidth", unit="bytes/s", wide=True),
+            *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
-        [_collective_row(found[at]) for at in ordered],
+        [_format_collective_row(collectives[index]) for index in ordered],
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks of the group",
-        notes=["≥ wait and ≤ transfer are bounds: not all ranks of the group could be compared."] * is_bound,
+        note=f"{describe_period(report.time)}, mean of the ranks of the group",
+        notes=["Waits with ≥ and transfers with ≤ are bounds: not all ranks of the group could be compared."]
+        * has_bounds,
         order=sorted(range(len(ordered)), key=ordered.__getitem__),
-        what="kinds and groups, those with most exposed time",
+        noun="rows, most exposed time first",
     )
 
 
-def _collective_row(entry: CollectiveTime) -> tuple[str, ...]:
-    least, most = split_marks(entry.bound)
+def _format_collective_row(entry: CollectiveTime) -> tuple[str, ...]:
+    at_least, at_most = get_bound_marks(entry.bound)
     return (
         entry.kind,
         group_name(entry.group),
         entry.dtype,
-        mean_count(entry.count),
-        message_size(entry.kind, entry.bytes),
+        format_mean_count(entry.count),
+        format_message_size(entry.kind, entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
         format_ms(entry.total_ns - entry.exposed_ns),
-        least + format_ms(entry.wait_ns),
-        most + format_ms(entry.transfer_ns),
+        at_least + format_ms(entry.wait_ns),
+        at_most + format_ms(entry.transfer_ns),
         UNKNOWN if entry.launch_delay_ns is None else format_ns(entry.launch_delay_ns),
-        optional_rate(entry.algbw_bytes_per_s),
-        optional_rate(entry.busbw_bytes_per_s),
+        format_optional_rate(entry.algbw_bytes_per_s),
+        format_optional_rate(entry.busbw_bytes_per_s),
     )
 
 
-def _sentences(report: Report) -> tuple[str, ...]:
-    volume = () if report.volume is None else (volume_sentence(report.volume),)
+def _list_sentences(report: Report) -> tuple[str, ...]:
+    volume = () if report.volume is None else (describe_volume(report.volume),)
     alignment = report.time.alignment
     if alignment is None or len(report.time.per_rank) < 2:
         return volume
-    return (*volume, *alignment_sentences(alignment))
+    return (*volume, *describe_alignment(alignment))

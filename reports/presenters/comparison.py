@@ -1,4 +1,4 @@
-"""How a run was recorded, the same work of two jobs, and what else differs between them."""
+"""Build the sections about the jobs: how they were recorded, equal work, and what else differs."""
 
 from zprof.model.formatting import format_ms, format_ns
 from zprof.model.report import Comparison, Report, RunFacts
@@ -9,100 +9,103 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
-from zprof.reports.presenters.head import baseline_runs
-from zprof.reports.presenters.run_words import ranks_text, steps_text
+from zprof.reports.presenters.head import list_baseline_runs
+from zprof.reports.presenters.run_words import format_rank_count, format_steps
 
 _MAX_TEXT_DIFFERENCES = 12
 
 
-def run_section(report: Report) -> tuple[Section, ...]:
-    """Return the facts of this run, beside those of the baseline if there is one."""
-    rows = _run_facts(report.run)
+def build_run_section(report: Report) -> tuple[Section, ...]:
+    """Build the section with the facts of this run, next to those of the baseline if there is one."""
+    rows = _list_run_facts(report.run)
     facts: Block | None = Facts(rows=tuple(rows))
-    for before in baseline_runs(report):
-        both = [(name, was, now) for (name, now), (_, was) in zip(rows, _run_facts(before), strict=True)]
-        columns = (text_column("fact"), text_column("baseline"), text_column("this run"))
-        facts = make_table("Both runs", columns, both)
+    for before in list_baseline_runs(report):
+        side_by_side = [
+            (name, baseline_value, run_value)
+            for (name, run_value), (_, baseline_value) in zip(rows, _list_run_facts(before), strict=True)
+        ]
+        columns = (make_text_column("fact"), make_text_column("baseline"), make_text_column("this run"))
+        facts = make_table("Both runs", columns, side_by_side)
     noise = report.time.step_noise_ns
-    said = None
+    noise_note = None
     if noise is not None:
-        said = Note(
-            text="The mean steps of two recordings of this job differ by no more than "
-            f"{format_ns(noise)}, 95 times out of 100."
+        noise_note = Note(
+            text="Between two recordings of this job, the mean step differs by less than "
+            f"{format_ns(noise)} in 95 of 100 cases."
         )
-    return make_section("run", "The run", "What was recorded, and by what.", facts, said, detail=True)
+    return make_section("run", "The run", "What was recorded, and how.", facts, noise_note, detail=True)
 
 
-def _run_facts(run: RunFacts) -> list[tuple[str, str]]:
+def _list_run_facts(run: RunFacts) -> list[tuple[str, str]]:
     return [
         ("name", run.name),
         ("source", run.source),
-        ("ranks", ranks_text(run)),
+        ("ranks", format_rank_count(run)),
         ("device", run.device),
         ("backend", run.backend or "-"),
         ("engine", run.engine),
         ("stage", "unknown" if run.stage is None else str(run.stage)),
-        ("timed steps", steps_text(run.steps)),
-        ("memory steps", steps_text(run.memory_steps) if run.memory_steps else "none"),
+        ("timed steps", format_steps(run.steps)),
+        ("memory steps", format_steps(run.memory_steps) if run.memory_steps else "none"),
         ("modelled", "; ".join(run.modelled) or "nothing"),
     ]
 
 
-def difference_section(report: Report) -> tuple[Section, ...]:
-    """Return what else differs between the two jobs, which may be the cause instead."""
+def build_difference_section(report: Report) -> tuple[Section, ...]:
+    """Build the section with other differences between the jobs, which may be the real cause."""
     comparison = report.comparison
     if comparison is None:
         return ()
-    lead = "What may be the cause instead: the jobs are not the same."
+    lead = "The jobs are not the same: these differences may be the cause instead."
     return make_section(
         "differences",
         "What else differs",
         lead,
-        equal_work_table(report, comparison),
-        _difference_table(comparison),
+        build_equal_work_table(report, comparison),
+        _build_difference_table(comparison),
     )
 
 
-def equal_work_table(report: Report, comparison: Comparison) -> Table | None:
-    """Return the steps of both runs for the same work; None if it is not known or one job does the same."""
+def build_equal_work_table(report: Report, comparison: Comparison) -> Table | None:
+    """Compare the steps at equal work; None if the work is unknown or is already equal."""
     times, work = comparison.step_time, comparison.equal_work
     if times is None or work is None or work.b_ns == times.b_ns:
         return None
-    whole, unit = max(1, times.a_ns), work.unit.value
-    low, high = (bound / whole * 100 for bound in work.ci95)
-    change = f"{(work.b_ns / whole - 1) * 100:+.0f} % [{low:+.1f}, {high:+.1f}]"
-    before, now = str(work.a_per_step), str(work.b_per_step)
+    baseline_ns, unit = max(1, times.a_ns), work.unit.value
+    low, high = (bound / baseline_ns * 100 for bound in work.ci95)
+    change = f"{(work.b_ns / baseline_ns - 1) * 100:+.0f} % [{low:+.1f}, {high:+.1f}]"
+    before, run_value = str(work.a_per_step), str(work.b_per_step)
     return make_table(
         "At equal work",
         (
-            name_column("run"),
-            *numbers(f"{unit} per step", unit="count"),
-            *numbers("step", "at equal work", unit="ms"),
+            make_name_column("run"),
+            *make_number_columns(f"{unit} per step", unit="count"),
+            *make_number_columns("step", "at equal work", unit="ms"),
             Column(title="change", unit="95 % interval"),
         ),
         [
             (comparison.baseline, before, format_ms(times.a_ns), format_ms(times.a_ns), ""),
-            (report.run.name, now, format_ms(times.b_ns), format_ms(work.b_ns), change),
+            (report.run.name, run_value, format_ms(times.b_ns), format_ms(work.b_ns), change),
         ],
         unit="ms",
-        note="for as much work per rank as the baseline does",
+        note="scaled to the baseline's work per rank",
         notes=[
-            f"This includes the change of the batch: equal {unit} per step show what the program alone does."
+            f"Includes the effect of the batch size; equal {unit} per step would compare the programs alone."
         ],
     )
 
 
-def _difference_table(comparison: Comparison) -> Table | None:
+def _build_difference_table(comparison: Comparison) -> Table | None:
     return make_table(
         "Not the same job",
-        (name_column("what"), text_column("baseline"), text_column("this run")),
+        (make_name_column("setting"), make_text_column("baseline"), make_text_column("this run")),
         [(entry.what, entry.a, entry.b) for entry in comparison.differences],
         max_text_rows=_MAX_TEXT_DIFFERENCES,
-        what="differences",
+        noun="differences",
     )

@@ -1,4 +1,4 @@
-"""The diagnosis as a page of one or two screens: the answer, where the time went, what to change."""
+"""Build the diagnosis page, one or two screens long: the verdict, where the time goes, what to change."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,120 +18,129 @@ from zprof.reports.page import (
     Section,
     make_section,
 )
-from zprof.reports.presenters.comparison import equal_work_table
+from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.findings import (
-    evidence_name,
-    evidence_value,
+    describe_savings,
+    format_evidence_name,
+    format_evidence_value,
     grouped_gaps,
-    savings_note,
     worth,
 )
-from zprof.reports.presenters.head import head_blocks
-from zprof.reports.presenters.ledger import exposure_blocks, ledger_table, unexplained_section
-from zprof.reports.presenters.memory import memory_section
-from zprof.reports.presenters.ranks import critical_path_blocks
+from zprof.reports.presenters.head import build_head_blocks
+from zprof.reports.presenters.ledger import (
+    build_exposure_blocks,
+    build_ledger_table,
+    build_unexplained_section,
+)
+from zprof.reports.presenters.memory import build_memory_section
+from zprof.reports.presenters.ranks import build_critical_path_blocks
 from zprof.reports.presenters.time_figures import LedgerRow, ledger
 
-#: Findings told in full and in short, and guesses.
+#: Findings shown in full, and in short; the latter also limits findings of low confidence.
 _MAX_FULL, _MAX_SHORT = 3, 6
-#: Lines of a fix: of the first finding, which is the one to try, and of the others.
+#: Lines of a fix: for the first finding, which is the one to try, and for the others.
 _MAX_FIX_LINES = (14, 6)
-#: Evidence of a finding: its first rows, which its rule chose as the decisive ones.
+#: Evidence rows of a finding; its rule puts the decisive ones first.
 MAX_EVIDENCE = 4
 _MAX_GAPS = 8
 _MAX_GAP_CHARACTERS = 150
 _MAX_DIFFERENCES = 6
-#: A term that is 0.0 in milliseconds with one decimal.
+#: Smaller terms are shown as 0.0 ms.
 _MIN_TERM_NS = 50_000
-#: Differences that the table of equal work has.
 
 
-def diagnosis_page(report: Report) -> Page:
-    """Return the answer; what it leaves out is in ``zprof report`` and in the JSON."""
+def build_diagnosis_page(report: Report) -> Page:
+    """Build the page; ``zprof report`` and the JSON have the details that it omits."""
     comparison = report.comparison
-    head: list[Block | None] = [*head_blocks(report, with_fix=False)]
+    head: list[Block | None] = [*build_head_blocks(report, with_fix=False)]
     if comparison is not None:
-        head += [*_job_notes(comparison), equal_work_table(report, comparison)]
+        head += [*_list_job_notes(comparison), build_equal_work_table(report, comparison)]
     return Page(
         kind="zprof diagnose",
         subject=report.run.name,
         head=tuple(block for block in head if block is not None),
         sections=(
-            *(_ledger_section(report) if report.time.per_rank else memory_section(report, short=True)),
-            *make_section("path", "Critical path", "", *critical_path_blocks(report)),
-            *_change_section(report),
-            *unexplained_section(report),
-            *_gap_section(report),
+            *(
+                _build_short_ledger_section(report)
+                if report.time.per_rank
+                else build_memory_section(report, short=True)
+            ),
+            *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
+            *_build_change_section(report),
+            *build_unexplained_section(report),
+            *_build_short_gap_section(report),
         ),
         made_by=f"zprof {report.zprof_version}, {report.schema}",
         data_command="zprof diagnose RUN -f json",
     )
 
 
-def _ledger_section(report: Report) -> tuple[Section, ...]:
+def _build_short_ledger_section(report: Report) -> tuple[Section, ...]:
     title = "Where the time goes"
-    table = ledger_table(report, title, terms_by_weight(report))
-    return make_section("ledger", title, "", table, *exposure_blocks(report)[:2])
+    table = build_ledger_table(report, title, sort_terms(report))
+    return make_section("ledger", title, "", table, *build_exposure_blocks(report)[:2])
 
 
-def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
-    """Return the terms of the step, or of its change, the largest first and none that is 0.0 throughout."""
+def sort_terms(report: Report) -> tuple[LedgerRow, ...]:
+    """Return the terms of the step, or of its change, largest first, without terms that round to 0.0 ms."""
 
     def weight(row: LedgerRow) -> int:
         return abs(row.this_ns if row.change_ns is None else row.change_ns)
 
-    kept = (
+    terms = (
         row for row in ledger(report) if max(weight(row), row.this_ns, row.baseline_ns or 0) >= _MIN_TERM_NS
     )
-    return tuple(sorted(kept, key=weight, reverse=True))
+    return tuple(sorted(terms, key=weight, reverse=True))
 
 
-def _job_notes(comparison: Comparison) -> Iterator[Block]:
-    """Yield a warning if the two are different jobs."""
+def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
+    """Yield a warning if the jobs differ in settings that change the work."""
     shown = [
         entry
         for entry in comparison.differences
         if comparison.equal_work is None or entry.key not in WORK_SIZES
     ]
     if shown:
-        said = "; ".join(f"{entry.what} {entry.b}, was {entry.a}" for entry in shown[:_MAX_DIFFERENCES])
-        left = len(shown) - _MAX_DIFFERENCES
-        more = f"; and {left} more: zprof compare" if left > 0 else ""
-        yield Note(label="NOT THE SAME JOB", text=f"{said}{more}.")
+        text = "; ".join(f"{entry.what} {entry.b}, was {entry.a}" for entry in shown[:_MAX_DIFFERENCES])
+        omitted = len(shown) - _MAX_DIFFERENCES
+        more = f"; and {omitted} more: zprof compare" if omitted > 0 else ""
+        yield Note(label="NOT THE SAME JOB", text=f"{text}{more}.")
 
 
-def _change_section(report: Report) -> tuple[Section, ...]:
-    """Return the findings by saving; guesses come last."""
-    title, lead = "What to change", "By what each fix saves."
-    sure = [entry for entry in report.findings if entry.confidence is not Confidence.LOW]
+def _build_change_section(report: Report) -> tuple[Section, ...]:
+    """Build the section of findings, largest saving first, low confidence last."""
+    title, lead = "What to change", "Fixes, largest saving first."
+    confident = [entry for entry in report.findings if entry.confidence is not Confidence.LOW]
     guesses = [entry for entry in report.findings if entry.confidence is Confidence.LOW]
     if not report.findings:
-        said = "Nothing: none of the causes that were tested was found."
-        return make_section("changes", title, lead, Paragraph(text=said))
-    blocks: list[Block] = [] if sure else [Paragraph(text="Nothing is sure enough.")]
-    for number, entry in enumerate(sure[:_MAX_FULL], start=1):
-        blocks.append(_full_card(number, entry, verdict=report.verdict.sentence))
-    blocks += [*_short_cards("also", sure[_MAX_FULL:]), *_short_cards("perhaps", guesses)]
-    return make_section("changes", title, lead, *blocks, note=savings_note(report.findings))
+        text = "Nothing: none of the tested causes was found."
+        return make_section("changes", title, lead, Paragraph(text=text))
+    blocks: list[Block] = [] if confident else [Paragraph(text="No finding has more than low confidence.")]
+    for number, entry in enumerate(confident[:_MAX_FULL], start=1):
+        blocks.append(_build_full_card(number, entry, verdict=report.verdict.sentence))
+    blocks += [*_build_short_cards("also", confident[_MAX_FULL:]), *_build_short_cards("perhaps", guesses)]
+    return make_section("changes", title, lead, *blocks, note=describe_savings(report.findings))
 
 
-def _full_card(number: int, finding: Finding, *, verdict: str) -> Card:
-    """Return a finding with its decisive evidence; without its sentence if the verdict is that."""
-    evidence = tuple((evidence_value(fact), evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE])
-    lines, most = finding.fix.split("\n"), _MAX_FIX_LINES[number > 1]
-    if len(lines) > most:
-        lines = [*lines[: most - 1], "…"]
+def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
+    """Build a card with the decisive evidence; omit the sentence if the verdict already contains it."""
+    evidence = tuple(
+        (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
+    )
+    lines, max_lines = finding.fix.split("\n"), _MAX_FIX_LINES[number > 1]
+    if len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], "…"]
     parts = (
         ("evidence", Facts(rows=evidence, values_first=True)),
         ("fix", Code(lines=tuple(lines))),
         ("more", Paragraph(text=f"zprof explain {finding.id}")),
     )
-    card = _short_card(str(number), finding)
+    card = _build_short_card(str(number), finding)
     text = "" if finding.sentence in verdict else finding.sentence
     return replace(card, text=text, parts=parts if evidence else parts[1:])
 
 
-def _short_card(label: str, finding: Finding) -> Card:
+def _build_short_card(label: str, finding: Finding) -> Card:
     return Card(
         title=f"{label} {finding.id} {finding.cause.value}",
         note=worth(finding),
@@ -140,22 +149,22 @@ def _short_card(label: str, finding: Finding) -> Card:
     )
 
 
-def _short_cards(label: str, findings: Sequence[Finding]) -> Iterator[Card | Note]:
-    yield from (_short_card(label, entry) for entry in findings[:_MAX_SHORT])
+def _build_short_cards(label: str, findings: Sequence[Finding]) -> Iterator[Card | Note]:
+    yield from (_build_short_card(label, entry) for entry in findings[:_MAX_SHORT])
     if len(findings) > _MAX_SHORT:
-        yield Note(text=f"And {len(findings) - _MAX_SHORT} more: zprof report.")
+        yield Note(text=f"{len(findings) - _MAX_SHORT} more: zprof report.")
 
 
-def _gap_section(report: Report) -> tuple[Section, ...]:
-    """Return the gaps in short; what would close them is in the report."""
+def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
+    """Build the section of gaps in short; the report has the remedies."""
     groups = grouped_gaps(report.gaps)
     items = []
     for group in groups[:_MAX_GAPS]:
-        what = ", ".join(group.causes) or group.what
+        subject = ", ".join(group.causes) or group.what
         reason = group.reason
-        if len(what) + len(reason) > _MAX_GAP_CHARACTERS:
-            reason = f"{reason[: max(20, _MAX_GAP_CHARACTERS - len(what))].rpartition(' ')[0]} …"
-        items.append(Item(label=f"{what}{group.where}", text=reason))
-    found = ItemList(items=tuple(items), total=len(groups), what="gaps") if items else None
+        if len(subject) + len(reason) > _MAX_GAP_CHARACTERS:
+            reason = f"{reason[: max(20, _MAX_GAP_CHARACTERS - len(subject))].rpartition(' ')[0]} …"
+        items.append(Item(label=f"{subject}{group.where}", text=reason))
+    item_list = ItemList(items=tuple(items), total=len(groups), noun="gaps") if items else None
     title = f"Not tested, not measured ({len(groups)})"
-    return make_section("gaps", title, "", found, note="what would show it: zprof report")
+    return make_section("gaps", title, "", item_list, note="remedies: zprof report")

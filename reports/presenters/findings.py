@@ -1,4 +1,4 @@
-"""Findings as cards with evidence, fix and disproof; and gaps, grouped by what is unknown."""
+"""Build findings as cards with evidence, fix and disproof, and gaps grouped by what is unknown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
-from zprof.reports.presenters.run_words import named_ranks
+from zprof.reports.presenters.run_words import format_ranks
 
-#: From here on the fraction of a count means nothing.
-_WHOLE_FROM = 1e4
-_UNITS: dict[str, Callable[[float], str]] = {
+#: Counts from here on are printed without a fraction.
+_MIN_INTEGER_COUNT = 1e4
+_FORMATTERS: dict[str, Callable[[float], str]] = {
     "ns": format_ns,
     "bytes": format_bytes,
     "ratio": format_percent,
     "bytes_per_s": format_rate,
     "times": lambda factor: f"{factor:.2f}x",
-    "count": lambda count: f"{count:.4g}" if abs(count) < _WHOLE_FROM else f"{count:.0f}",
+    "count": lambda count: f"{count:.4g}" if abs(count) < _MIN_INTEGER_COUNT else f"{count:.0f}",
 }
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
@@ -26,7 +26,7 @@ _MAX_EVIDENCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapGroup:
-    """The same gap on several ranks; no rank if it is about the whole run."""
+    """The same gap on several ranks; ``ranks`` is empty if it applies to the entire run."""
 
     what: str
     reason: str
@@ -36,36 +36,36 @@ class GapGroup:
 
     @property
     def subject(self) -> str:
-        """Return what is unknown: the causes that were not tested, or what was not measured."""
+        """Return the causes that were not tested, or else what was not measured."""
         return ", ".join(self.causes) or self.what
 
     @property
     def where(self) -> str:
-        """Return `` (rank 3)`` or `` (ranks 0, 1 and 9 more)``; empty for the whole run."""
+        """Return `` (rank 3)`` or `` (ranks 0, 1 and 9 more)``; empty for the entire run."""
         several = "s" if len(self.ranks) > 1 else ""
-        return f" (rank{several} {named_ranks(self.ranks)})" if self.ranks else ""
+        return f" (rank{several} {format_ranks(self.ranks)})" if self.ranks else ""
 
 
-def evidence_value(fact: Evidence) -> str:
-    """Return the value in its unit; an unknown unit stands behind it as it is."""
-    show = _UNITS.get(fact.unit)
-    return show(fact.value) if show else f"{fact.value:g} {fact.unit}"
+def format_evidence_value(fact: Evidence) -> str:
+    """Format the value in its unit; an unknown unit is appended unchanged."""
+    formatter = _FORMATTERS.get(fact.unit)
+    return formatter(fact.value) if formatter else f"{fact.value:g} {fact.unit}"
 
 
-def evidence_name(fact: Evidence) -> str:
-    """Return what was measured, and on which rank."""
+def format_evidence_name(fact: Evidence) -> str:
+    """Format what was measured, and on which rank."""
     return fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})"
 
 
 def worth(finding: Finding) -> str:
-    """Return what a finding saves and frees, and how sure it is."""
+    """Format the saving of a finding in time and bytes, and its confidence."""
     low, high = finding.saving_ns
     saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
-    return f"{saves}{_frees(finding.saving_bytes)}{finding.confidence.value} confidence"
+    return f"{saves}{_format_freed_bytes(finding.saving_bytes)}{finding.confidence.value} confidence"
 
 
-def _frees(saving_bytes: tuple[int, int] | None) -> str:
-    """Return the bytes of the largest rank; a range only if its ends are written differently."""
+def _format_freed_bytes(saving_bytes: tuple[int, int] | None) -> str:
+    """Format the freed bytes of the largest rank, as a range if its ends print differently."""
     if saving_bytes is None or saving_bytes[1] <= 0:
         return ""
     low, high = (format_bytes(size) for size in saving_bytes)
@@ -73,47 +73,49 @@ def _frees(saving_bytes: tuple[int, int] | None) -> str:
 
 
 def is_significant(finding: Finding) -> bool:
-    """Return whether a finding fails a CI job: it costs something and is more than a guess."""
+    """Return True if a finding fails a CI job: neither its severity nor its confidence is low."""
     return finding.severity is not Severity.LOW and finding.confidence is not Confidence.LOW
 
 
-def finding_lines(finding: Finding) -> tuple[str, ...]:
-    """Return all of a finding as plain lines, for JUnit and SARIF."""
+def list_finding_lines(finding: Finding) -> tuple[str, ...]:
+    """Return the complete finding as plain lines, for JUnit and SARIF."""
     return (
         finding.sentence,
         worth(finding),
-        *(f"  {evidence_value(fact)}  {evidence_name(fact)}" for fact in finding.evidence),
+        *(f"  {format_evidence_value(fact)}  {format_evidence_name(fact)}" for fact in finding.evidence),
         f"fix: {finding.fix}",
         f"disprove: {finding.disprove}",
         f"read: {finding.doc}",
     )
 
 
-def first_sure(findings: Sequence[Finding]) -> Finding | None:
-    """Return the first finding that is more than a guess."""
+def find_first_confident(findings: Sequence[Finding]) -> Finding | None:
+    """Return the first finding with more than low confidence."""
     return next((entry for entry in findings if entry.confidence is not Confidence.LOW), None)
 
 
-def savings_note(findings: Sequence[Finding]) -> str:
-    """Return what the savings of a list of findings are of."""
+def describe_savings(findings: Sequence[Finding]) -> str:
+    """Describe the basis of the savings of these findings."""
     timed = any(entry.saving_ns[1] > 0 for entry in findings)
-    return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
+    return "savings per step, each fix on its own" if timed else "bytes freed on the largest rank"
 
 
-def finding_section(report: Report) -> tuple[Section, ...]:
-    """Return all findings, the one that saves most first; says so if there is none."""
-    lead = "What costs time or memory, how we know, and what to change."
+def build_finding_section(report: Report) -> tuple[Section, ...]:
+    """Build the section of findings, largest saving first; it states if there are none."""
+    lead = "What costs time or memory, the evidence, and what to change."
     if not report.findings:
         return make_section("findings", "Findings", lead, Paragraph(text="No findings."))
-    shown, known = report.findings[:_MAX_FINDINGS], len(report.findings)
-    cards = [finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
-    left = Note(text=f"{len(shown)} of {known:,} findings.") if known > len(shown) else None
-    return make_section("findings", "Findings", lead, *cards, left, note=savings_note(report.findings))
+    shown, total = report.findings[:_MAX_FINDINGS], len(report.findings)
+    cards = [build_finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
+    omission = Note(text=f"{len(shown)} of {total:,} findings.") if total > len(shown) else None
+    return make_section(
+        "findings", "Findings", lead, *cards, omission, note=describe_savings(report.findings)
+    )
 
 
-def finding_card(number: int, finding: Finding) -> Card:
-    """Return a finding with everything that it says."""
-    evidence = tuple((evidence_value(fact), evidence_name(fact)) for fact in finding.evidence)
+def build_finding_card(number: int, finding: Finding) -> Card:
+    """Build the card of a finding with all its parts."""
+    evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
     parts = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
@@ -130,7 +132,7 @@ def finding_card(number: int, finding: Finding) -> Card:
 
 
 def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
-    """Return gaps that differ only in their rank as one, in the order of the first of each."""
+    """Merge gaps that differ only in their rank, in order of first appearance."""
     groups: dict[tuple[str, str, str, tuple[Cause, ...]], list[int | None]] = {}
     for gap in gaps:
         groups.setdefault((gap.what, gap.reason, gap.remedy, gap.causes), []).append(gap.rank)
@@ -146,19 +148,19 @@ def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     )
 
 
-def gap_items(gaps: Sequence[Gap]) -> ItemList | None:
-    """Return what is unknown, why, and what would make it known."""
+def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
+    """Build the list of gaps: what is unknown, why, and the remedy."""
     groups = grouped_gaps(gaps)
     if not groups:
         return None
     items = [
         Item(label=f"{group.what}{group.where}", text=group.reason, remedy=group.remedy) for group in groups
     ]
-    return ItemList(items=tuple(items[:200]), total=len(items), what="gaps")
+    return ItemList(items=tuple(items[:200]), total=len(items), noun="gaps")
 
 
-def gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
-    """Return the gaps as a section."""
+def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
+    """Build the section of gaps."""
     count = len(grouped_gaps(gaps))
-    lead = "Unknown is never zero: what is missing, why, and what would show it."
-    return make_section("gaps", f"{title} ({count})", lead, gap_items(gaps))
+    lead = "Missing figures are unknown, not zero: what is missing, why, and how to measure it."
+    return make_section("gaps", f"{title} ({count})", lead, build_gap_list(gaps))

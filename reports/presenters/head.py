@@ -1,15 +1,19 @@
-"""The top of a report: the answer, the numbers looked for first, what to try, the runs, what is modelled."""
+"""Build the head of a report: verdict, key figures, the fix to try first, the runs, what is modelled."""
 
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
-from zprof.reports.presenters.findings import first_sure, grouped_gaps
-from zprof.reports.presenters.memory_figures import largest_peak, largest_rank, peak_change_ratio
-from zprof.reports.presenters.run_words import describe_run, reported_steps
-from zprof.reports.presenters.time_figures import exposure, is_whole_trace, late_ranks, step_ns
-from zprof.reports.presenters.time_words import span
+from zprof.reports.presenters.findings import find_first_confident, grouped_gaps
+from zprof.reports.presenters.memory_figures import (
+    compute_peak_change_ratio,
+    format_largest_peak,
+    largest_rank,
+)
+from zprof.reports.presenters.run_words import describe_run, format_reported_steps
+from zprof.reports.presenters.time_figures import exposure, is_whole_trace, list_late_ranks, step_ns
+from zprof.reports.presenters.time_words import describe_period
 
 MARKS = {
     VerdictStatus.OK: "✓",
@@ -19,25 +23,25 @@ MARKS = {
 }
 
 
-def head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
-    """Return the lines that a reader with ten seconds reads."""
-    runs = [report.run, *baseline_runs(report)]
+def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
+    """Build the blocks that summarize the report."""
+    runs = [report.run, *list_baseline_runs(report)]
     return (
-        verdict_block(report),
-        KeyFigures(figures=tuple(_key_figures(report))),
-        *(_try_first(report) if with_fix else ()),
-        Facts(rows=(*_described(report, runs), *_same_work(report))),
-        *modelled_notes(runs),
+        build_verdict_block(report),
+        KeyFigures(figures=tuple(_list_key_figures(report))),
+        *(_build_first_fix(report) if with_fix else ()),
+        Facts(rows=(*_describe_runs(report, runs), *_describe_same_work(report))),
+        *build_modelled_notes(runs),
     )
 
 
-def _described(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
+def _describe_runs(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
     for name, run in zip(("run", "baseline"), runs, strict=False):
-        yield name, describe_run(run, reported_steps(report, run))
+        yield name, describe_run(run, format_reported_steps(report, run))
 
 
-def _same_work(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield that both runs do the same work in a step, if they do."""
+def _describe_same_work(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield a fact if both runs do the same work per step."""
     comparison = report.comparison
     if comparison is None or comparison.step_time is None or comparison.equal_work is None:
         return
@@ -46,29 +50,29 @@ def _same_work(report: Report) -> Iterator[tuple[str, str]]:
         yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
 
 
-def verdict_block(report: Report) -> Verdict:
-    """Return the answer."""
+def build_verdict_block(report: Report) -> Verdict:
+    """Build the verdict."""
     status = report.verdict.status
     return Verdict(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
 
 
-def baseline_runs(report: Report) -> tuple[RunFacts, ...]:
-    """Return the run that the report compares with, if there is one."""
+def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:
+    """Return the baseline run, if there is one."""
     before = report.comparison.baseline_run if report.comparison else None
     return () if before is None else (before,)
 
 
-def modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
-    """Return what in these runs is simulated: never left out."""
+def build_modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
+    """Build the note on what is simulated in these runs; it must never be omitted."""
     names = dict.fromkeys(name for run in runs for name in run.modelled)
     if not names:
         return ()
-    said = "simulated, not run; these times are the model's, not your hardware's"
-    return (Note(label="MODELLED", text=f"{'; '.join(names)}: {said}."),)
+    explanation = "simulated, not executed; these times come from a model, not from your hardware"
+    return (Note(label="MODELLED", text=f"{'; '.join(names)}: {explanation}."),)
 
 
-def _try_first(report: Report) -> Iterator[Code]:
-    finding = first_sure(report.findings)
+def _build_first_fix(report: Report) -> Iterator[Code]:
+    finding = find_first_confident(report.findings)
     if finding is None:
         return
     first, *more = lines = tuple(finding.fix.split("\n"))
@@ -76,49 +80,50 @@ def _try_first(report: Report) -> Iterator[Code]:
     if first.endswith(":"):  # a fix for each of several engines
         brief = f"see the fix of {finding.id} below"
     elif more:
-        brief = f"{first}  (all of it: {finding.id} below)"
+        brief = f"{first}  (complete fix: {finding.id} below)"
     yield Code(title="try first", lines=lines, brief=brief)
 
 
-def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
+def _list_key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
     if report.time.per_rank:
-        yield from _time_figures(report)
+        yield from _list_time_figures(report)
     if report.memory.per_rank:
-        yield _peak_figure(report)
+        yield _make_peak_figure(report)
     groups = len(grouped_gaps(report.gaps))
-    note = f"{groups:,} not measured" if groups else "everything that was asked for is known"
+    note = f"{groups:,} not measured" if groups else "everything requested was measured"
     yield "findings", f"{len(report.findings):,}", note
 
 
-def _time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
+def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
     ranks = report.time.per_rank
     times = report.comparison.step_time if report.comparison else None
     before = f"baseline {format_ns(times.a_ns)}, " if times else ""
     name = "total time" if is_whole_trace(report.time) else "step"
     yield name, format_ns(times.b_ns if times else step_ns(ranks)), f"{before}mean of the ranks"
-    seen = exposure(ranks)
-    if seen.ratio is not None:
+    exposed = exposure(ranks)
+    if exposed.ratio is not None:
         yield (
             "exposed communication",
-            f"{'at most ' if seen.at_most else ''}{format_ns(seen.exposed_ns)}",
-            f"{format_percent(seen.ratio)} of {format_ns(seen.collective_ns)} in collectives, "
-            f"{span(report.time)}",
+            f"{'at most ' if exposed.at_most else ''}{format_ns(exposed.exposed_ns)}",
+            f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
+            f"{describe_period(report.time)}",
         )
-    for entry in late_ranks(report.time.blame, 1) if report.time.blame else ():
+    for entry in list_late_ranks(report.time.blame, 1) if report.time.blame else ():
         yield (
             f"wait caused by rank {entry.blame.rank}",
             format_ns(entry.blame.exposed_wait_per_rank_ns),
-            f"{span(report.time)}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
+            f"{describe_period(report.time)}, per waiting rank; "
+            f"{format_percent(entry.share)} of all exposed waiting",
         )
 
 
-def _peak_figure(report: Report) -> tuple[str, str, str]:
+def _make_peak_figure(report: Report) -> tuple[str, str, str]:
     ranks = report.memory.per_rank
     before = report.comparison.baseline_memory if report.comparison else ()
     rank = largest_rank(ranks)
     note = f"allocated on rank {rank.rank}, the largest" if rank else ""
     if before:
-        change = format_percent(peak_change_ratio(before, ranks))
+        change = format_percent(compute_peak_change_ratio(before, ranks))
         sign = "" if change.startswith("-") else "+"
-        note = f"on the largest rank; baseline {largest_peak(before)}, {sign}{change}"
-    return "peak memory", largest_peak(ranks), note
+        note = f"on the largest rank; baseline {format_largest_peak(before)}, {sign}{change}"
+    return "peak memory", format_largest_peak(ranks), note

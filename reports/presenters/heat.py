@@ -1,7 +1,7 @@
-"""A heat map of a time by rank and step.
+"""Build a heat map of a time by rank and step.
 
-A cell of several ranks or steps has the largest of them and not their mean, in which one late rank of a
-thousand would vanish.
+A cell that covers several ranks or steps has their maximum: one late rank in a thousand would vanish in a
+mean.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,15 +12,15 @@ from zprof.reports.page import UNKNOWN, HeatCell, HeatMap
 
 MAX_ROWS, MAX_COLUMNS = 64, 24
 LEVELS = 10
-#: Below it, times are shown in microseconds.
+#: Scales below this are in microseconds.
 _MICROSECONDS_BELOW_NS = 10_000_000
-#: The least breadth of a scale, as a share of its least time, so that alike times have like colours.
+#: Minimum width of a scale relative to its smallest time, so that similar times have similar colours.
 _MIN_BREADTH = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A time of a rank in a step."""
+    """A time measured on one rank in one step."""
 
     rank: int
     step: int
@@ -44,69 +44,71 @@ class _Scale:
         return HeatCell(text=text, level=min(LEVELS - 1, int(share * LEVELS)))
 
     def legend(self) -> tuple[HeatCell, ...]:
-        """Return where each colour begins."""
+        """Return the lower bound of each colour."""
         breadth = self.high - self.low
         if not breadth:
             return (self.cell(self.low),)
         starts = (self.low + round(breadth * level / LEVELS) for level in range(LEVELS))
-        return tuple(HeatCell(text=self.cell(start).text, level=at) for at, start in enumerate(starts))
+        return tuple(
+            HeatCell(text=self.cell(start).text, level=cell_key) for cell_key, start in enumerate(starts)
+        )
 
 
 def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ()) -> HeatMap | None:
-    """Return the map; None if nothing was measured."""
+    """Build the heat map, or return None if nothing was measured."""
     if not entries:
         return None
-    ranks = binned(sorted({entry.rank for entry in entries}), MAX_ROWS)
-    steps = binned(sorted({entry.step for entry in entries}), MAX_COLUMNS)
-    cells = _largest(entries, ranks, steps)
-    least, most = min(cells.values()), max(cells.values())
-    scale = _Scale(least, max(most, round(least * (1 + _MIN_BREADTH))))
+    ranks = split_evenly(sorted({entry.rank for entry in entries}), MAX_ROWS)
+    steps = split_evenly(sorted({entry.step for entry in entries}), MAX_COLUMNS)
+    cells = _find_maxima(entries, ranks, steps)
+    min_ns, max_ns = min(cells.values()), max(cells.values())
+    scale = _Scale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
     largest = f"Largest: rank {worst.rank} in step {worst.step}, {scale.cell(worst.ns).text} {scale.unit}."
     return HeatMap(
         title=title,
         unit=scale.unit,
         corner="step",
-        columns=tuple(_span("", steps_in) for steps_in in steps),
+        columns=tuple(_format_range("", steps_in) for steps_in in steps),
         rows=tuple(
             (
-                _span("rank ", ranks_in),
+                _format_range("rank ", ranks_in),
                 tuple(scale.cell(cells.get((row, column))) for column in range(len(steps))),
             )
             for row, ranks_in in enumerate(ranks)
         ),
         scale=scale.legend(),
-        notes=(largest, *_shared(ranks, "rank"), *_shared(steps, "step"), *notes),
+        notes=(largest, *_describe_grouping(ranks, "rank"), *_describe_grouping(steps, "step"), *notes),
     )
 
 
-def binned(values: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Return the values in order in at most ``most`` groups of equal size."""
+def split_evenly(values: Sequence[int], max_groups: int) -> list[Sequence[int]]:
+    """Split the values, in order, into at most ``max_groups`` groups of about equal size."""
     count = len(values)
-    rows = min(most, count)
+    rows = min(max_groups, count)
     return [values[count * row // rows : count * (row + 1) // rows] for row in range(rows)]
 
 
-def _largest(
+def _find_maxima(
     entries: Iterable[Measured], ranks: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
 ) -> dict[tuple[int, int], int]:
-    """Return the largest time of each cell; cells without one are missing."""
+    """Return the maximum time of each cell; cells without times are missing."""
     row_of = {rank: row for row, ranks_in in enumerate(ranks) for rank in ranks_in}
     column_of = {step: column for column, steps_in in enumerate(steps) for step in steps_in}
     cells: dict[tuple[int, int], int] = {}
     for entry in entries:
-        at = row_of[entry.rank], column_of[entry.step]
-        cells[at] = max(entry.ns, cells.get(at, entry.ns))
+        cell_key = row_of[entry.rank], column_of[entry.step]
+        cells[cell_key] = max(entry.ns, cells.get(cell_key, entry.ns))
     return cells
 
 
-def _span(what: str, values: Sequence[int]) -> str:
-    return f"{what}{values[0]}" if len(values) == 1 else f"{what}{values[0]}-{values[-1]}"
+def _format_range(noun: str, values: Sequence[int]) -> str:
+    return f"{noun}{values[0]}" if len(values) == 1 else f"{noun}{values[0]}-{values[-1]}"
 
 
-def _shared(groups: Sequence[Sequence[int]], what: str) -> tuple[str, ...]:
-    """Return that cells stand for several, if they do."""
-    known = sum(len(group) for group in groups)
-    if known == len(groups):
+def _describe_grouping(groups: Sequence[Sequence[int]], noun: str) -> tuple[str, ...]:
+    """Describe the grouping of ranks or steps, if there is any."""
+    count = sum(len(group) for group in groups)
+    if count == len(groups):
         return ()
-    return (f"{known:,} {what}s in {len(groups)} groups: a cell has the largest of its {what}s.",)
+    return (f"{count:,} {noun}s in {len(groups)} groups: each cell shows the maximum of its {noun}s.",)

@@ -1,4 +1,4 @@
-"""Where a step goes: the ledger that sums to it, its change against a baseline, and what nothing explains."""
+"""Build the ledger of a step: its terms, their change from a baseline, and what no finding explains."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,179 +15,185 @@ from zprof.reports.page import (
     Row,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.time_figures import (
     LedgerRow,
+    find_unclaimed_step_ns,
     is_whole_trace,
     ledger,
+    list_unclaimed_terms,
     step_change_ns,
     step_ns,
-    unclaimed_step_ns,
-    unclaimed_terms,
 )
 from zprof.reports.presenters.time_words import (
     bounds,
-    exposure_sentence,
-    signed_ms,
-    span,
-    unsplit_sentence,
-    window_sentence,
+    describe_exposure,
+    describe_period,
+    describe_unsplit_time,
+    describe_window,
+    format_signed_ms,
 )
 
 _COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
 
 
-def ledger_section(report: Report) -> tuple[Section, ...]:
-    """Return the ledger and what it leaves open; nothing if no step was timed: the gaps say why."""
+def build_ledger_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if no step was timed (the gaps give the reason)."""
     if not report.time.per_rank:
         return ()
     title = "Where the time goes"
     return make_section(
         "ledger",
         title,
-        "The terms sum to the step.",
-        ledger_table(report, title),
-        *exposure_blocks(report),
-        _unclaimed_table(report),
+        "The terms add up to the step.",
+        build_ledger_table(report, title),
+        *build_exposure_blocks(report),
+        _build_unclaimed_table(report),
     )
 
 
-def ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = ()) -> Table:
-    """Return the terms and their sum, all of them or ``rows``, with bars that form a waterfall."""
+def build_ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = ()) -> Table:
+    """Build the table of all terms, or of ``rows``, and their sum, with a waterfall of bars."""
     shown = tuple(rows) or ledger(report)
     change = step_change_ns(report)
     if change is None or report.comparison is None:
-        return _step_table(report, title, shown)
-    return _change_table(report, report.comparison, change, title, shown)
+        return _build_step_table(report, title, shown)
+    return _build_change_table(report, report.comparison, change, title, shown)
 
 
-def exposure_blocks(report: Report) -> tuple[Block, ...]:
-    """Return how much of the collectives' time nothing hides, of this run and of its baseline."""
-    of, ranks = span(report.time), report.time.per_rank
-    lines = [exposure_sentence("Collectives", ranks, of)]
+def build_exposure_blocks(report: Report) -> tuple[Block, ...]:
+    """Describe the exposed part of the collective time, for this run and its baseline."""
+    period, ranks = describe_period(report.time), report.time.per_rank
+    lines = [describe_exposure("Collectives", ranks, period)]
     before = report.comparison.baseline_time if report.comparison else ()
     if report.comparison and before:
-        lines.append(exposure_sentence(f"Collectives in {report.comparison.baseline}", before, of))
-    lines += [unsplit_sentence(ranks), window_sentence(report.time)]
+        lines.append(describe_exposure(f"Collectives in {report.comparison.baseline}", before, period))
+    lines += [describe_unsplit_time(ranks), describe_window(report.time)]
     return tuple(Paragraph(text=line) for line in lines if line)
 
 
-def _step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> Table:
+def _build_step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> Table:
     marks = bounds(report.time.per_rank)
-    whole = step_ns(report.time.per_rank)
-    bars = _waterfall([row.this_ns for row in rows], rows, whole)
-    made = [
-        Row(cells=(row.name, _marked(marks, row.name, row.this_ns), format_percent(row.share), bar))
+    total_ns = step_ns(report.time.per_rank)
+    bars = _make_waterfall([row.this_ns for row in rows], rows, total_ns)
+    table_rows = [
+        Row(cells=(row.name, _format_marked_ms(marks, row.name, row.this_ns), format_percent(row.share), bar))
         for row, bar in zip(rows, bars, strict=False)
     ]
     name = "total" if is_whole_trace(report.time) else "step"
-    made.append(Row(cells=(name, format_ms(whole), "", bars[-1]), total=True))
+    table_rows.append(Row(cells=(name, format_ms(total_ns), "", bars[-1]), total=True))
     return Table(
         title=title,
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks",
+        note=f"{describe_period(report.time)}, mean of the ranks",
         columns=(
-            text_column("term"),
-            *numbers("time", unit="ms"),
-            *numbers("share", unit="%"),
-            Column(title="each after the one above", kind=Kind.BAR),
+            make_text_column("term"),
+            *make_number_columns("time", unit="ms"),
+            *make_number_columns("share", unit="%"),
+            Column(title="cumulative", kind=Kind.BAR),
         ),
-        rows=tuple(made),
+        rows=tuple(table_rows),
     )
 
 
-def _change_table(
+def _build_change_table(
     report: Report, comparison: Comparison, change: int, title: str, rows: Sequence[LedgerRow]
 ) -> Table:
     assert comparison.step_time is not None
     times = comparison.step_time
     before, after = bounds(comparison.baseline_time), bounds(report.time.per_rank)
-    bars = _waterfall([row.change_ns or 0 for row in rows], rows, change)
-    made = [
+    bars = _make_waterfall([row.change_ns or 0 for row in rows], rows, change)
+    table_rows = [
         Row(
             cells=(
                 row.name,
-                "" if row.baseline_ns is None else _marked(before, row.name, row.baseline_ns),
-                _marked(after, row.name, row.this_ns),
-                signed_ms(row.change_ns or 0),
+                "" if row.baseline_ns is None else _format_marked_ms(before, row.name, row.baseline_ns),
+                _format_marked_ms(after, row.name, row.this_ns),
+                format_signed_ms(row.change_ns or 0),
                 bar,
             )
         )
         for row, bar in zip(rows, bars, strict=False)
     ]
-    total = ("step", format_ms(times.a_ns), format_ms(times.b_ns), signed_ms(change), bars[-1])
+    total = ("step", format_ms(times.a_ns), format_ms(times.b_ns), format_signed_ms(change), bars[-1])
     return Table(
         title=title,
         unit="ms",
-        note=f"{span(report.time)}, mean of the ranks: {signed_ms(change)} ms",
+        note=f"{describe_period(report.time)}, mean of the ranks: {format_signed_ms(change)} ms",
         columns=(
-            text_column("term"),
+            make_text_column("term"),
             Column(title=comparison.baseline, unit="ms"),
             Column(title=report.run.name, unit="ms"),
             Column(title="change", unit="ms"),
-            Column(title="change, each after the one above", kind=Kind.BAR),
+            Column(title="change, cumulative", kind=Kind.BAR),
         ),
-        rows=(*made, Row(cells=total, total=True)),
+        rows=(*table_rows, Row(cells=total, total=True)),
     )
 
 
-def _marked(marks: Mapping[str, str], name: str, ns: int) -> str:
-    return marks.get(name, "") + format_ms(ns)
+def _format_marked_ms(marks: Mapping[str, str], name: str, time_ns: int) -> str:
+    return marks.get(name, "") + format_ms(time_ns)
 
 
-def _waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], whole: int) -> list[Bar]:
-    """Return a bar per term that starts where the one before it ended, and one for the whole."""
+def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: int) -> list[Bar]:
+    """Return one bar per term, each starting at the end of the previous one, and a bar for the total."""
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)
-    low, high = min(0, whole, *ends), max(0, whole, *ends)
+    low, high = min(0, total_ns, *ends), max(0, total_ns, *ends)
 
-    def place(ns: int) -> float:
-        return (ns - low) / max(1, high - low)
+    def scale(time_ns: int) -> float:
+        return (time_ns - low) / max(1, high - low)
 
     bars = [
         Bar(
             share=row.share if size > 0 else 0.0,
-            start=place(min(start, start + size)),
-            end=place(max(start, start + size)),
-            zero=place(0),
+            start=scale(min(start, start + size)),
+            end=scale(max(start, start + size)),
+            zero=scale(0),
             colour=_COLOURS[row.name],
         )
         for start, size, row in zip(ends, sizes, rows, strict=False)
     ]
-    return [*bars, Bar(share=0.0, start=place(min(0, whole)), end=place(max(0, whole)), zero=place(0))]
+    return [*bars, Bar(share=0.0, start=scale(min(0, total_ns)), end=scale(max(0, total_ns)), zero=scale(0))]
 
 
-def _unclaimed_table(report: Report) -> Table | None:
-    rows = [(row.name, format_ns(row.left_ns), format_percent(row.share)) for row in unclaimed_terms(report)]
+def _build_unclaimed_table(report: Report) -> Table | None:
+    rows = [
+        (row.name, format_ns(row.lost_ns), format_percent(row.share)) for row in list_unclaimed_terms(report)
+    ]
     return make_table(
-        "Explained by no finding",
-        (name_column("term"), *numbers("not explained", unit="time"), *numbers("of the step", unit="%")),
+        "Not explained by any finding",
+        (
+            make_name_column("term"),
+            *make_number_columns("not explained", unit="time"),
+            *make_number_columns("of the step", unit="%"),
+        ),
         rows,
-        note=f"lost{on_unclaimed_rank(report)}, {span(report.time)}",
+        note=f"lost{format_unclaimed_rank(report)}, {describe_period(report.time)}",
     )
 
 
-def unexplained_section(report: Report) -> tuple[Section, ...]:
-    """Return what is lost and not claimed by any finding, and its size also if it is small."""
+def build_unexplained_section(report: Report) -> tuple[Section, ...]:
+    """Build the section on lost time that no finding explains; it is shown even if it is small."""
     if not report.time.per_rank or not report.unclaimed:
         return ()
-    rest = sum(max(0, left) for left in report.unclaimed.values())
-    whole = unclaimed_step_ns(report)
-    total = f"{format_ns(whole)} {span(report.time)}{on_unclaimed_rank(report)}"
-    share = f" ({format_percent(rest / whole)})" if whole else ""
-    if rest:
-        said = f"{format_ns(rest)} of {total}{share} is lost, and no finding explains it."
+    unexplained_ns = sum(max(0, lost_ns) for lost_ns in report.unclaimed.values())
+    total_ns = find_unclaimed_step_ns(report)
+    total = f"{format_ns(total_ns)} {describe_period(report.time)}{format_unclaimed_rank(report)}"
+    share = f" ({format_percent(unexplained_ns / total_ns)})" if total_ns else ""
+    if unexplained_ns:
+        text = f"{format_ns(unexplained_ns)} of {total}{share} is lost without a finding that explains it."
     else:
-        said = f"Nothing of {total} is lost without a finding that explains it."
-    return make_section("unexplained", "Unexplained", "", Note(text=said), _unclaimed_table(report))
+        text = f"Of {total}, all lost time is explained by findings."
+    return make_section("unexplained", "Unexplained", "", Note(text=text), _build_unclaimed_table(report))
 
 
-def on_unclaimed_rank(report: Report) -> str:
-    """Return `` on rank 2``; empty if no rank is named."""
+def format_unclaimed_rank(report: Report) -> str:
+    """Return `` on rank 2``; empty if there is no such rank."""
     return "" if report.unclaimed_rank is None else f" on rank {report.unclaimed_rank}"

@@ -1,4 +1,4 @@
-"""Memory at each rank's peak: tenants as bars and a table, model states against the ZeRO formula."""
+"""Build the memory section: tenants at each rank's peak as bars and a table, model states vs. the formula."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,165 +17,184 @@ from zprof.reports.page import (
     Segment,
     StackedBar,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.memory_figures import (
-    BESIDE,
     LETTERS,
+    OUTSIDE_LIVE_TERMS,
     UNTAGGED,
     basis_note,
-    by_peak,
-    known_bytes,
-    largest_ranks,
+    build_tenant_legend,
+    describe_states,
+    format_marked_size,
+    format_optional_bytes,
+    format_peak,
+    format_peak_time,
+    format_signed_bytes,
+    format_tenant_cells,
+    get_tenant_class,
     peak_bytes,
-    peak_moment,
-    peak_text,
-    signed_bytes,
-    sized,
-    state_lines,
+    select_largest_ranks,
+    sort_by_peak,
     tenant_bytes,
-    tenant_cells,
-    tenant_colour,
-    tenant_legend,
     tenant_name,
 )
 
 _MAX_BARS, _MAX_BARS_COMPARED = 32, 16
-#: Ranks side by side in a terminal, alone and on each side of a comparison; ranks in sentences.
+#: Maximum number of ranks in a terminal table, without and with a comparison; and in notes.
 _MAX_TEXT_RANKS, _MAX_TEXT_RANKS_COMPARED = 4, 2
-_MAX_STATED = 4
+_MAX_NOTE_RANKS = 4
 _MAX_TEXT_TOP = 4
 TENANT_TITLES = (*(tenant_name(tenant) for tenant in DISPLAY_ORDER), UNTAGGED, "= allocated peak")
 
 
-def memory_section(report: Report, *, short: bool = False, with_largest: bool = True) -> tuple[Section, ...]:
-    """Return who owns the bytes at the peak; nothing if no rank was measured: the gaps say why."""
+def build_memory_section(
+    report: Report, *, short: bool = False, with_largest: bool = True
+) -> tuple[Section, ...]:
+    """Build the section; empty if no rank was measured (the gaps give the reason)."""
     if not report.memory.per_rank:
         return ()
-    blocks: list[Block | None] = [_tenant_table(report), *_notes(report)]
+    blocks: list[Block | None] = [_build_tenant_table(report), *_list_notes(report)]
     if not short:
-        blocks = [_tenant_bars(report), *blocks, _top_table(report) if with_largest else None]
-    return make_section("memory", "Memory", "Who owns the bytes at each rank's peak.", *blocks)
+        blocks = [_build_tenant_bars(report), *blocks, _build_top_table(report) if with_largest else None]
+    return make_section("memory", "Memory", "Memory by tenant at each rank's peak.", *blocks)
 
 
-def _tenant_table(report: Report) -> Table | None:
-    """Return a row per rank, of the baseline too, and the change of the largest."""
-    now, before = _ranks(report, MAX_ROWS)
-    beside = [(leaf, name) for leaf, name in BESIDE if any(getattr(rank, leaf) is not None for rank in now)]
-    rows = [_tenant_row(f"baseline rank {rank.rank}", rank, beside) for rank in before]
-    rows += [_tenant_row(f"rank {rank.rank}", rank, beside) for rank in now]
-    most = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
-    order = [len(before) + at for at in by_peak(now)]
+def _build_tenant_table(report: Report) -> Table | None:
+    """Build one row per rank of the run and the baseline, and the change of the largest rank."""
+    now, before = _select_ranks(report, MAX_ROWS)
+    outside_terms = [
+        (field, name)
+        for field, name in OUTSIDE_LIVE_TERMS
+        if any(getattr(rank, field) is not None for rank in now)
+    ]
+    rows = [_format_tenant_row(f"baseline rank {rank.rank}", rank, outside_terms) for rank in before]
+    rows += [_format_tenant_row(f"rank {rank.rank}", rank, outside_terms) for rank in now]
+    max_ranks = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
+    order = [len(before) + index for index in sort_by_peak(now)]
     if before:
-        rows.append(_change_row(report, len(beside)))
-        first, rest = order[:most], order[most:]
-        baseline = list(by_peak(before))
-        order = [len(rows) - 1, *baseline[:most], *first, *baseline[most:], *rest]
+        rows.append(_format_change_row(report, len(outside_terms)))
+        first, rest = order[:max_ranks], order[max_ranks:]
+        baseline = list(sort_by_peak(before))
+        order = [len(rows) - 1, *baseline[:max_ranks], *first, *baseline[max_ranks:], *rest]
     return make_table(
         "Memory at each rank's peak",
         (
-            text_column("rank"),
-            *numbers(*TENANT_TITLES, unit="bytes"),
+            make_text_column("rank"),
+            *make_number_columns(*TENANT_TITLES, unit="bytes"),
             Column(title="peak in", kind=Kind.TEXT, wide=True),
-            *numbers(*(name for _, name in beside), unit="bytes"),
+            *make_number_columns(*(name for _, name in outside_terms), unit="bytes"),
         ),
         rows,
-        note="bytes live in the allocator",
-        max_text_rows=2 * most + 1 if before else most,
+        note="live bytes in the allocator",
+        max_text_rows=2 * max_ranks + 1 if before else max_ranks,
         order=order,
         total=len(report.memory.per_rank) + len(rows) - len(now),
-        what="ranks, those with the largest peaks",
-        sideways=True,
+        noun="ranks, largest peaks first",
+        transposed=True,
     )
 
 
-def _ranks(report: Report, most: int) -> tuple[tuple[RankMemory, ...], tuple[RankMemory, ...]]:
+def _select_ranks(report: Report, max_ranks: int) -> tuple[tuple[RankMemory, ...], tuple[RankMemory, ...]]:
     before = report.comparison.baseline_memory if report.comparison else ()
-    return largest_ranks(report.memory.per_rank, most), largest_ranks(before, _MAX_BARS_COMPARED)
+    return select_largest_ranks(report.memory.per_rank, max_ranks), select_largest_ranks(
+        before, _MAX_BARS_COMPARED
+    )
 
 
-def _tenant_row(name: str, rank: RankMemory, beside: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    outside = (known_bytes(getattr(rank, leaf)) for leaf, _ in beside)
-    return (name, *tenant_cells(rank), peak_moment(rank) or "-", *outside)
+def _format_tenant_row(
+    name: str, rank: RankMemory, outside_terms: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    outside = (format_optional_bytes(getattr(rank, field)) for field, _ in outside_terms)
+    return (name, *format_tenant_cells(rank), format_peak_time(rank) or "-", *outside)
 
 
-def _change_row(report: Report, beside: int) -> tuple[str, ...]:
+def _format_change_row(report: Report, outside_terms: int) -> tuple[str, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
     names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
-    changes = (signed_bytes(delta[name]) if name in delta else "" for name in names)
-    return ("change of the largest", *changes, "", *[""] * beside)
+    changes = (format_signed_bytes(delta[name]) if name in delta else "" for name in names)
+    return ("change of the largest rank", *changes, "", *[""] * outside_terms)
 
 
-def _notes(report: Report) -> Iterator[Note]:
-    ranks = largest_ranks(report.memory.per_rank, _MAX_STATED)
-    moments = {rank.rank: peak_moment(rank) for rank in ranks}
-    if len(set(moments.values())) == 1 and (moment := peak_moment(ranks[0])):
-        yield Note(text=f"The peak is in the {moment}.")
-    elif any(moments.values()):
-        said = ", ".join(f"rank {rank} in the {moment}" for rank, moment in moments.items() if moment)
-        yield Note(text=f"Peaks: {said}.")
+def _list_notes(report: Report) -> Iterator[Note]:
+    ranks = select_largest_ranks(report.memory.per_rank, _MAX_NOTE_RANKS)
+    time_by_rank = {rank.rank: format_peak_time(rank) for rank in ranks}
+    if len(set(time_by_rank.values())) == 1 and (peak_time := format_peak_time(ranks[0])):
+        yield Note(text=f"The peak is in the {peak_time}.")
+    elif any(time_by_rank.values()):
+        peak_times = ", ".join(
+            f"rank {rank} in the {peak_time}" for rank, peak_time in time_by_rank.items() if peak_time
+        )
+        yield Note(text=f"Peak times: {peak_times}.")
     for rank in ranks:
         if note := basis_note(rank):
             yield Note(text=note)
-    for line in state_lines(report.memory.laws, _MAX_STATED):
+    for line in describe_states(report.memory.laws, _MAX_NOTE_RANKS):
         yield Note(text=line)
 
 
-def _top_table(report: Report) -> Table | None:
-    """Return the largest allocations of all ranks in short; where they were made is a detail."""
+def _build_top_table(report: Report) -> Table | None:
+    """Build a short table of the largest allocations; the detail section has their call sites."""
     rows = [
         (
             ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)",
             tenant_name(entry.tenant),
             str(entry.rank),
-            sized(entry),
+            format_marked_size(entry),
         )
         for entry in report.memory.top[:8]
     ]
     return make_table(
-        "Largest live at the peak",
+        "Largest live allocations at the peak",
         (
-            name_column("allocation"),
-            text_column("tenant"),
+            make_name_column("allocation"),
+            make_text_column("tenant"),
             Column(title="rank"),
             Column(title="size", unit="bytes"),
         ),
         rows,
         max_text_rows=_MAX_TEXT_TOP,
         total=len(report.memory.top),
-        what="allocations, the largest",
+        noun="allocations, largest first",
     )
 
 
-def _tenant_bars(report: Report) -> Bars:
+def _build_tenant_bars(report: Report) -> Bars:
     before = report.comparison.baseline_memory if report.comparison else ()
-    most = _MAX_BARS_COMPARED if before else _MAX_BARS
-    now, was = largest_ranks(report.memory.per_rank, most), largest_ranks(before, most)
-    scale = max(1, peak_bytes([*now, *was]), *(_formula_bytes(rank) for rank in (*now, *was)))
-    theirs = f"{report.comparison.baseline}, " if report.comparison else ""
-    ours = f"{report.run.name}, " if was else ""
+    max_ranks = _MAX_BARS_COMPARED if before else _MAX_BARS
+    now, baseline_bars = (
+        select_largest_ranks(report.memory.per_rank, max_ranks),
+        select_largest_ranks(before, max_ranks),
+    )
+    scale = max(
+        1, peak_bytes([*now, *baseline_bars]), *(_sum_formula_bytes(rank) for rank in (*now, *baseline_bars))
+    )
+    baseline_prefix = f"{report.comparison.baseline}, " if report.comparison else ""
+    run_prefix = f"{report.run.name}, " if baseline_bars else ""
     bars = [
-        *(_tenant_bar(rank, theirs, scale) for rank in was),
-        *(_tenant_bar(rank, ours, scale) for rank in now),
+        *(_build_tenant_bar(rank, baseline_prefix, scale) for rank in baseline_bars),
+        *(_build_tenant_bar(rank, run_prefix, scale) for rank in now),
     ]
     notes = []
     if any(bar.reference for bar in bars):
-        notes.append("The thin bar is what the ZeRO formula gives the model states of a rank.")
+        notes.append("The thin bar shows the model states expected from the ZeRO formula.")
     if len(now) < len(report.memory.per_rank):
-        notes.append(f"{len(now)} of {len(report.memory.per_rank):,} ranks, those with the largest peaks.")
+        notes.append(
+            f"Showing the {len(now)} of {len(report.memory.per_rank):,} ranks with the largest peaks."
+        )
     return Bars(
         title="Live bytes in the allocator at each rank's peak",
         bars=tuple(bars),
-        legend=tenant_legend(),
+        legend=build_tenant_legend(),
         notes=tuple(notes),
     )
 
 
-def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
+def _build_tenant_bar(rank: RankMemory, prefix: str, scale: int) -> StackedBar:
     parts = [
         *(
             (tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant))
@@ -184,14 +203,14 @@ def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
         (UNTAGGED, rank.untagged_bytes, format_bytes(rank.untagged_bytes)),
     ]
     return StackedBar(
-        name=f"{whose}rank {rank.rank}",
-        note=peak_text(rank),
+        name=f"{prefix}rank {rank.rank}",
+        note=format_peak(rank),
         segments=stack_segments(parts, scale),
-        reference=stack_segments(_formula_parts(rank.formula), scale) if rank.formula else (),
+        reference=stack_segments(_list_formula_parts(rank.formula), scale) if rank.formula else (),
     )
 
 
-def _formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
+def _list_formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
     states = (
         (Tenant.PARAMETERS, state.parameters),
         (Tenant.GRADIENTS, state.gradients),
@@ -200,18 +219,18 @@ def _formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
     return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
 
 
-def _formula_bytes(rank: RankMemory) -> int:
-    return sum(size for _, size, _ in _formula_parts(rank.formula)) if rank.formula else 0
+def _sum_formula_bytes(rank: RankMemory) -> int:
+    return sum(size for _, size, _ in _list_formula_parts(rank.formula)) if rank.formula else 0
 
 
 def stack_segments(parts: Sequence[tuple[str, int, str]], scale: int) -> tuple[Segment, ...]:
-    """Return pieces (tenant, bytes, how that reads) one after the other; none for nothing."""
+    """Lay out (tenant, bytes, text) parts end to end; parts of zero bytes are skipped."""
     segments, start = [], 0
     for name, size, text in parts:
         if size > 0:
             segments.append(
                 Segment(
-                    colour=tenant_colour(name),
+                    colour=get_tenant_class(name),
                     letter=LETTERS[name],
                     text=f"{tenant_name(name)} {text}",
                     start=round(100 * start / scale, 3),

@@ -1,4 +1,4 @@
-"""Memory in detail: by kind, phase and module, the largest allocations, ranks, the device."""
+"""Build the memory detail: kinds, phases, modules, largest allocations, rank differences, the device."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -24,36 +24,36 @@ from zprof.reports.page import (
     Row,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.memory import TENANT_TITLES
 from zprof.reports.presenters.memory_figures import (
     DEVICE_TERMS,
     ORDER,
-    by_peak,
-    known_bytes,
+    format_marked_size,
+    format_optional_bytes,
+    format_signed_bytes,
+    format_tenant_cells,
+    get_tenant_class,
     largest_rank,
-    largest_ranks,
-    signed_bytes,
-    sized,
+    select_largest_ranks,
+    sort_by_peak,
     telling_frames,
-    tenant_cells,
-    tenant_colour,
     tenant_name,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_LARGEST, _MAX_TEXT_RANKS, _MAX_TEXT_PHASES = 12, 8, 4, 5
 _MAX_FRAMES = 6
 _MAX_DEVICES = 8
-_NO_STACK = "no stack: made before it was watched, or outside of Python"
+_NO_STACK = "no stack: allocated before recording started, or outside Python"
 
 
-def memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Return what is known of the peak beyond its tenants."""
+def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Build the section on the peak beyond its tenants."""
     memory = report.memory
     rank = largest_rank(memory.per_rank)
     if rank is None:
@@ -61,51 +61,51 @@ def memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...
     return make_section(
         "memory-detail",
         "Memory in detail",
-        "By kind, phase and module; the largest allocations; the ZeRO formula.",
-        _kind_table(rank),
-        _phase_table(memory, rank),
-        _module_table(memory, rank),
-        _allocation_table(memory),
-        _formula_table(memory.laws),
-        *_spread_blocks(memory.spread),
+        "By kind, phase and module; the largest allocations; model states against the ZeRO formula.",
+        _build_kind_table(rank),
+        _build_phase_table(memory, rank),
+        _build_module_table(memory, rank),
+        _build_allocation_table(memory),
+        _build_formula_table(memory.laws),
+        *_build_spread_blocks(memory.spread),
         detail=detail,
     )
 
 
-def device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Return the memory beside the allocator: the whole device, the host, and before the first step."""
+def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Build the section on memory outside the allocator: device, host, and before the first step."""
     memory = report.memory
     return make_section(
         "device",
-        "Memory beside the allocator",
-        "The whole device, the host, and before the first step.",
-        *_device_tables(memory.devices),
-        _counter_table(memory.counters),
-        _peak_table(memory.init, "Before the first step", "peak from the start of the program"),
-        _peak_table(memory.host, "Host memory", "of ranks that have a GPU"),
+        "Memory outside the allocator",
+        "The device, the host, and the peak before the first step.",
+        *_build_device_tables(memory.devices),
+        _build_counter_table(memory.counters),
+        _build_peak_table(memory.init, "Before the first step", "peak since the program started"),
+        _build_peak_table(memory.host, "Host memory", "ranks with a GPU"),
         detail=detail,
     )
 
 
-def _kind_table(rank: RankMemory) -> Table | None:
+def _build_kind_table(rank: RankMemory) -> Table | None:
     rows = []
     for part in sorted(rank.parts, key=lambda part: -part.bytes):
         share = part.bytes / max(1, rank.peak_bytes)
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
-        colour = tenant_colour(part.tenant) if part.tenant in ORDER else "time-sum"
+        colour = get_tenant_class(part.tenant) if part.tenant in ORDER else "time-sum"
         bar = Bar(share=share, start=0.0, end=min(1.0, share), colour=colour)
-        rows.append((name, sized(part), format_percent(share), bar))
+        rows.append((name, format_marked_size(part), format_percent(share), bar))
     columns = (
-        name_column("kind"),
-        *numbers("size", unit="bytes"),
-        *numbers("of the peak", unit="%"),
+        make_name_column("kind"),
+        *make_number_columns("size", unit="bytes"),
+        *make_number_columns("of the peak", unit="%"),
         Column(title="share", kind=Kind.BAR),
     )
     note = f"rank {rank.rank} at its peak"
-    return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, what="kinds")
+    return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, noun="kinds")
 
 
-def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
+def _build_phase_table(memory: Memory, rank: RankMemory) -> Table | None:
     rows = [
         (
             phase.phase,
@@ -119,182 +119,198 @@ def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
     ]
     return make_table(
         "Peak by phase",
-        (name_column("phase"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes"), *numbers("in step")),
+        (
+            make_name_column("phase"),
+            *make_number_columns(*TENANT_TITLES[:-1], "= peak", unit="bytes"),
+            *make_number_columns("in step"),
+        ),
         rows,
         note=f"highest live bytes, rank {rank.rank}",
         max_text_rows=_MAX_TEXT_PHASES,
-        what="phases",
-        sideways=True,
+        noun="phases",
+        transposed=True,
     )
 
 
-def _module_table(memory: Memory, rank: RankMemory) -> Table | None:
-    found = [module for module in memory.modules if module.rank == rank.rank]
+def _build_module_table(memory: Memory, rank: RankMemory) -> Table | None:
+    modules = [module for module in memory.modules if module.rank == rank.rank]
     rows = [
         (
-            module.module or "(the whole model)",
+            module.module or "(entire model)",
             format_bytes(module.at_rank_peak_bytes),
             format_bytes(module.peak_bytes),
         )
-        for module in sorted(found, key=lambda module: -module.at_rank_peak_bytes)
+        for module in sorted(modules, key=lambda module: -module.at_rank_peak_bytes)
     ]
     return make_table(
         "By module",
         (
-            name_column("module, with all inside it"),
-            *numbers("at the peak", "most at one time", unit="bytes"),
+            make_name_column("module, including submodules"),
+            *make_number_columns("at the peak of the rank", "own peak", unit="bytes"),
         ),
         rows,
-        note=f"who allocated it, rank {rank.rank}",
+        note=f"memory by allocating module, rank {rank.rank}",
         max_text_rows=10,
-        what="modules",
+        noun="modules",
     )
 
 
-def _allocation_table(memory: Memory) -> Table | None:
-    """Return what is live at the peak by where it was made, of the largest rank first."""
+def _build_allocation_table(memory: Memory) -> Table | None:
+    """Build the table of allocations live at the peak with their call sites, largest rank first."""
     largest = largest_rank(memory.per_rank)
     top = memory.top
-    order = sorted(range(len(top)), key=lambda at: (largest is None or top[at].rank != largest.rank, at))
+    order = sorted(
+        range(len(top)), key=lambda index: (largest is None or top[index].rank != largest.rank, index)
+    )
     peaks = {rank.rank: rank.peak_bytes for rank in memory.per_rank}
     return make_table(
         "Allocations live at the peak",
         (
-            name_column("tenant"),
-            name_column("module"),
+            make_name_column("tenant"),
+            make_name_column("module"),
             Column(title="rank"),
-            *numbers("size", unit="bytes"),
-            Column(title="equal ones", unit="count"),
+            *make_number_columns("size", unit="bytes"),
+            Column(title="identical", unit="count"),
         ),
-        [_allocation_row(top[at], peaks.get(top[at].rank, 0)) for at in order],
+        [_build_allocation_row(top[index], peaks.get(top[index].rank, 0)) for index in order],
         max_text_rows=_MAX_TEXT_LARGEST,
-        what="allocations",
+        noun="allocations",
         below="where",
     )
 
 
-def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
+def _build_allocation_row(entry: Allocation, peak_bytes: int) -> Row:
     frames = telling_frames(entry.stack, _MAX_FRAMES)
     more = (f"of {len(entry.stack)} frames",) if len(entry.stack) > len(frames) else ()
-    where = tuple(part for part in (entry.operator, *frames, *more) if part)
-    equal = ""
+    call_site = tuple(part for part in (entry.operator, *frames, *more) if part)
+    identical = ""
     if entry.total_bytes is not None and entry.count > 1:
         share = format_percent(entry.total_bytes / max(1, peak_bytes))
-        equal = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
+        identical = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
     name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
-    cells = (name, entry.module or "-", str(entry.rank), sized(entry), equal)
-    return Row(cells=cells, below=where or (_NO_STACK,))
+    cells = (name, entry.module or "-", str(entry.rank), format_marked_size(entry), identical)
+    return Row(cells=cells, below=call_site or (_NO_STACK,))
 
 
-def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
-    """Return the model states, those furthest from their formula first."""
-    shown = sorted(laws, key=lambda state: -abs(state.unexplained_bytes))
+def _build_formula_table(checks: Sequence[FormulaCheck]) -> Table | None:
+    """Build the table of model states, largest difference from the formula first."""
+    shown = sorted(checks, key=lambda state: -abs(state.unexplained_bytes))
     causes = dict.fromkeys(f"{tenant_name(state.tenant)}: {state.cause}" for state in shown if state.cause)
     return make_table(
         "Model states against the ZeRO formula",
         (
-            text_column("state"),
-            *numbers("rank"),
-            *numbers("formula", "measured", "padding", "counters", "difference", unit="bytes"),
+            make_text_column("state"),
+            *make_number_columns("rank"),
+            *make_number_columns("formula", "measured", "padding", "counters", "difference", unit="bytes"),
         ),
-        [_formula_row(state) for state in shown],
-        note="bytes of a rank",
+        [_format_formula_row(state) for state in shown],
+        note="bytes per rank",
         notes=list(causes)[:MAX_ROWS],
         max_text_rows=_MAX_TEXT_ROWS,
-        what="rows, the largest differences",
+        noun="rows, largest differences first",
     )
 
 
-def _formula_row(state: FormulaCheck) -> tuple[str, ...]:
+def _format_formula_row(state: FormulaCheck) -> tuple[str, ...]:
     sizes = (
         state.law_bytes,
         state.measured_bytes,
         state.padding_bytes,
         state.scalar_bytes,
     )
-    rest = signed_bytes(state.unexplained_bytes)
+    difference = format_signed_bytes(state.unexplained_bytes)
     return (
         tenant_name(state.tenant),
         str(state.rank),
         *(format_bytes(size) for size in sizes),
-        rest,
+        difference,
     )
 
 
-def _spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:
+def _build_spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:
     if spread is None:
         return
     if not spread.difference_bytes:
         yield Note(text="All ranks have the same peak.")
         return
-    rows = [(tenant_name(name), signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta]
-    lead = (
+    rows = [
+        (tenant_name(name), format_signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta
+    ]
+    sentence = (
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} more than rank "
-        f"{spread.smallest_rank}, most of it {tenant_name(spread.tenant)}"
+        f"{spread.smallest_rank}, mostly {tenant_name(spread.tenant)}"
     )
-    columns = (name_column("tenant"), *numbers("difference", unit="bytes"))
+    columns = (make_name_column("tenant"), *make_number_columns("difference", unit="bytes"))
     yield make_table("Difference between ranks", columns, rows, note="largest peak minus smallest")
-    yield Note(text=f"{lead}.")
+    yield Note(text=f"{sentence}.")
 
 
-def _device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | None]:
+def _build_device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | None]:
     grouped = groupby(devices, key=lambda entry: (entry.rank, entry.device))
-    found = [(key, list(moments)) for key, moments in grouped]
-    for (rank, device), moments in found[:_MAX_DEVICES]:
+    by_device = [(key, list(moments)) for key, moments in grouped]
+    for (rank, device), moments in by_device[:_MAX_DEVICES]:
         rows = []
         for field, term in DEVICE_TERMS:
             values = [getattr(moment, field) for moment in moments]
             if any(value is not None for value in values):
-                rows.append((term, *map(known_bytes, values)))
-        apart = max((moment.apart_ns or 0 for moment in moments), default=0)
-        sampled = f"The device was sampled up to {format_ns(apart)} away from these moments."
-        left = f"{_MAX_DEVICES} of {len(found):,} devices."
+                rows.append((term, *map(format_optional_bytes, values)))
+        sample_distance_ns = max((moment.apart_ns or 0 for moment in moments), default=0)
+        sampling_note = (
+            f"The device was sampled up to {format_ns(sample_distance_ns)} before or after these moments."
+        )
+        omission_note = f"{_MAX_DEVICES} of {len(by_device):,} devices."
         yield make_table(
-            "The whole device",
-            (text_column("part"), *numbers(*(moment.moment for moment in moments), unit="bytes")),
+            "Device memory",
+            (
+                make_text_column("part"),
+                *make_number_columns(*(moment.moment for moment in moments), unit="bytes"),
+            ),
             rows,
             note=f"rank {rank}, {device}",
-            notes=(*[sampled] * bool(apart), *[left] * (len(found) > _MAX_DEVICES)),
+            notes=(
+                *[sampling_note] * bool(sample_distance_ns),
+                *[omission_note] * (len(by_device) > _MAX_DEVICES),
+            ),
         )
 
 
-def _counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
-    known = [entry for entry in counters if entry.peak_allocated_bytes is not None or entry.retries]
+def _build_counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
+    counted = [entry for entry in counters if entry.peak_allocated_bytes is not None or entry.retries]
     rows = [
         (
             f"rank {entry.rank}, {entry.device}",
-            known_bytes(entry.peak_allocated_bytes),
-            known_bytes(entry.peak_reserved_bytes),
+            format_optional_bytes(entry.peak_allocated_bytes),
+            format_optional_bytes(entry.peak_reserved_bytes),
             *("unknown" if count is None else str(count) for count in (entry.retries, entry.ooms)),
         )
-        for entry in known
+        for entry in counted
     ]
     columns = (
-        name_column("device"),
-        *numbers("peak allocated", "peak reserved", unit="bytes"),
-        *numbers("retries", "out of memory", unit="count"),
+        make_name_column("device"),
+        *make_number_columns("peak allocated", "peak reserved", unit="bytes"),
+        *make_number_columns("retries", "out-of-memory errors", unit="count"),
     )
     note = "since the process started"
     return make_table(
-        "The allocator's own counters",
+        "Allocator counters",
         columns,
         rows,
         note=note,
         max_text_rows=_MAX_TEXT_RANKS,
-        what="devices",
+        noun="devices",
     )
 
 
-def _peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Table | None:
-    shown = largest_ranks(ranks, MAX_ROWS)
+def _build_peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Table | None:
+    shown = select_largest_ranks(ranks, MAX_ROWS)
     return make_table(
         title,
-        (text_column("rank"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
-        [(f"rank {rank.rank}", *tenant_cells(rank)) for rank in shown],
+        (make_text_column("rank"), *make_number_columns(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
+        [(f"rank {rank.rank}", *format_tenant_cells(rank)) for rank in shown],
         note=note,
         max_text_rows=_MAX_TEXT_RANKS,
-        order=by_peak(shown),
+        order=sort_by_peak(shown),
         total=len(ranks),
-        what="ranks, those with the largest peaks",
-        sideways=True,
+        noun="ranks, largest peaks first",
+        transposed=True,
     )

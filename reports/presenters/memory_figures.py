@@ -1,4 +1,4 @@
-"""Memory as outputs show it: names and marks of sizes, the largest rank, model states, a stacked timeline."""
+"""Format memory values: sizes, tenants, peaks, model-state checks and the stacked timeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,28 +8,28 @@ from zprof.model.memory import Allocation, Basis, FormulaCheck, Memory, MemoryPa
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
-#: Marks a size that rests on a rule and not on what was seen.
+#: Prefix of a size that was inferred by a rule, not observed.
 BY_RULE = "~"
-#: Terms of the identity, from what the tenants hold to what the device has.
+#: Rows of the device memory table, from the tenants to the device total: field, name.
 DEVICE_TERMS = (
     ("live_bytes", "tenants and untagged"),
     ("rounding_bytes", "rounding to blocks"),
-    ("awaiting_free_bytes", "freed, a stream still uses it"),
+    ("awaiting_free_bytes", "freed, still in use by a stream"),
     ("split_bytes", "free parts of used segments"),
     ("free_segments_bytes", "free segments"),
     ("private_pools_bytes", "free in private pools"),
     ("reserved_bytes", "= reserved by the allocator"),
-    ("collectives_bytes", "communicators (by growth)"),
-    ("context_bytes", "context and the rest"),
+    ("collectives_bytes", "communicators (estimated from growth)"),
+    ("context_bytes", "context and other"),
     ("process_bytes", "= this process on the device"),
     ("other_processes_bytes", "other processes"),
     ("device_used_bytes", "= in use on the device"),
-    ("device_total_bytes", "the device has"),
+    ("device_total_bytes", "total on the device"),
 )
-#: What a rank may hold outside the allocator's live bytes: leaf, name.
-BESIDE = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
+#: Memory of a rank outside the allocator's live bytes: field, name.
+OUTSIDE_LIVE_TERMS = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
 UNTAGGED = "untagged"
-#: Bottom to top, and left to right: what stays comes before what comes and goes.
+#: Bottom to top and left to right: long-lived tenants before short-lived ones.
 ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 LETTERS: dict[str, str] = {
     Tenant.PARAMETERS.value: "P",
@@ -40,31 +40,31 @@ LETTERS: dict[str, str] = {
     Tenant.COMMUNICATION_BUFFERS.value: "C",
     UNTAGGED: "?",
 }
-#: Folders of code that the user did not write.
+#: Parts of paths of installed code, which the user did not write.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3")
 #: Parameters, gradients, optimizer state.
-_STATES = 3
-#: What the analysis says if it knows no cause.
-_NO_CAUSE = frozenset({"", "not explained"})
-#: The room above the highest point of a chart.
-_HEADROOM = 1.08
+_STATE_COUNT = 3
+#: Causes that mean the analysis found none.
+_UNKNOWN_CAUSES = frozenset({"", "not explained"})
+#: Height of a chart relative to its highest point.
+_HEIGHT_RATIO = 1.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCheck:
     """Measured bytes of one rank's model states against the ZeRO formula.
 
-    ``rest_bytes`` is what neither formula, padding nor step counters explain; ``off_bytes`` the same without
-    signs, state by state, so that too much of one and too little of another do not cancel.
+    ``unexplained_bytes``: signed sum of what formula, padding and step counters do not explain;
+    ``abs_unexplained_bytes``: sum of the absolute values per state, in which opposite signs do not cancel.
     """
 
     rank: int
-    law_bytes: int
+    formula_bytes: int
     measured_bytes: int
     padding_bytes: int
     scalar_bytes: int
-    rest_bytes: int
-    off_bytes: int
+    unexplained_bytes: int
+    abs_unexplained_bytes: int
     has_cause: bool
 
 
@@ -72,8 +72,8 @@ class StateCheck:
 class Areas:
     """A stacked timeline: (name, lower edge, upper edge) of each area, bottom first, in bytes.
 
-    ``peak`` is the index of the highest point, ``top_bytes`` a little above it, ``end_ns`` the end of the
-    last point.
+    ``peak``: index of the highest point; ``top_bytes``: upper end of the axis; ``end_ns``: end of the last
+    point.
     """
 
     timeline: MemoryTimeline
@@ -85,105 +85,107 @@ class Areas:
 
 
 def tenant_name(tenant: str) -> str:
-    """Return ``optimizer_state`` as ``optimizer state``."""
+    """Format the name of a tenant, such as ``optimizer state`` for ``optimizer_state``."""
     return tenant.replace("_", " ")
 
 
-def tenant_colour(name: str) -> str:
-    """Return the style class of a tenant; only for names of ``ORDER``."""
+def get_tenant_class(name: str) -> str:
+    """Return the style class of a tenant; ``name`` must be in ``ORDER``."""
     return f"tenant-{name.replace('_', '-')}"
 
 
-def tenant_legend() -> tuple[LegendEntry, ...]:
-    """Return the tenants with their colours and letters."""
+def build_tenant_legend() -> tuple[LegendEntry, ...]:
+    """Build the legend of the tenants with their colours and letters."""
     return tuple(
-        LegendEntry(colour=tenant_colour(name), letter=LETTERS[name], name=tenant_name(name))
+        LegendEntry(colour=get_tenant_class(name), letter=LETTERS[name], name=tenant_name(name))
         for name in ORDER
     )
 
 
 def largest_rank(ranks: Sequence[RankMemory]) -> RankMemory | None:
-    """Return the rank with the largest peak, the first of equals; None if none was measured."""
+    """Return the rank with the largest peak (the lowest of equals), or None if none was measured."""
     return max(ranks, key=lambda rank: (rank.peak_bytes, -rank.rank), default=None)
 
 
-def by_peak(ranks: Sequence[RankMemory]) -> tuple[int, ...]:
-    """Return the places of the ranks, the one with the largest peak first."""
-    places = range(len(ranks))
-    return tuple(sorted(places, key=lambda at: (-ranks[at].peak_bytes, ranks[at].rank)))
+def sort_by_peak(ranks: Sequence[RankMemory]) -> tuple[int, ...]:
+    """Return the indices of the ranks, largest peak first."""
+    indices = range(len(ranks))
+    return tuple(sorted(indices, key=lambda index: (-ranks[index].peak_bytes, ranks[index].rank)))
 
 
-def largest_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...]:
-    """Return at most ``most`` ranks in order of rank: those with the largest peaks."""
-    return tuple(sorted((ranks[at] for at in by_peak(ranks)[:most]), key=lambda rank: rank.rank))
+def select_largest_ranks(ranks: Sequence[RankMemory], max_ranks: int) -> tuple[RankMemory, ...]:
+    """Return the ``max_ranks`` ranks with the largest peaks, in order of rank."""
+    return tuple(
+        sorted((ranks[index] for index in sort_by_peak(ranks)[:max_ranks]), key=lambda rank: rank.rank)
+    )
 
 
 def peak_bytes(ranks: Sequence[RankMemory]) -> int:
-    """Return the peak of the rank that has the largest."""
+    """Return the largest peak of all ranks."""
     return max(rank.peak_bytes for rank in ranks)
 
 
-def peak_change_ratio(before: Sequence[RankMemory], after: Sequence[RankMemory]) -> float:
-    """Return the change of the largest peak as a share of what it was."""
+def compute_peak_change_ratio(before: Sequence[RankMemory], after: Sequence[RankMemory]) -> float:
+    """Return the change of the largest peak relative to its previous value."""
     return peak_bytes(after) / max(1, peak_bytes(before)) - 1
 
 
 def peak_mark(rank: RankMemory) -> str:
-    """Return the mark of a peak that is a bound; empty for an exact one."""
+    """Return ``≈ ``, ``≤ `` or ``≥ `` if the peak is a bound, else an empty string."""
     if rank.upper_bound and rank.lower_bound:
         return "≈ "
     return "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
 
 
-def peak_text(rank: RankMemory) -> str:
-    """Return a rank's peak with its mark."""
+def format_peak(rank: RankMemory) -> str:
+    """Format the peak of a rank, with its mark."""
     return f"{peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
 
 
-def largest_peak(ranks: Sequence[RankMemory]) -> str:
-    """Return the peak of the rank that has the largest, with its mark; empty without ranks."""
+def format_largest_peak(ranks: Sequence[RankMemory]) -> str:
+    """Format the largest peak of all ranks, with its mark; empty without ranks."""
     rank = largest_rank(ranks)
-    return peak_text(rank) if rank else ""
+    return format_peak(rank) if rank else ""
 
 
-def peak_moment(rank: RankMemory) -> str:
-    """Return when a rank peaks; empty if unknown."""
+def format_peak_time(rank: RankMemory) -> str:
+    """Format the phase and step of a rank's peak; empty if unknown."""
     phase, step = rank.peak_phase, rank.peak_step
     return f"{phase} of step {step}" if phase and step >= 0 else phase
 
 
-def known_bytes(size: int | None) -> str:
-    """Return a size, or that it is unknown."""
+def format_optional_bytes(size: int | None) -> str:
+    """Format a size, or ``unknown``."""
     return "unknown" if size is None else format_bytes(size)
 
 
-def signed_bytes(count_bytes: int) -> str:
-    """Return a change with its sign."""
-    return f"+{format_bytes(count_bytes)}" if count_bytes > 0 else format_bytes(count_bytes)
+def format_signed_bytes(size_bytes: int) -> str:
+    """Format a change in bytes with its sign."""
+    return f"+{format_bytes(size_bytes)}" if size_bytes > 0 else format_bytes(size_bytes)
 
 
-def sized(entry: MemoryPart | Allocation) -> str:
-    """Return the bytes of a part or an allocation, marked if a rule gave it its tenant."""
+def format_marked_size(entry: MemoryPart | Allocation) -> str:
+    """Format the bytes of a part or an allocation, marked if its tenant was inferred by a rule."""
     return f"{BY_RULE if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
 
 
 def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
-    """Return a tenant's bytes, marked if a rule gave it any; a dash if nothing could have told."""
+    """Format the bytes of a tenant, marked if some were inferred by a rule; a dash if undeterminable."""
     basis = rank.basis_bytes
     if basis and not basis.get(Basis.TAGGED) and not rank.tenants.get(tenant):
         return UNKNOWN
-    by_rule = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
-    return f"{BY_RULE if by_rule else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
+    is_inferred = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
+    return f"{BY_RULE if is_inferred else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
 
 
-def tenant_cells(rank: RankMemory) -> tuple[str, ...]:
-    """Return the six tenants, what is untagged and the peak."""
+def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
+    """Format the six tenants, the untagged bytes and the peak."""
     sizes = (tenant_bytes(rank, tenant) for tenant in DISPLAY_ORDER)
-    return (*sizes, format_bytes(rank.untagged_bytes), peak_text(rank))
+    return (*sizes, format_bytes(rank.untagged_bytes), format_peak(rank))
 
 
 def basis_note(rank: RankMemory) -> str:
-    """Return what a rank's tenants rest on, if that is not hooks or tags alone; else empty."""
+    """Describe how a rank's memory was attributed; empty if by hooks or tags alone."""
     basis = rank.basis_bytes or {}
     if not basis.get(Basis.RULE) or not rank.peak_bytes:
         return ""
@@ -191,84 +193,88 @@ def basis_note(rank: RankMemory) -> str:
         f"{format_percent(basis.get(kind, 0) / rank.peak_bytes)} {what}"
         for kind, what in (
             (Basis.TAGGED, "tagged"),
-            (Basis.RULE, f"by rules on stacks ({BY_RULE})"),
+            (Basis.RULE, f"inferred from stacks ({BY_RULE})"),
             (Basis.UNKNOWN, "unknown"),
         )
     ]
-    return f"The tenants of rank {rank.rank} rest on: {', '.join(parts)}."
+    return f"Attribution of rank {rank.rank}'s memory: {', '.join(parts)}."
 
 
-def telling_frames(stack: Sequence[str], most: int) -> tuple[str, ...]:
-    """Return the innermost frame, then those of the program itself; without any, the innermost ones.
+def telling_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
+    """Return the innermost frame and the frames of user code, or the innermost frames if there are none.
 
-    Files keep their last two folders; the leaf has them whole.
+    Paths are cut to their last two folders; the report data has the full paths.
     """
     own = [frame for frame in stack[1:] if not any(folder in frame for folder in _INSTALLED)]
     chosen = [*stack[:1], *own] if own else list(stack)
-    return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:most])
+    return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:max_frames])
 
 
-def state_lines(laws: Sequence[FormulaCheck], most: int) -> tuple[str, ...]:
-    """Return a sentence per rank, the one furthest off its formula first; one if all ranks are alike."""
-    checks = _state_checks(laws)
-    if len({replace(check, rank=0) for check in checks}) == 1:
-        return (_state_line("each rank", checks[0]),)
-    worst = sorted(checks, key=lambda check: (-check.off_bytes, check.rank))[:most]
-    left = f"{len(worst)} of {len(checks)} ranks, the furthest off."
-    lines = [_state_line(f"rank {check.rank}", check) for check in worst]
-    return (*lines, *((left,) if len(worst) < len(checks) else ()))
+def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:
+    """Describe the model states of each rank, largest deviation first; one sentence if all ranks agree."""
+    rank_checks = _sum_state_checks(checks)
+    if len({replace(check, rank=0) for check in rank_checks}) == 1:
+        return (_describe_state("each rank", rank_checks[0]),)
+    largest = sorted(rank_checks, key=lambda check: (-check.abs_unexplained_bytes, check.rank))[:max_ranks]
+    omission = f"{len(largest)} of {len(rank_checks)} ranks, largest deviations first."
+    lines = [_describe_state(f"rank {check.rank}", check) for check in largest]
+    return (*lines, *((omission,) if len(largest) < len(rank_checks) else ()))
 
 
-def _state_checks(laws: Sequence[FormulaCheck]) -> list[StateCheck]:
-    """Return the three states of each rank as one sum, if each of them has a formula."""
+def _sum_state_checks(checks: Sequence[FormulaCheck]) -> list[StateCheck]:
+    """Sum the three states of each rank; ranks without a formula for every state are omitted."""
     by_rank: dict[int, list[FormulaCheck]] = {}
-    for state in laws:
+    for state in checks:
         by_rank.setdefault(state.rank, []).append(state)
-    return [_state_check(rank, found) for rank, found in by_rank.items() if len(found) == _STATES]
+    return [
+        _sum_state_check(rank, rank_checks)
+        for rank, rank_checks in by_rank.items()
+        if len(rank_checks) == _STATE_COUNT
+    ]
 
 
-def _state_check(rank: int, laws: Sequence[FormulaCheck]) -> StateCheck:
+def _sum_state_check(rank: int, checks: Sequence[FormulaCheck]) -> StateCheck:
     return StateCheck(
         rank=rank,
-        law_bytes=sum(state.law_bytes for state in laws),
-        measured_bytes=sum(state.measured_bytes for state in laws),
-        padding_bytes=sum(state.padding_bytes for state in laws),
-        scalar_bytes=sum(state.scalar_bytes for state in laws),
-        rest_bytes=sum(state.unexplained_bytes for state in laws),
-        off_bytes=sum(abs(state.unexplained_bytes) for state in laws),
-        has_cause=all(state.cause not in _NO_CAUSE for state in laws if state.unexplained_bytes),
+        formula_bytes=sum(state.law_bytes for state in checks),
+        measured_bytes=sum(state.measured_bytes for state in checks),
+        padding_bytes=sum(state.padding_bytes for state in checks),
+        scalar_bytes=sum(state.scalar_bytes for state in checks),
+        unexplained_bytes=sum(state.unexplained_bytes for state in checks),
+        abs_unexplained_bytes=sum(abs(state.unexplained_bytes) for state in checks),
+        has_cause=all(state.cause not in _UNKNOWN_CAUSES for state in checks if state.unexplained_bytes),
     )
 
 
-def _state_line(who: str, check: StateCheck) -> str:
+def _describe_state(subject: str, check: StateCheck) -> str:
     sizes = (
-        f"formula {format_bytes(check.law_bytes)}",
+        f"formula {format_bytes(check.formula_bytes)}",
         f"measured {format_bytes(check.measured_bytes)}",
         f"padding {format_bytes(check.padding_bytes)}",
         f"step counters {format_bytes(check.scalar_bytes)}",
     )
-    return f"Model states of {who}: {', '.join(sizes)}; {_agreement(check)}."
+    return f"Model states of {subject}: {', '.join(sizes)}; {_describe_difference(check)}."
 
 
-def _agreement(check: StateCheck) -> str:
-    """Return how far the measured states are from what explains them."""
-    if not check.off_bytes:
+def _describe_difference(check: StateCheck) -> str:
+    """Describe the unexplained difference."""
+    if not check.abs_unexplained_bytes:
         return "exact to the byte"
-    off = format_bytes(check.off_bytes)
+    difference = format_bytes(check.abs_unexplained_bytes)
     if check.has_cause:
-        return f"{off} off, of known cause"
-    if abs(check.rest_bytes) == check.off_bytes:
-        return f"{signed_bytes(check.rest_bytes)} not explained"
-    return f"{off} not explained: too much of one state, too little of another"
+        return f"{difference} difference with known cause"
+    if abs(check.unexplained_bytes) == check.abs_unexplained_bytes:
+        return f"{format_signed_bytes(check.unexplained_bytes)} unexplained"
+    return f"{difference} unexplained: some states are larger than expected, others smaller"
 
 
 def stack_areas(memory: Memory) -> Areas | None:
-    """Return the timeline with the highest point, stacked; None if none was recorded."""
-    known = [timeline for timeline in memory.timelines if timeline.time_ns and timeline.tenants]
-    if not known:
+    """Stack the timeline with the highest peak; None if no timeline was recorded."""
+    timelines = [timeline for timeline in memory.timelines if timeline.time_ns and timeline.tenants]
+    if not timelines:
         return None
-    timeline = max(known, key=lambda entry: max(_heights(entry)))
-    heights = _heights(timeline)
+    timeline = max(timelines, key=lambda entry: max(_sum_heights(entry)))
+    heights = _sum_heights(timeline)
     peak = heights.index(max(heights))
     lower = (0,) * len(heights)
     bands = []
@@ -283,10 +289,10 @@ def stack_areas(memory: Memory) -> Areas | None:
         bands=tuple(bands),
         peak=peak,
         peak_bytes=heights[peak],
-        top_bytes=heights[peak] * _HEADROOM,
+        top_bytes=heights[peak] * _HEIGHT_RATIO,
         end_ns=last + max(1, (last - first) // max(1, len(heights) - 1)),
     )
 
 
-def _heights(timeline: MemoryTimeline) -> list[int]:
+def _sum_heights(timeline: MemoryTimeline) -> list[int]:
     return [sum(values) for values in zip(*timeline.tenants.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""A plan as a page: what a job would need that did not run, and what it would cost."""
+"""Build the page of a plan: the predicted memory and time of a job that has not run."""
 
 from zprof.model.plan import Plan, VerifiedStage
 from zprof.model.report import VerdictStatus
@@ -12,129 +12,135 @@ from zprof.reports.page import (
     Section,
     Table,
     Verdict,
+    make_number_columns,
     make_section,
-    numbers,
 )
-from zprof.reports.presenters.assumptions import plan_assumptions
-from zprof.reports.presenters.findings import gap_section
+from zprof.reports.presenters.assumptions import build_plan_assumptions
+from zprof.reports.presenters.findings import build_gap_section
 from zprof.reports.presenters.head import MARKS
 from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.reports.presenters.plan_answers import (
-    plan_answers,
-    plan_facts,
-    plan_figures,
-    plan_title,
-    verification_sentences,
+    describe_verification,
+    format_plan_title,
+    list_plan_answers,
+    list_plan_facts,
+    list_plan_figures,
 )
-from zprof.reports.presenters.plan_memory import memory_table, plan_bars, term_table
-from zprof.reports.presenters.plan_sensitivity import sensitivity_charts, sensitivity_tables
-from zprof.reports.presenters.plan_time import degree_table, step_table, traffic_table
-from zprof.reports.presenters.plan_words import plan_row, plan_table, scaled, signed_percent, size_scale
+from zprof.reports.presenters.plan_memory import build_memory_table, build_plan_bars, build_term_table
+from zprof.reports.presenters.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
+from zprof.reports.presenters.plan_time import build_degree_table, build_step_table, build_traffic_table
+from zprof.reports.presenters.plan_words import (
+    choose_size_scale,
+    format_scaled,
+    format_signed_percent,
+    make_plan_row,
+    make_plan_table,
+)
 
 
-def plan_page(plan: Plan, *, everything: bool = False) -> Page:
-    """Return a plan as a page; with ``everything`` the terminal has each assumption in full."""
-    first, *more = plan_answers(plan)
-    status = plan_status(plan)
+def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
+    """Build the page of a plan; with ``everything`` the terminal shows each assumption in full."""
+    first, *more = list_plan_answers(plan)
+    status = judge_plan(plan)
     gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
     return Page(
         kind="zprof plan: every figure is predicted",
-        subject=plan_title(plan),
+        subject=format_plan_title(plan),
         head=(
             Verdict(tone=status.value, mark=MARKS[status], text=first),
             ItemList(items=tuple(Item(text=line) for line in more)),
-            KeyFigures(figures=plan_figures(plan), repeated=True),
-            Facts(rows=(("plan", plan_title(plan)), *plan_facts(plan))),
+            KeyFigures(figures=list_plan_figures(plan), repeated=True),
+            Facts(rows=(("plan", format_plan_title(plan)), *list_plan_facts(plan))),
         ),
         sections=(
             *make_section(
                 "memory",
                 "Memory",
-                "Who would own the bytes of a device, by the way in which the model is spread.",
-                plan_bars(plan),
-                memory_table(plan),
-                term_table(plan),
+                "Predicted memory of a device by tenant, for each parallelism scheme.",
+                build_plan_bars(plan),
+                build_memory_table(plan),
+                build_term_table(plan),
             ),
             *make_section(
                 "step",
                 "Time and traffic",
-                "The terms sum to the step; bytes are those that one device moves.",
-                *step_table(plan),
-                *traffic_table(plan),
-                degree_table(plan),
+                "The terms add up to the step; bytes are per device.",
+                *build_step_table(plan),
+                *build_traffic_table(plan),
+                build_degree_table(plan),
             ),
-            *_sensitivity_section(plan),
-            *_verification_section(plan),
-            *plan_assumptions(plan, brief=not everything),
-            *gap_section(gaps, "Not known"),
+            *_build_sensitivity_section(plan),
+            *_build_verification_section(plan),
+            *build_plan_assumptions(plan, brief=not everything),
+            *build_gap_section(gaps, "Unknown"),
         ),
         made_by=f"zprof {plan.zprof_version}, {plan.schema}",
         data_command="zprof plan … -f json",
     )
 
 
-def plan_status(plan: Plan) -> VerdictStatus:
-    """Return if something fits, nothing does, or that is unknown."""
+def judge_plan(plan: Plan) -> VerdictStatus:
+    """Return OK if any scheme fits, RISK if none does, INCONCLUSIVE if that is unknown."""
     fits = [row.fits for row in plan.rows]
     if True in fits:
         return VerdictStatus.OK
     return VerdictStatus.RISK if fits and all(fit is False for fit in fits) else VerdictStatus.INCONCLUSIVE
 
 
-def _sensitivity_section(plan: Plan) -> tuple[Section, ...]:
-    found = plan.sensitivity
-    if found is None:
+def _build_sensitivity_section(plan: Plan) -> tuple[Section, ...]:
+    result = plan.sensitivity
+    if result is None:
         return ()
     return make_section(
         "sensitivity",
         "Sensitivity",
-        "One condition changes, everything else is the job's.",
-        *sensitivity_charts(found),
-        *sensitivity_tables(found),
+        "One condition varies; everything else is as in the job.",
+        *build_sensitivity_charts(result),
+        *build_sensitivity_tables(result),
     )
 
 
-def _verification_section(plan: Plan) -> tuple[Section, ...]:
-    found = plan.verification
-    if found is None:
+def _build_verification_section(plan: Plan) -> tuple[Section, ...]:
+    result = plan.verification
+    if result is None:
         return ()
     return make_section(
         "verification",
         "Verification",
-        "One rank of the job ran on tensors without memory, and its tenants were counted.",
-        *(Paragraph(text=line) for line in verification_sentences(found)[1:]),
-        *(_stage(stage) for stage in found.stages),
+        "One rank of the job ran on fake tensors without memory, and its tenants were counted.",
+        *(Paragraph(text=line) for line in describe_verification(result)[1:]),
+        *(_build_stage_table(stage) for stage in result.stages),
     )
 
 
-def _stage(stage: VerifiedStage) -> Table:
-    scale = size_scale([stage.planned_peak_bytes, stage.verified_peak_bytes])
-    return plan_table(
+def _build_stage_table(stage: VerifiedStage) -> Table:
+    scale = choose_size_scale([stage.planned_peak_bytes, stage.verified_peak_bytes])
+    return make_plan_table(
         title=f"Stage {stage.stage} against a counted rank",
         unit=scale.unit,
         note=f"peak: {stage.peak_at}" if stage.peak_at else "",
         columns=(
-            *numbers("planned", "counted", unit=scale.unit),
-            *numbers("difference", unit="%"),
+            *make_number_columns("planned", "counted", unit=scale.unit),
+            *make_number_columns("difference", unit="%"),
         ),
         rows=(
             *(
-                plan_row(
+                make_plan_row(
                     name=tenant_name(entry.tenant),
                     cells=(
-                        scaled(entry.planned_bytes, scale),
-                        scaled(entry.verified_bytes, scale),
-                        signed_percent(entry.difference_ratio),
+                        format_scaled(entry.planned_bytes, scale),
+                        format_scaled(entry.verified_bytes, scale),
+                        format_signed_percent(entry.difference_ratio),
                     ),
                 )
                 for entry in stage.tenants
             ),
-            plan_row(
+            make_plan_row(
                 name="peak",
                 cells=(
-                    scaled(stage.planned_peak_bytes, scale),
-                    scaled(stage.verified_peak_bytes, scale),
-                    signed_percent(stage.difference_ratio),
+                    format_scaled(stage.planned_peak_bytes, scale),
+                    format_scaled(stage.verified_peak_bytes, scale),
+                    format_signed_percent(stage.difference_ratio),
                 ),
                 total=True,
             ),

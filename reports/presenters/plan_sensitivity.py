@@ -1,4 +1,4 @@
-"""Sensitivity of a plan: a table and a chart per condition, the break-even, the speed-up taken apart."""
+"""Build the sensitivity part of a plan: tables and charts per condition, break-even, speed-up breakdown."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
 from zprof.reports.presenters.plan_words import (
-    plan_row,
-    plan_table,
-    scaled,
-    size_scale,
-    time_scale,
-    time_words,
-    whole,
+    choose_size_scale,
+    choose_time_scale,
+    format_integer,
+    format_plan_time,
+    format_scaled,
+    make_plan_row,
+    make_plan_table,
 )
 
 _MAX_LINES = 4
-#: Percent of a chart's width and height that is left free at its edges, so that points there are whole.
+#: Margin in percent of the chart, so that points at the edges are not clipped.
 _MARGIN = 6.0
-#: What follows the value of a condition in the name of a line.
+#: Unit after the value of a condition in the name of a line.
 _UNITS = {"bandwidth": "bandwidth", "latency": "per hop", "tokens": "tokens", "world": "devices"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What one series varies, and how its values are written.
+    """A condition that a series varies, and the format of its values.
 
-    ``leaf``: the series in a sensitivity; ``field``: what varies of its points.
+    ``leaf``: field of the series in ``Sensitivity``; ``field``: field of a point that varies.
     """
 
     leaf: str
@@ -40,8 +40,8 @@ class Condition:
     logarithmic: bool = True
 
 
-def bandwidth_words(point: SensitivityPoint) -> str:
-    """Return it as a share of what the group gets: the lesser of the bus in a node and the node's cards."""
+def format_bandwidth(point: SensitivityPoint) -> str:
+    """Format the bandwidth relative to that of the group: the smaller of the node's bus and network cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
 
@@ -50,8 +50,8 @@ BANDWIDTH = Condition(
     field="bandwidth_ratio",
     title="Bandwidth between nodes",
     head="bandwidth",
-    axis="bandwidth, % of what the group gets",
-    words=bandwidth_words,
+    axis="bandwidth, % of the bandwidth of the group",
+    words=format_bandwidth,
     logarithmic=False,
 )
 CONDITIONS = (
@@ -59,18 +59,18 @@ CONDITIONS = (
     Condition(
         leaf="latency",
         field="latency_ns",
-        title="Latency of a hop",
-        head="a hop",
-        axis="latency of a hop between nodes",
-        words=lambda point: time_words(point.latency_ns),
+        title="Latency per hop",
+        head="per hop",
+        axis="latency per hop between nodes",
+        words=lambda point: format_plan_time(point.latency_ns),
     ),
     Condition(
         leaf="tokens",
         field="tokens",
-        title="Tokens of a device",
+        title="Tokens per device",
         head="tokens",
-        axis="tokens of a device in a micro-batch",
-        words=lambda point: whole(point.tokens),
+        axis="tokens per device and micro-batch",
+        words=lambda point: format_integer(point.tokens),
     ),
     Condition(
         leaf="world",
@@ -78,58 +78,66 @@ CONDITIONS = (
         title="World size",
         head="devices",
         axis="devices",
-        words=lambda point: whole(point.devices),
+        words=lambda point: format_integer(point.devices),
     ),
 )
 
 
-def points_of(found: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
-    """Return the series over a condition."""
-    points: Sequence[SensitivityPoint] = getattr(found, condition.leaf)
+def get_points(sensitivity: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
+    """Return the series that varies a condition."""
+    points: Sequence[SensitivityPoint] = getattr(sensitivity, condition.leaf)
     return points
 
 
-def varies(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
-    """Return if a condition has more than one value in a series."""
+def is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
+    """Return True if a condition has more than one value in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
 
 
-def fixed_words(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
-    """Return what all points have in common, so that a table can be read alone."""
+def describe_fixed_conditions(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
+    """Describe the conditions that are equal in all points, so that a table can be read on its own."""
     first = points[0]
-    said = {
-        "bandwidth": f"{bandwidth_words(first)} bandwidth",
-        "latency": f"{time_words(first.latency_ns)} per hop",
-        "tokens": f"{whole(first.tokens)} tokens",
-        "world": f"{whole(first.devices)} devices",
+    words = {
+        "bandwidth": f"{format_bandwidth(first)} bandwidth",
+        "latency": f"{format_plan_time(first.latency_ns)} per hop",
+        "tokens": f"{format_integer(first.tokens)} tokens",
+        "world": f"{format_integer(first.devices)} devices",
     }
-    kept = [said[other.leaf] for other in CONDITIONS if other is not condition and not varies(other, points)]
+    kept = [
+        words[other.leaf] for other in CONDITIONS if other is not condition and not is_varied(other, points)
+    ]
     return ", ".join(kept)
 
 
-#: A node's cards at half their speed change nothing where the bus in a node is the limit.
+#: Halving the speed of the network cards changes nothing if the bus in the node is the bottleneck.
 _GROUP = (
-    "Bandwidth: of what the data-parallel group gets, the lesser of the bus in a node and the node's cards; "
-    "--bandwidth changes the cards alone."
+    "Bandwidth is relative to that of the data-parallel group, the smaller of the bus in a node and its "
+    "network cards; --bandwidth changes only the cards."
 )
 
 
-def sensitivity_tables(found: Sensitivity) -> tuple[Table, ...]:
-    """Return the break-even, a table per condition and the speed-up, as far as they were asked for."""
+def build_sensitivity_tables(sensitivity: Sensitivity) -> tuple[Table, ...]:
+    """Build the requested tables: break-even, one per condition, and the speed-up."""
     series = [
-        _series(condition, points) for condition in CONDITIONS if (points := points_of(found, condition))
+        _build_series_table(condition, points)
+        for condition in CONDITIONS
+        if (points := get_points(sensitivity, condition))
     ]
-    return (*_break_even(found.break_even), *series, *_speed_up(found.speed_up))
+    return (
+        *_build_break_even_table(sensitivity.break_even),
+        *series,
+        *_build_speed_up_table(sensitivity.speed_up),
+    )
 
 
-def _series(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
-    times = time_scale([point.wall_ns for point in points])
-    sizes = size_scale([point.state_bytes for point in points])
-    others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
-    return plan_table(
+def _build_series_table(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
+    times = choose_time_scale([point.wall_ns for point in points])
+    sizes = choose_size_scale([point.state_bytes for point in points])
+    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
+    return make_plan_table(
         title=condition.title,
         unit=times.unit,
-        note="a step of ZeRO-3",
+        note="one step of ZeRO-3",
         head=condition.head,
         columns=(
             *(Column(title=other.head, unit="count") for other in others),
@@ -138,81 +146,84 @@ def _series(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
             Column(title="states", unit=sizes.unit),
         ),
         rows=tuple(
-            plan_row(
+            make_plan_row(
                 name=condition.words(point),
                 cells=(
                     *(other.words(point) for other in others),
-                    *(scaled(time, times) for time in (point.wall_ns, point.compute_ns, point.exposed_ns)),
+                    *(
+                        format_scaled(time, times)
+                        for time in (point.wall_ns, point.compute_ns, point.exposed_ns)
+                    ),
                     format_percent(point.efficiency_ratio),
-                    scaled(point.state_bytes, sizes),
+                    format_scaled(point.state_bytes, sizes),
                 ),
             )
             for point in points
         ),
         notes=(
-            *(f"At {said}." for said in [fixed_words(condition, points)] if said),
-            *([_GROUP] if varies(BANDWIDTH, points) else []),
+            *(f"At {words}." for words in [describe_fixed_conditions(condition, points)] if words),
+            *([_GROUP] if is_varied(BANDWIDTH, points) else []),
         ),
     )
 
 
-def _break_even(rows: Sequence[BreakEven]) -> Iterator[Table]:
+def _build_break_even_table(rows: Sequence[BreakEven]) -> Iterator[Table]:
     if not rows:
         return
     kept = f"{rows[0].kept_ratio * 100:g} %"
-    yield plan_table(
+    yield make_plan_table(
         title="Break-even",
-        note="tokens of a device in a micro-batch",
+        note="tokens per device and micro-batch",
         head="hardware",
         columns=(
             Column(title="bandwidth", unit="%"),
-            *(Column(title=title, unit="tokens") for title in ("forward", "backward", "holds from")),
+            *(Column(title=title, unit="tokens") for title in ("forward", "backward", "full step")),
         ),
         rows=tuple(
-            plan_row(
+            make_plan_row(
                 name=row.hardware,
                 cells=(
                     f"{row.bandwidth_ratio * 100:g} %",
-                    whole(row.forward_tokens),
-                    whole(row.backward_tokens),
-                    whole(row.holds_from_tokens),
+                    format_integer(row.forward_tokens),
+                    format_integer(row.backward_tokens),
+                    format_integer(row.holds_from_tokens),
                 ),
             )
             for row in rows
         ),
         notes=(
-            "Forward, backward: from so many tokens on, compute hides what that pass moves, without latency.",
-            f"Holds from: the whole step keeps {kept} of its speed, latency included"
+            "Forward, backward: tokens from which compute hides that pass's transfers, ignoring latency.",
+            f"Full step: tokens from which the step keeps {kept} of its speed, including latency"
             + (f"; {UNKNOWN}: unknown." if any(row.holds_from_tokens is None for row in rows) else "."),
             _GROUP,
         ),
     )
 
 
-def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Table]:
+def _build_speed_up_table(rows: Sequence[SpeedUp]) -> Iterator[Table]:
     if not rows:
         return
-    sizes = size_scale([max(row.state_bytes, row.activation_bytes) for row in rows])
-    yield plan_table(
-        title="Speed-up taken apart",
+    sizes = choose_size_scale([max(row.state_bytes, row.activation_bytes) for row in rows])
+    yield make_plan_table(
+        title="Speed-up breakdown",
         unit=sizes.unit,
-        note="throughput of a device",
+        note="throughput per device",
         head="devices",
         columns=(
             Column(title="samples", unit="count"),
             Column(title="states", unit=sizes.unit),
             Column(title="activations", unit=sizes.unit),
-            Column(title="whole", unit="ratio"),
+            Column(title="total", unit="ratio"),
             Column(title="equal batch", unit="ratio"),
             Column(title="larger batch", unit="ratio"),
         ),
         rows=tuple(
-            plan_row(
-                name=whole(row.devices),
+            make_plan_row(
+                name=format_integer(row.devices),
                 cells=(
-                    f"<= {whole(row.samples)}" if row.at_most else whole(row.samples),
-                    scaled(row.state_bytes, sizes),
-                    scaled(row.activation_bytes, sizes),
+                    f"<= {format_integer(row.samples)}" if row.at_most else format_integer(row.samples),
+                    format_scaled(row.state_bytes, sizes),
+                    format_scaled(row.activation_bytes, sizes),
                     *(
                         f"x{ratio:.2f}"
                         for ratio in (row.whole_ratio, row.equal_batch_ratio, row.larger_batch_ratio)
@@ -222,85 +233,85 @@ def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Table]:
             for row in rows
         ),
         notes=(
-            f"Against {whole(rows[0].devices)} devices; whole = equal batch x larger batch; "
-            "above x1.00 a device does more than it did: super-linear.",
-            "Samples: the largest micro-batch of a device that fits.",
+            f"Against {format_integer(rows[0].devices)} devices; total = equal batch x larger batch; "
+            "above x1.00 is super-linear: each device does more work than before.",
+            "Samples: the largest micro-batch that fits a device.",
         ),
     )
 
 
-def sensitivity_charts(found: Sensitivity) -> tuple[LineChart, ...]:
-    """Return the efficiency over each condition that has two values or more."""
-    charts = (_chart(condition, points_of(found, condition)) for condition in CONDITIONS)
+def build_sensitivity_charts(sensitivity: Sensitivity) -> tuple[LineChart, ...]:
+    """Build a chart of the efficiency over each condition with at least two values."""
+    charts = (_build_chart(condition, get_points(sensitivity, condition)) for condition in CONDITIONS)
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _chart(condition: Condition, points: Sequence[SensitivityPoint]) -> LineChart | None:
-    places = sorted({_place(point, condition) for point in points})
-    if len(places) < 2 or places[0] <= 0:
+def _build_chart(condition: Condition, points: Sequence[SensitivityPoint]) -> LineChart | None:
+    axis_values = sorted({_get_value(point, condition) for point in points})
+    if len(axis_values) < 2 or axis_values[0] <= 0:
         return None
-    values = {_place(point, condition): condition.words(point) for point in points}
-    scale = (places[0], places[-1], condition.logarithmic)
+    values = {_get_value(point, condition): condition.words(point) for point in points}
+    scale = (axis_values[0], axis_values[-1], condition.logarithmic)
     title = f"Efficiency over {condition.axis.partition(',')[0]}"
-    fixed = fixed_words(condition, points)
+    fixed = describe_fixed_conditions(condition, points)
     return LineChart(
         title=f"{title}: {fixed}" if fixed else title,
         x_title=condition.axis,
         y_title="efficiency: compute / step, %",
         marks=tuple(
-            AxisMark(at=_along(place, *scale), text=shorten(values[place], 24))
-            for place in _apart(places, condition.logarithmic)
+            AxisMark(at=_scale_to_axis(value, *scale), text=shorten(values[value], 24))
+            for value in _select_labels(axis_values, condition.logarithmic)
         ),
-        heights=tuple(AxisMark(at=_up(at), text=f"{at} %") for at in (0, 25, 50, 75, 100)),
-        lines=tuple(_lines(condition, points, scale)),
+        heights=tuple(AxisMark(at=_scale_to_height(at), text=f"{at} %") for at in (0, 25, 50, 75, 100)),
+        lines=tuple(_build_lines(condition, points, scale)),
     )
 
 
-def _place(point: SensitivityPoint, condition: Condition) -> float:
+def _get_value(point: SensitivityPoint, condition: Condition) -> float:
     return float(getattr(point, condition.field))
 
 
-def _along(value: float, low: float, high: float, logarithmic: bool) -> float:
+def _scale_to_axis(value: float, low: float, high: float, logarithmic: bool) -> float:
     if logarithmic:
         low, high, value = log2(low), log2(high), log2(value)
     share = (value - low) / (high - low) if high > low else 0.5
     return round(_MARGIN + (100 - 2 * _MARGIN) * min(1.0, max(0.0, share)), 2)
 
 
-def _up(percent: float) -> float:
-    """Return the distance from the top."""
-    return round(100 - _along(percent, 0, 100, False), 2)
+def _scale_to_height(percent: float) -> float:
+    """Return the distance from the top, in percent."""
+    return round(100 - _scale_to_axis(percent, 0, 100, False), 2)
 
 
-def _apart(places: Sequence[float], logarithmic: bool) -> Iterator[float]:
-    """Yield the places whose words have room: a tenth of the axis or more between two."""
-    along = [log2(place) if logarithmic else place for place in places]
-    free = along[0]
-    for place, at in zip(places, along, strict=True):
-        if at >= free:
-            yield place
-            free = at + 0.1 * (along[-1] - along[0])
+def _select_labels(axis_values: Sequence[float], logarithmic: bool) -> Iterator[float]:
+    """Yield the values to label: at least a tenth of the axis apart."""
+    positions = [log2(value) if logarithmic else value for value in axis_values]
+    next_free = positions[0]
+    for value, at in zip(axis_values, positions, strict=True):
+        if at >= next_free:
+            yield value
+            next_free = at + 0.1 * (positions[-1] - positions[0])
 
 
-def _lines(
+def _build_lines(
     condition: Condition, points: Sequence[SensitivityPoint], scale: tuple[float, float, bool]
 ) -> Iterator[Line]:
-    """Yield one line for each combination of the other conditions."""
-    others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
+    """Yield one line per combination of the other conditions."""
+    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
     lines: dict[str, list[SensitivityPoint]] = {}
     for point in points:
         name = ", ".join(f"{other.words(point)} {_UNITS[other.leaf]}" for other in others)
         lines.setdefault(name, []).append(point)
-    for name, held in list(lines.items())[:_MAX_LINES]:
+    for name, line_points in list(lines.items())[:_MAX_LINES]:
         yield Line(
             name=name or "ZeRO-3",
             points=tuple(
                 LinePoint(
-                    x=_along(_place(point, condition), *scale),
-                    y=_up(point.efficiency_ratio * 100),
+                    x=_scale_to_axis(_get_value(point, condition), *scale),
+                    y=_scale_to_height(point.efficiency_ratio * 100),
                     text=f"{condition.words(point)}: {format_percent(point.efficiency_ratio)}, "
-                    f"step {time_words(point.wall_ns)}",
+                    f"step {format_plan_time(point.wall_ns)}",
                 )
-                for point in sorted(held, key=lambda point: _place(point, condition))
+                for point in sorted(line_points, key=lambda point: _get_value(point, condition))
             ),
         )

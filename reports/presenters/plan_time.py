@@ -1,26 +1,26 @@
-"""Step and traffic of a plan: the ledger of a step, and what a device moves along each axis."""
+"""Build the time part of a plan: the ledger of a step, and the bytes a device moves along each axis."""
 
 from collections.abc import Callable, Iterator
 
 from zprof.model.formatting import format_percent
 from zprof.model.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
 from zprof.reports.page import UNKNOWN, Row, Table
-from zprof.reports.presenters.plan_memory import scheme_columns
+from zprof.reports.presenters.plan_memory import make_scheme_columns
 from zprof.reports.presenters.plan_words import (
     AXES,
     LINKS,
     SCHEMES,
     Scale,
-    joined,
-    plan_row,
-    plan_table,
-    scaled,
-    size_scale,
-    time_scale,
-    whole,
+    choose_size_scale,
+    choose_time_scale,
+    format_integer,
+    format_scaled,
+    join_names,
+    make_plan_row,
+    make_plan_table,
 )
 
-#: Terms of the ledger: leaf, name, short name.
+#: Terms of the ledger: field, name, short name.
 _TERMS = (
     ("compute_ns", "compute", ""),
     ("exposed_transfer_ns", "exposed transfer", "exp. transfer"),
@@ -29,159 +29,171 @@ _TERMS = (
 )
 
 
-def degree_table(plan: Plan) -> Table:
-    """Return how many devices each scheme has along each axis."""
+def build_degree_table(plan: Plan) -> Table:
+    """Build the table of devices along each axis, per scheme."""
     axes = (("data parallel", "dp"), ("model parallel", "mp"), ("pipeline", "pp"))
-    return plan_table(
+    return make_plan_table(
         title="Devices along each axis",
-        note=f"{whole(plan.job.degrees.devices)} in all",
-        columns=scheme_columns(plan.rows),
+        note=f"{format_integer(plan.job.degrees.devices)} in total",
+        columns=make_scheme_columns(plan.rows),
         rows=(
             *(
-                plan_row(name=name, cells=tuple(whole(getattr(row.degrees, leaf)) for row in plan.rows))
+                make_plan_row(
+                    name=name, cells=tuple(format_integer(getattr(row.degrees, leaf)) for row in plan.rows)
+                )
                 for name, leaf in axes
             ),
-            plan_row(
-                name="micro-batches of a replica",
+            make_plan_row(
+                name="micro-batches per replica",
                 short="micro-batches",
-                cells=tuple(whole(row.micro_batches) for row in plan.rows),
+                cells=tuple(format_integer(row.micro_batches) for row in plan.rows),
             ),
         ),
-        notes=_batch_notes(plan),
+        notes=_list_batch_notes(plan),
     )
 
 
-def _batch_notes(plan: Plan) -> tuple[str, ...]:
+def _list_batch_notes(plan: Plan) -> tuple[str, ...]:
     if len({row.micro_batches for row in plan.rows}) < 2:
         return ()
     return (
-        "Micro-batches are those of one replica per step: fewer replicas take more of them, so that the "
-        "global batch is the same as far as whole micro-batches allow.",
+        "Micro-batches per replica and step: fewer replicas need more of them, so that the global batch is "
+        "the same as far as an integer number allows.",
     )
 
 
-def traffic_table(plan: Plan) -> tuple[Table, ...]:
-    """Return the bytes per step along each axis and link, as the paper counts and on the ring."""
+def build_traffic_table(plan: Plan) -> tuple[Table, ...]:
+    """Build the table of bytes per step along each axis and link, as in the paper and on a ring."""
     keys = dict.fromkeys((link.axis, link.link) for row in plan.rows for link in row.links)
     if not keys:
         return ()
-    every = [link for row in plan.rows for link in row.links]
-    sizes = size_scale([link.bytes for link in every])
-    times = time_scale([link.time_ns for link in every])
+    all_links = [link for row in plan.rows for link in row.links]
+    sizes = choose_size_scale([link.bytes for link in all_links])
+    times = choose_time_scale([link.time_ns for link in all_links])
     return (
-        plan_table(
+        make_plan_table(
             title="Bytes per step",
             unit=sizes.unit,
-            note="that a device moves",
-            columns=scheme_columns(plan.rows),
-            rows=tuple(row for key in sorted(keys, key=_place) for row in _link(plan, key, sizes, times)),
+            note="moved per device",
+            columns=make_scheme_columns(plan.rows),
+            rows=tuple(
+                row
+                for key in sorted(keys, key=_get_sort_key)
+                for row in _build_link_rows(plan, key, sizes, times)
+            ),
             notes=(
-                "Counted as the paper does: an all-reduce is twice its tensor. "
-                "On the wire: what a ring of N puts on the link, (N-1)/N of it.",
+                "Counted as in the paper: an all-reduce moves twice the tensor. "
+                "On the wire: a ring of N ranks moves (N-1)/N of that.",
             ),
         ),
     )
 
 
-def step_table(plan: Plan) -> tuple[Table, ...]:
-    """Return the ledger, whose terms sum to the step."""
+def build_step_table(plan: Plan) -> tuple[Table, ...]:
+    """Build the ledger, whose terms add up to the step."""
     if not any(row.step for row in plan.rows):
         return ()
-    scale = time_scale([row.step.wall_ns for row in plan.rows if row.step])
-    terms = [_time(plan, leaf, name, short, scale) for leaf, name, short in _TERMS]
+    scale = choose_time_scale([row.step.wall_ns for row in plan.rows if row.step])
+    terms = [_build_time_row(plan, leaf, name, short, scale) for leaf, name, short in _TERMS]
     return (
-        plan_table(
-            title="A step",
+        make_plan_table(
+            title="Step time",
             unit=scale.unit,
-            note="on one device, if no rank is late",
-            columns=scheme_columns(plan.rows),
+            note="on one device, assuming no late rank",
+            columns=make_scheme_columns(plan.rows),
             rows=(
                 *terms,
-                _time(plan, "wall_ns", "step", "", scale, total=True),
-                plan_row(
+                _build_time_row(plan, "wall_ns", "step", "", scale, total=True),
+                make_plan_row(
                     name="efficiency (compute / step)",
                     short="efficiency",
-                    cells=_cells(plan, lambda step: format_percent(step.efficiency_ratio)),
+                    cells=_format_cells(plan, lambda step: format_percent(step.efficiency_ratio)),
                 ),
-                *_throughput(plan),
-                _time(plan, "collective_ns", "collectives, hidden or not", "collectives", scale),
-                _time(plan, "overlapped_ns", "of them hidden", "of them hidden", scale),
+                *_build_throughput_row(plan),
+                _build_time_row(
+                    plan, "collective_ns", "collectives, exposed and hidden", "collectives", scale
+                ),
+                _build_time_row(plan, "overlapped_ns", "collectives, hidden part", "hidden part", scale),
             ),
-            notes=tuple(_step_notes(plan)),
+            notes=tuple(_list_step_notes(plan)),
         ),
     )
 
 
-def _step_notes(plan: Plan) -> Iterator[str]:
-    """Say which stage the ledger of a pipeline is of."""
-    piped = [row.scheme for row in plan.rows if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES]
-    if not piped:
+def _list_step_notes(plan: Plan) -> Iterator[str]:
+    """Yield a note on the pipeline stage that the ledger shows."""
+    pipeline_schemes = [
+        row.scheme for row in plan.rows if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES
+    ]
+    if not pipeline_schemes:
         return
     yield (
-        f"{joined(SCHEMES[each] for each in piped)}: compute is that of the slowest stage, so "
-        "stages of unequal work do not show in the efficiency."
+        f"{join_names(SCHEMES[each] for each in pipeline_schemes)}: compute is of the slowest stage, so "
+        "the efficiency does not show an imbalance between stages."
     )
 
 
-def tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
-    """Return the tokens per second of a device; None if unknown."""
+def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
+    """Compute the tokens per second of a device; None if unknown."""
     tokens = plan.job.batch.tokens
     if tokens is None or row.step is None or not row.step.wall_ns:
         return None
-    a_step = tokens * row.micro_batches * row.degrees.dp
-    return a_step / row.degrees.devices / (row.step.wall_ns / 1e9)
+    tokens_per_step = tokens * row.micro_batches * row.degrees.dp
+    return tokens_per_step / row.degrees.devices / (row.step.wall_ns / 1e9)
 
 
-def _throughput(plan: Plan) -> Iterator[Row]:
+def _build_throughput_row(plan: Plan) -> Iterator[Row]:
     if plan.job.batch.tokens is None:
         return
-    rates = tuple(tokens_per_s(plan, row) for row in plan.rows)
-    yield plan_row(
+    rates = tuple(compute_tokens_per_s(plan, row) for row in plan.rows)
+    yield make_plan_row(
         name="tokens per second and device",
         short="tokens/s, device",
-        cells=tuple(whole(rate) for rate in rates),
+        cells=tuple(format_integer(rate) for rate in rates),
     )
 
 
-def _place(key: tuple[Axis, str]) -> tuple[int, int]:
+def _get_sort_key(key: tuple[Axis, str]) -> tuple[int, int]:
     links = list(LINKS)
     return (list(AXES).index(key[0]), links.index(key[1]) if key[1] in links else len(links))
 
 
-def _link(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:
-    def cells(show: Callable[[LinkTraffic], str]) -> tuple[str, ...]:
-        return tuple(_one(row, key, show) for row in plan.rows)
+def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:
+    def cells(formatter: Callable[[LinkTraffic], str]) -> tuple[str, ...]:
+        return tuple(_format_link_cell(row, key, formatter) for row in plan.rows)
 
     axis, link = AXES[key[0]], LINKS.get(key[1], key[1])
-    yield plan_row(
+    yield make_plan_row(
         name=f"{axis}, {link}",
         short=f"{key[0].value}, {link}",
-        cells=cells(lambda found: scaled(found.bytes, sizes)),
+        cells=cells(lambda traffic: format_scaled(traffic.bytes, sizes)),
     )
-    yield plan_row(
-        name="of it on the wire",
+    yield make_plan_row(
+        name="bytes on the wire",
         short="  on the wire",
-        cells=cells(lambda found: scaled(found.ring_bytes, sizes)),
+        cells=cells(lambda traffic: format_scaled(traffic.ring_bytes, sizes)),
     )
     timed = [link.time_ns for row in plan.rows for link in row.links if (link.axis, link.link) == key]
     if any(time is not None for time in timed):
-        yield plan_row(
-            name=f"its time, {times.unit}",
-            short=f"  its time, {times.unit}",
-            cells=cells(lambda found: scaled(found.time_ns, times)),
+        yield make_plan_row(
+            name=f"transfer time, {times.unit}",
+            short=f"  time, {times.unit}",
+            cells=cells(lambda traffic: format_scaled(traffic.time_ns, times)),
         )
 
 
-def _one(row: PlanRow, key: tuple[Axis, str], show: Callable[[LinkTraffic], str]) -> str:
-    """Return a cell; empty if the scheme moves nothing there."""
-    found = next((link for link in row.links if (link.axis, link.link) == key), None)
-    return "" if found is None else show(found)
+def _format_link_cell(row: PlanRow, key: tuple[Axis, str], formatter: Callable[[LinkTraffic], str]) -> str:
+    """Format a cell; empty if the scheme has no traffic there."""
+    traffic = next((link for link in row.links if (link.axis, link.link) == key), None)
+    return "" if traffic is None else formatter(traffic)
 
 
-def _time(plan: Plan, leaf: str, name: str, short: str, scale: Scale, *, total: bool = False) -> Row:
-    cells = _cells(plan, lambda step: scaled(getattr(step, leaf), scale))
-    return plan_row(name, cells, short=short, total=total)
+def _build_time_row(
+    plan: Plan, leaf: str, name: str, short: str, scale: Scale, *, total: bool = False
+) -> Row:
+    cells = _format_cells(plan, lambda step: format_scaled(getattr(step, leaf), scale))
+    return make_plan_row(name, cells, short=short, total=total)
 
 
-def _cells(plan: Plan, show: Callable[[PlannedStep], str]) -> tuple[str, ...]:
-    return tuple(UNKNOWN if row.step is None else show(row.step) for row in plan.rows)
+def _format_cells(plan: Plan, formatter: Callable[[PlannedStep], str]) -> tuple[str, ...]:
+    return tuple(UNKNOWN if row.step is None else formatter(row.step) for row in plan.rows)

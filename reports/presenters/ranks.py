@@ -1,4 +1,4 @@
-"""Ranks: who was late and who waited for it, the ledger of each rank, and the critical path."""
+"""Build the ranks section: late ranks and who waited for them, the ledger per rank, the critical path."""
 
 from collections.abc import Iterator
 
@@ -12,116 +12,124 @@ from zprof.reports.page import (
     Note,
     Section,
     Table,
+    make_number_columns,
     make_section,
     make_table,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.heat import Measured, heat_map
 from zprof.reports.presenters.time_figures import (
     LateRank,
     PathRank,
-    by_waiting,
-    late_ranks,
-    path_kinds,
-    path_ranks,
+    list_late_ranks,
+    list_path_kinds,
+    list_path_ranks,
+    order_by_waiting,
     telling_ranks,
     unsplit_ns,
 )
-from zprof.reports.presenters.time_words import ledger_cells, optional_ratio, span
+from zprof.reports.presenters.time_words import describe_period, format_ledger_cells, format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3
-#: What is less of the path is not named.
+#: Smaller shares of the path are not listed.
 _MIN_PATH_RATIO = 0.005
 
 
-def rank_section(report: Report) -> tuple[Section, ...]:
-    """Return the ranks side by side; nothing for a job of one rank, whose ledger stands above."""
+def build_rank_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty for a job of one rank, which the ledger section covers."""
     if report.run.world_size < 2:
         return ()
-    path = critical_path_blocks(report)
-    lead = "Who was late, and who waited for it."
+    path = build_critical_path_blocks(report)
+    lead = "Which ranks were late, and which waited for them."
     return make_section(
-        "ranks", "Ranks", lead, *_heat_maps(report), _rank_table(report), *_late_blocks(report), *path
+        "ranks",
+        "Ranks",
+        lead,
+        *_build_heat_maps(report),
+        _build_rank_table(report),
+        *_build_late_blocks(report),
+        *path,
     )
 
 
-def _heat_maps(report: Report) -> Iterator[HeatMap | None]:
+def _build_heat_maps(report: Report) -> Iterator[HeatMap | None]:
     time = report.time
     late = [Measured(rank=entry.rank, step=entry.step, ns=entry.mean_ns) for entry in time.lateness]
     wall = [Measured(rank=entry.rank, step=entry.step, ns=entry.wall_ns) for entry in time.steps]
-    error = time.alignment.uncertainty_ns if time.alignment else None
+    uncertainty_ns = time.alignment.uncertainty_ns if time.alignment else None
     note = (
         ()
-        if error is None
-        else (f"Below {format_ns(error)}, the uncertainty of the clocks, it means nothing.",)
+        if uncertainty_ns is None
+        else (
+            f"Values below {format_ns(uncertainty_ns)}, the uncertainty of the clocks, are not significant.",
+        )
     )
     yield heat_map(
-        "Lateness: start of collectives after the first rank of the group, mean of a step", late, note
+        "Lateness: start of collectives after the first rank of the group, mean per step", late, note
     )
     yield heat_map("Step time", wall)
 
 
-def _rank_table(report: Report) -> Table | None:
-    known = report.time.per_rank
-    ranks = telling_ranks(known, MAX_ROWS)
+def _build_rank_table(report: Report) -> Table | None:
+    all_ranks = report.time.per_rank
+    ranks = telling_ranks(all_ranks, MAX_ROWS)
     return make_table(
         "By rank",
         (
-            text_column("rank"),
-            *numbers("step", *LEDGER_NAMES.values(), unit="ms"),
-            *numbers("overlap", unit="%"),
+            make_text_column("rank"),
+            *make_number_columns("step", *LEDGER_NAMES.values(), unit="ms"),
+            *make_number_columns("overlap", unit="%"),
         ),
-        [_rank_row(rank) for rank in ranks],
+        [_format_rank_row(rank) for rank in ranks],
         unit="ms",
-        note=f"{span(report.time)}; overlap: the hidden share of the collectives",
+        note=f"{describe_period(report.time)}; overlap: hidden share of the collectives",
         max_text_rows=_MAX_TEXT_RANKS,
-        order=by_waiting(ranks),
-        total=len(known),
-        what="ranks, those that wait most and those that wait least",
+        order=order_by_waiting(ranks),
+        total=len(all_ranks),
+        noun="ranks, with the longest and shortest waits",
     )
 
 
-def _rank_row(rank: RankTime) -> tuple[str, ...]:
-    cells = ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
-    return (str(rank.rank), *cells, optional_ratio(rank.overlap_ratio))
+def _format_rank_row(rank: RankTime) -> tuple[str, ...]:
+    cells = format_ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
+    return (str(rank.rank), *cells, format_optional_ratio(rank.overlap_ratio))
 
 
-def _late_blocks(report: Report) -> Iterator[Table | Note | None]:
+def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
     shares = report.time.blame
     if shares is None:
         return
-    found = late_ranks(shares, MAX_ROWS)
+    late = list_late_ranks(shares, MAX_ROWS)
     yield make_table(
         "Late ranks",
         (
-            text_column("rank"),
-            *numbers("wait caused", "with hidden", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("wait caused", "incl. hidden", unit="ms"),
             Column(title="waiting ranks"),
-            *numbers("of all exposed waiting", unit="%", wide=True),
-            *numbers("arrived last", unit="%"),
-            *numbers("wait suffered", unit="ms"),
-            text_column("because of"),
+            *make_number_columns("of all exposed waiting", unit="%", wide=True),
+            *make_number_columns("arrived last", unit="%"),
+            *make_number_columns("wait suffered", unit="ms"),
+            make_text_column("cause"),
         ),
-        [_late_row(entry) for entry in found],
+        [_format_late_row(entry) for entry in late],
         unit="ms",
-        note=f"{span(report.time)}, per waiting rank",
+        note=f"{describe_period(report.time)}, per waiting rank",
         max_text_rows=_MAX_TEXT_LATE,
-        total=len(shares.per_rank) if len(found) == MAX_ROWS else len(found),
-        what="ranks, those that others wait for most",
+        total=len(shares.per_rank) if len(late) == MAX_ROWS else len(late),
+        noun="ranks, largest wait caused first",
     )
-    if not found:
+    if not late:
         return
     if shares.tied_ns:
-        tied = f"{format_ns(shares.tied_ns)} of waiting is blamed on nobody: the last two ranks arrived"
+        tied = f"{format_ns(shares.tied_ns)} of waiting is not attributed to a rank: the last two arrived"
         yield Note(text=f"{tied} within the uncertainty of the clocks.")
     if shares.unjudged_ns:
-        unjudged = f"{format_ns(shares.unjudged_ns)} of waiting was not judged"
-        yield Note(text=f"{unjudged} (first of a window, ranks missing, no match).")
+        unjudged = f"{format_ns(shares.unjudged_ns)} of waiting was not evaluated"
+        yield Note(text=f"{unjudged} (first collective of a window, missing ranks, no match).")
 
 
-def _late_row(entry: LateRank) -> tuple[str, ...]:
+def _format_late_row(entry: LateRank) -> tuple[str, ...]:
     blame = entry.blame
     reasons = [f"{name.replace('_', ' ')} {part * 100:.0f} %" for name, part in entry.reasons[:_MAX_REASONS]]
     return (
@@ -136,34 +144,34 @@ def _late_row(entry: LateRank) -> tuple[str, ...]:
     )
 
 
-def critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
-    """Return through which ranks the critical path goes and with what; nothing for one rank."""
+def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
+    """Build the table of ranks on the critical path and their activities; empty for one rank."""
     path = report.time.critical_path
     if path is None or not path.shares or report.run.world_size < 2:
         return ()
-    found = path_ranks(path)
+    path_entries = list_path_ranks(path)
     table = make_table(
         "Critical path",
         (
-            text_column("rank"),
-            *numbers("on it", unit="ms"),
-            *numbers("share", unit="%"),
-            text_column("with", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("time", unit="ms"),
+            *make_number_columns("share", unit="%"),
+            make_text_column("activity", unit="ms"),
         ),
-        [_path_row(entry) for entry in found],
+        [_format_path_row(entry) for entry in path_entries],
         unit="ms",
-        note=f"{span(report.time)}: what the step waited on, by rank",
+        note=f"{describe_period(report.time)}: what the step waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
-        what="ranks, those with most of it",
+        noun="ranks, largest share first",
     )
     kinds = [
-        f"{kind} {format_percent(share)}" for kind, share in path_kinds(path) if share >= _MIN_PATH_RATIO
+        f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
     ]
-    rest = found[_MAX_TEXT_LATE:]
-    others = f"; {len(rest)} ranks with less: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
-    return (*((table,) if table else ()), Note(text=f"The whole path: {', '.join(kinds)}{others}."))
+    rest = path_entries[_MAX_TEXT_LATE:]
+    others = f"; {len(rest)} other ranks: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
+    return (*((table,) if table else ()), Note(text=f"Entire path: {', '.join(kinds)}{others}."))
 
 
-def _path_row(entry: PathRank) -> tuple[str, ...]:
+def _format_path_row(entry: PathRank) -> tuple[str, ...]:
     parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
     return str(entry.rank), format_ms(entry.ns), format_percent(entry.share), ", ".join(parts)

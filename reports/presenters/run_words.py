@@ -1,93 +1,93 @@
-"""How runs, their ranks, groups and steps are named."""
+"""Format the names of runs, ranks, process groups and step ranges."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from zprof.model.report import Report, RunFacts
 
-#: Ranks named one by one.
+#: Longest list of ranks that is printed in full.
 _MAX_NAMED = 8
 _MAX_MISSING_NAMED = 4
-#: Groups up to this size are listed; of larger ones at most so many ranges.
+#: Groups up to this size are listed rank by rank; larger groups as at most ``_MAX_RANGES`` ranges.
 _SMALL_GROUP = 4
 _MAX_RANGES = 3
-#: Backends and engines that nobody named.
+#: Placeholder values of unknown backends and engines.
 _UNNAMED = frozenset({"", "none", "unknown"})
 
 
 def describe_run(run: RunFacts, steps: str) -> str:
-    """Return a run in one line: ranks, backend, engine, steps."""
+    """Format a run in one line: ranks, backend, engine, steps."""
     stage = "" if run.stage is None else f" stage {run.stage}"
-    where = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
+    location = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
     engine = [] if run.engine in _UNNAMED else [f"{run.engine} engine{stage}"]
-    return f"{run.name}: {', '.join([ranks_text(run), where, *engine, steps])}"
+    return f"{run.name}: {', '.join([format_rank_count(run), location, *engine, steps])}"
 
 
-def ranks_text(run: RunFacts) -> str:
-    """Return ``4 ranks``, or how many of them were loaded and which are missing."""
+def format_rank_count(run: RunFacts) -> str:
+    """Format the number of ranks, such as ``4 ranks``, or the loaded and missing ranks."""
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:
         return ranks
-    return f"{len(run.ranks_loaded)} of {ranks} (missing: {named_ranks(missing, _MAX_MISSING_NAMED)})"
+    return f"{len(run.ranks_loaded)} of {ranks} (missing: {format_ranks(missing, _MAX_MISSING_NAMED)})"
 
 
-def named_ranks(ranks: Sequence[int], most: int = _MAX_NAMED) -> str:
-    """Return ``0, 1, 2 and 1021 more``: the first ranks by number, and how many are not named."""
-    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
-    return f"{', '.join(map(str, ranks[:most]))}{more}"
+def format_ranks(ranks: Sequence[int], max_ranks: int = _MAX_NAMED) -> str:
+    """Format a list of ranks, such as ``0, 1, 2 and 1021 more``."""
+    more = f" and {len(ranks) - max_ranks} more" if len(ranks) > max_ranks else ""
+    return f"{', '.join(map(str, ranks[:max_ranks]))}{more}"
 
 
-def reported_steps(report: Report, run: RunFacts) -> str:
-    """Return the steps of ``run``, the report's own or its baseline, that the report is about."""
+def format_reported_steps(report: Report, run: RunFacts) -> str:
+    """Format the steps of ``run`` (the reported run or its baseline) that the report covers."""
     if not report.time.per_rank and run.memory_steps:
-        return f"memory of {steps_text(run.memory_steps)}"
-    return "from a snapshot" if run.source == "snapshot" else steps_text(run.steps)
+        return f"memory of {format_steps(run.memory_steps)}"
+    return "from a snapshot" if run.source == "snapshot" else format_steps(run.steps)
 
 
-def steps_text(steps: Sequence[int]) -> str:
-    """Return ``steps 3-10``, or how many of which range if some are missing."""
+def format_steps(steps: Sequence[int]) -> str:
+    """Format steps as ``steps 3-10``, or as ``7 steps of 3-10`` if some are missing."""
     if not steps:
         return "no timed step"
     if len(steps) == 1:
         return f"step {steps[0]}"
     low, high = min(steps), max(steps)
-    is_whole = len(set(steps)) == high - low + 1
-    return f"steps {low}-{high}" if is_whole else f"{len(steps)} steps of {low}-{high}"
+    is_contiguous = len(set(steps)) == high - low + 1
+    return f"steps {low}-{high}" if is_contiguous else f"{len(steps)} steps of {low}-{high}"
 
 
 def group_name(group: str) -> str:
-    """Return ``0,1,2,3,4,5,6,7`` as ``0-7``, with the description behind it; other names as they are.
+    """Shorten ``0,1,2,3,4,5,6,7`` to ``0-7``, followed by the description; other names are unchanged.
 
-    Of ranks in equal steps the first, second and last are named.
+    For ranks with a constant stride, only the first, second and last are shown.
     """
-    ranks, mark, description = group.partition("#")
+    ranks, separator, description = group.partition("#")
     words = ranks.split(",")
     if len(words) <= _SMALL_GROUP or not all(_is_rank(word) for word in words):
         return group
-    return f"{_short_group([int(word) for word in words])}{mark}{description}"
+    return f"{_shorten_group([int(word) for word in words])}{separator}{description}"
 
 
 def _is_rank(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 10
 
 
-def _short_group(ranks: Sequence[int]) -> str:
-    steps = {later - earlier for earlier, later in pairwise(ranks)}
-    if len(steps) == 1 and steps != {1}:
+def _shorten_group(ranks: Sequence[int]) -> str:
+    strides = {later - earlier for earlier, later in pairwise(ranks)}
+    if len(strides) == 1 and strides != {1}:
         return f"{ranks[0]},{ranks[1]},..,{ranks[-1]} ({len(ranks)} ranks)"
-    ranges = _ranges(ranks)
+    ranges = _format_ranges(ranks)
     if len(ranges) > _MAX_RANGES:
         return f"{','.join(ranges[:_MAX_RANGES])},.. ({len(ranks)} ranks)"
     return ",".join(ranges)
 
 
-def _ranges(ranks: Sequence[int]) -> list[str]:
-    """Return consecutive ranks as ``first-last``."""
-    runs: list[list[int]] = []
+def _format_ranges(ranks: Sequence[int]) -> list[str]:
+    """Format consecutive ranks as ``first-last``."""
+    intervals: list[list[int]] = []
     for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][-1] = rank
+        if intervals and rank == intervals[-1][-1] + 1:
+            intervals[-1][-1] = rank
         else:
-            runs.append([rank, rank])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+            intervals.append([rank, rank])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in intervals]

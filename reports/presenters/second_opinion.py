@@ -1,10 +1,18 @@
-"""What another program says of the same ranks: what bounds the critical path, what idle streams wait for."""
+"""Build the second opinion of another tool: what bounds the critical path, what idle streams wait for."""
 
 from zprof.model.formatting import format_ms
 from zprof.model.report import Report
 from zprof.model.second_opinion import RankOpinion, SecondOpinion
-from zprof.reports.page import Section, Table, make_section, make_table, name_column, numbers, text_column
-from zprof.reports.presenters.time_words import optional_ratio
+from zprof.reports.page import (
+    Section,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_section,
+    make_table,
+    make_text_column,
+)
+from zprof.reports.presenters.time_words import format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_STREAMS = 8, 16
 _BOUNDS = {
@@ -14,44 +22,46 @@ _BOUNDS = {
     "gpu_kernel_kernel_overhead": "gaps",
     "gpu_kernel_launch_overhead": "launch",
 }
-_NOTE = "One rank at a time: a collective in the path is one piece, waiting for other ranks included."
+_NOTE = "Each rank on its own: a collective on the path includes the time it waits for other ranks."
 
 
-def second_opinion_section(report: Report) -> tuple[Section, ...]:
-    """Return nothing if it was not asked for, or nothing was answered: the gaps say why."""
+def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if it was not requested or gave no results (the gaps give the reason)."""
     opinion = report.second_opinion
     if opinion is None:
         return ()
-    lead = "What another program says of the same ranks."
-    return make_section("second-opinion", "Second opinion", lead, _path_table(opinion), _idle_table(opinion))
+    lead = "Results of another tool for the same ranks."
+    return make_section(
+        "second-opinion", "Second opinion", lead, _build_path_table(opinion), _build_idle_table(opinion)
+    )
 
 
-def _path_table(opinion: SecondOpinion) -> Table | None:
+def _build_path_table(opinion: SecondOpinion) -> Table | None:
     return make_table(
         "Second opinion",
         (
-            text_column("rank"),
-            name_column("of"),
-            *numbers("length", unit="ms"),
-            *numbers(*_BOUNDS.values(), unit="%"),
+            make_text_column("rank"),
+            make_name_column("window"),
+            *make_number_columns("length", unit="ms"),
+            *make_number_columns(*_BOUNDS.values(), unit="%"),
         ),
-        [_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
+        [_format_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
         unit="ms",
         note=f"{opinion.source}: what bounds each rank's critical path",
         notes=(_NOTE,),
         max_text_rows=_MAX_TEXT_RANKS,
-        what="ranks",
+        noun="ranks",
     )
 
 
-def _path_row(rank: RankOpinion) -> tuple[str, ...]:
+def _format_path_row(rank: RankOpinion) -> tuple[str, ...]:
     path = rank.critical_path
     assert path is not None
-    shares = (optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
+    shares = (format_optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
     return (str(rank.rank), path.window, format_ms(path.length_ns), *shares)
 
 
-def _idle_table(opinion: SecondOpinion) -> Table | None:
+def _build_idle_table(opinion: SecondOpinion) -> Table | None:
     rows = []
     for rank in opinion.per_rank:
         for idle in rank.idle or ():
@@ -61,13 +71,13 @@ def _idle_table(opinion: SecondOpinion) -> Table | None:
     return make_table(
         "Idle streams",
         (
-            text_column("rank"),
-            *numbers("stream"),
-            *numbers("for the host", "between kernels", "other", unit="ms"),
+            make_text_column("rank"),
+            *make_number_columns("stream"),
+            *make_number_columns("for the host", "between kernels", "other", unit="ms"),
         ),
         rows,
         unit="ms",
-        note=f"{opinion.source}: time without work, by what came next",
+        note=f"{opinion.source}: time without work, by the cause of the wait",
         max_text_rows=_MAX_TEXT_STREAMS,
-        what="streams",
+        noun="streams",
     )

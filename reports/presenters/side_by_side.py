@@ -1,4 +1,4 @@
-"""Two runs side by side as a page: the verdict, what differs in how they were run, then figure by figure."""
+"""Build the page that compares two runs: the verdict, different settings, then figure by figure."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,16 +16,16 @@ from zprof.reports.page import (
     Section,
     Table,
     Verdict,
+    make_name_column,
     make_section,
     make_table,
-    name_column,
-    text_column,
+    make_text_column,
 )
-from zprof.reports.presenters.head import MARKS, modelled_notes
-from zprof.reports.presenters.run_words import describe_run, steps_text
+from zprof.reports.presenters.head import MARKS, build_modelled_notes
+from zprof.reports.presenters.run_words import describe_run, format_steps
 
 UNKNOWN = "unknown"
-_SHOW: dict[str, Callable[[float], str]] = {
+_FORMATTERS: dict[str, Callable[[float], str]] = {
     "ns": format_ns,
     "bytes": format_bytes,
     "ratio": format_percent,
@@ -41,20 +41,20 @@ _NAMES = {
     "collective_ns": "collectives",
     "busbw_bytes_per_s": "bus bandwidth",
     "algbw_bytes_per_s": "algorithm bandwidth",
-    "last_ratio": "came last",
-    "own_wait_ns": "its own wait",
+    "last_ratio": "arrived last",
+    "own_wait_ns": "wait suffered",
     "waiting_ranks": "waiting ranks",
-    "unsplit_ns": "wait or transfer unknown",
-    "first_wait_ns": "wait of the first",
+    "unsplit_ns": "wait or transfer",
+    "first_wait_ns": "wait in the first collective",
 }
-#: A relative change that the figures do not show.
+#: Smaller relative changes are not shown.
 _MIN_CHANGE = 0.0005
-#: Rows of a section with many, such as kernels, and ranks shown one by one.
+#: Maximum number of rows of a section, such as kernels, and of ranks with a section of their own.
 _MAX_TEXT_ROWS, _MAX_RANKS = 12, 4
 
 
 def label(row: Row) -> str:
-    """Return ``exposed_wait_ns`` as ``exposed wait``; a kernel or a finding keeps its name."""
+    """Format a row name: ``exposed_wait_ns`` as ``exposed wait``; kernels and findings keep their names."""
     if row.name in _NAMES:
         return _NAMES[row.name]
     name = next((row.name.removesuffix(end) for end in _SUFFIXES if row.name.endswith(end)), None)
@@ -62,14 +62,14 @@ def label(row: Row) -> str:
 
 
 def figure(value: Figure, unit: str) -> str:
-    """Return a figure in its unit, or that it is unknown."""
+    """Format a figure in its unit, or ``unknown``."""
     if value is None:
         return UNKNOWN
-    return value if isinstance(value, str) else _SHOW[unit](value)
+    return value if isinstance(value, str) else _FORMATTERS[unit](value)
 
 
 def change(row: Row) -> str:
-    """Return the relative change, of shares in points; empty if there is none to show."""
+    """Format the relative change, in points for ratios; empty if there is no visible change."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return ""
     if row.unit == "ratio":
@@ -84,20 +84,20 @@ def change(row: Row) -> str:
 
 
 def shown_rows(section: Leaves, *, everything: bool) -> tuple[Row, ...]:
-    """Return the rows that say something: without those that are zero or unknown on both sides."""
+    """Return the rows to show; rows that are zero or unknown in both runs need ``everything``."""
     return section.rows if everything else tuple(row for row in section.rows if row.a or row.b)
 
 
 def shown_settings(settings: Iterable[Setting], *, everything: bool) -> tuple[Setting, ...]:
-    """Return the settings that differ, or all."""
+    """Return the settings that differ, or all with ``everything``."""
     return tuple(setting for setting in settings if everything or setting.a != setting.b)
 
 
-def side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
-    """Return both runs; with ``everything`` also equal settings and rows that are zero or unknown."""
-    leaves = both.sections if everything else _without_many_ranks(both.sections)
-    tables = (_leaf_table(section, everything=everything) for section in leaves)
-    left_out = "Left out: what is 0 or unknown in both, and equal settings (--all shows them)."
+def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
+    """Build the page; with ``everything`` also equal settings and rows that are zero or unknown."""
+    leaves = both.sections if everything else _drop_most_ranks(both.sections)
+    tables = (_build_figure_table(section, everything=everything) for section in leaves)
+    omission = "Rows that are 0 or unknown in both runs, and equal settings, are omitted (--all shows them)."
     status = both.verdict.status
     return Page(
         kind="zprof compare",
@@ -106,20 +106,20 @@ def side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
             Verdict(tone=status.value, mark=MARKS[status], text=both.verdict.sentence),
             Facts(
                 rows=(
-                    ("A", describe_run(both.a, steps_text(both.a.steps))),
-                    ("B", describe_run(both.b, steps_text(both.b.steps))),
+                    ("A", describe_run(both.a, format_steps(both.a.steps))),
+                    ("B", describe_run(both.b, format_steps(both.b.steps))),
                 )
             ),
-            *modelled_notes([both.b, both.a]),
+            *build_modelled_notes([both.b, both.a]),
         ),
         sections=(
-            *_setting_section(both.settings, everything=everything),
+            *_build_setting_section(both.settings, everything=everything),
             *make_section(
                 "figures",
                 "Figures",
-                "The same figures of both runs.",
+                "The same figures for both runs.",
                 *tables,
-                None if everything else Note(text=left_out),
+                None if everything else Note(text=omission),
             ),
         ),
         made_by=f"zprof {both.zprof_version}, {both.schema}",
@@ -127,15 +127,15 @@ def side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
     )
 
 
-def _without_many_ranks(sections: Sequence[Leaves]) -> list[Leaves]:
-    """Return the sections without most ranks of a large job."""
+def _drop_most_ranks(sections: Sequence[Leaves]) -> list[Leaves]:
+    """Drop the sections of most ranks of a large job."""
     ranks = [section for section in sections if section.title.startswith("rank ")]
     single = [section for section in ranks if section.title.count(" ") == 1]
     dropped = {section.title for section in (*single[_MAX_RANKS:], *ranks[2 * _MAX_RANKS :])}
     return [section for section in sections if section.title not in dropped]
 
 
-def _setting_section(settings: Sequence[Setting], *, everything: bool) -> tuple[Section, ...]:
+def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> tuple[Section, ...]:
     title = "Settings" if everything else "Different settings"
     rows = []
     for setting in shown_settings(settings, everything=everything):
@@ -143,15 +143,18 @@ def _setting_section(settings: Sequence[Setting], *, everything: bool) -> tuple[
         sides = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
         rows.append((f"{setting.where}: {name}", *sides))
     table = make_table(
-        title, (name_column("setting"), text_column("A"), text_column("B")), rows, max_text_rows=200
+        title,
+        (make_name_column("setting"), make_text_column("A"), make_text_column("B")),
+        rows,
+        max_text_rows=200,
     )
-    return make_section("settings", title, "How the two were run.", table or Paragraph(text="None."))
+    return make_section("settings", title, "How each run was configured.", table or Paragraph(text="None."))
 
 
-def _leaf_table(section: Leaves, *, everything: bool) -> Table | None:
-    found = shown_rows(section, everything=everything)
-    is_text = bool(found) and all(row.unit == "text" for row in found)
-    rows = [(label(row), figure(row.a, row.unit), figure(row.b, row.unit), change(row)) for row in found]
+def _build_figure_table(section: Leaves, *, everything: bool) -> Table | None:
+    shown = shown_rows(section, everything=everything)
+    is_text = bool(shown) and all(row.unit == "text" for row in shown)
+    rows = [(label(row), figure(row.a, row.unit), figure(row.b, row.unit), change(row)) for row in shown]
     kind = Kind.TEXT if is_text else Kind.NUMBER
     return make_table(
         section.title,

@@ -1,4 +1,4 @@
-"""Short pages of single commands: doctor, verify, bundle, baseline, and the list of findings."""
+"""Build the short pages of single commands: doctor, verify, bundle, baseline, explain, demo."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -20,11 +20,11 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Verdict,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 
 _CHECK_MARKS = {CheckStatus.OK: "✓", CheckStatus.ABSENT: "-", CheckStatus.BROKEN: "✗"}
@@ -33,11 +33,9 @@ _FIGURE_WORDS = {
     FigureStatus.DIFFERS: "DIFFERS",
     FigureStatus.UNKNOWN: "unknown",
 }
-_VERIFIED = {
-    FigureStatus.EQUAL: Verdict(
-        tone="ok", mark="✓", text="Both agree: every figure that both have is equal."
-    ),
-    FigureStatus.DIFFERS: Verdict(tone="slower", mark="✗", text="They differ."),
+_VERIFICATION_VERDICTS = {
+    FigureStatus.EQUAL: Verdict(tone="ok", mark="✓", text="Both agree: every common figure is equal."),
+    FigureStatus.DIFFERS: Verdict(tone="slower", mark="✗", text="Some figures differ."),
     FigureStatus.UNKNOWN: Verdict(tone="inconclusive", mark="?", text="Nothing could be compared."),
 }
 _FAMILIES = {
@@ -47,7 +45,7 @@ _FAMILIES = {
     "ZP4": "Transfer and volume",
     "ZP5": "Host and device",
 }
-_SHOW: Mapping[str, Callable[[float], str]] = {
+_FORMATTERS: Mapping[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "ns": format_ns,
     "ratio": format_percent,
@@ -56,21 +54,21 @@ _SHOW: Mapping[str, Callable[[float], str]] = {
 
 
 def doctor_page(doctor: Doctor) -> Page:
-    """Return what this machine has, and what to do if something is missing."""
+    """Build the page of what this machine has, and what to do if something is missing."""
     broken = sum(check.status is CheckStatus.BROKEN for check in doctor.checks)
     absent = sum(check.status is CheckStatus.ABSENT for check in doctor.checks)
-    optional = f"works; {absent} absent, which is optional" if absent else "works"
+    optional = f"works; {absent} optional parts absent" if absent else "works"
     answer = f"{broken} broken, {absent} absent" if broken else optional
     verdict = Verdict(
         tone="risk" if broken else "ok",
         mark="✗" if broken else "✓",
         text=f"zprof {doctor.zprof_version}: {answer}",
     )
-    checks = ItemList(items=tuple(_check_item(check) for check in doctor.checks))
-    return _page("zprof doctor", verdict, *make_section("checks", "Checks", "", checks))
+    checks = ItemList(items=tuple(_make_check_item(check) for check in doctor.checks))
+    return _make_page("zprof doctor", verdict, *make_section("checks", "Checks", "", checks))
 
 
-def _check_item(check: Check) -> Item:
+def _make_check_item(check: Check) -> Item:
     return Item(
         mark=_CHECK_MARKS[check.status],
         label=check.name,
@@ -81,50 +79,54 @@ def _check_item(check: Check) -> Item:
 
 
 def verification_page(found: Verification) -> Page:
-    """Return two programs' figures of the same trace side by side, and what could not be compared."""
-    about = f"zprof {found.zprof_version} beside {found.source}, {found.window}; HTA with {found.settings}"
+    """Build the page that compares the figures of two tools for a trace, and what could not be compared."""
+    about = (
+        f"zprof {found.zprof_version} compared with {found.source}, {found.window}; HTA with {found.settings}"
+    )
     head = Paragraph(text=about)
-    sections = [_rank_section(rank, found.source) for rank in found.ranks]
-    return _page(
+    sections = [_build_rank_section(rank, found.source) for rank in found.ranks]
+    return _make_page(
         "zprof verify",
-        _VERIFIED[found.status],
+        _VERIFICATION_VERDICTS[found.status],
         head,
-        *(section for one in sections for section in one),
-        *make_section("gaps", "Not compared", "", _uncompared(found.gaps)),
+        *(section for rank_sections in sections for section in rank_sections),
+        *make_section("gaps", "Not compared", "", _build_uncompared_list(found.gaps)),
     )
 
 
-def _rank_section(rank: RankVerification, source: str) -> tuple[Section, ...]:
+def _build_rank_section(rank: RankVerification, source: str) -> tuple[Section, ...]:
     table = make_table(
         f"Rank {rank.rank}",
         (
-            text_column("figure"),
-            *numbers("zprof", source, "difference", "within", unit="µs"),
-            text_column("result"),
+            make_text_column("figure"),
+            *make_number_columns("zprof", source, "difference", "tolerance", unit="µs"),
+            make_text_column("result"),
         ),
-        [_figure_row(figure) for figure in rank.figures],
+        [_format_figure_row(figure) for figure in rank.figures],
         unit="µs",
-        note=f"{rank.device_rows} rows of the device",
+        note=f"{rank.device_rows} device events",
         notes=rank.reasons,
     )
     return make_section(f"rank-{rank.rank}", f"Rank {rank.rank}", "", table)
 
 
-def _figure_row(figure: VerifiedFigure) -> tuple[str, ...]:
+def _format_figure_row(figure: VerifiedFigure) -> tuple[str, ...]:
     values = (figure.zprof, figure.other, figure.difference, figure.tolerance)
     is_percent = figure.unit == "percent"
-    shown = ("-" if value is None else _verified_number(value, is_percent=is_percent) for value in values)
+    shown = (
+        "-" if value is None else _format_verified_number(value, is_percent=is_percent) for value in values
+    )
     name = f"{figure.name} %" if is_percent else figure.name
     return (name, *shown, _FIGURE_WORDS[figure.status])
 
 
-def _verified_number(value: float, *, is_percent: bool) -> str:
-    """Return microseconds as other programs show them, or hundredths of a percent."""
+def _format_verified_number(value: float, *, is_percent: bool) -> str:
+    """Format microseconds as other tools do, or hundredths of a percent."""
     text = f"{value:.2f}" if is_percent else f"{value / 1000:.3f}"
     return text if text.strip("-0.") else text.lstrip("-")
 
 
-def _uncompared(gaps: Sequence[Gap]) -> ItemList | None:
+def _build_uncompared_list(gaps: Sequence[Gap]) -> ItemList | None:
     items = []
     for gap in gaps:
         where = "" if gap.rank is None else f"rank {gap.rank}: "
@@ -133,33 +135,38 @@ def _uncompared(gaps: Sequence[Gap]) -> ItemList | None:
 
 
 def bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Sequence[str]) -> Page:
-    """Return what a bundle holds, for whoever is about to give it away.
+    """Build the page of the contents of a bundle, to review before sharing it.
 
-    ``parts``: name, what it is and bytes of each; ``replaced``: how many names got stand-ins; ``left_out``:
-    keys and tables that are not in it.
+    ``parts``: name, description and bytes of each; ``replaced``: number of anonymized names; ``left_out``:
+    keys and tables that it does not contain.
     """
     rows = [(f"{name}: {what}", format_bytes(size)) for name, what, size in parts]
-    names = f"{replaced} names of modules, groups, hosts and runs were replaced."
+    names = f"{replaced} names of modules, groups, hosts and runs were anonymized."
     blocks: list[Block | None] = [
-        make_table("Bundle", (name_column("part"), *numbers("size", unit="bytes")), rows, max_text_rows=200),
-        Note(text=f"{names} Of texts, only zprof's own words are in it."),
+        make_table(
+            "Bundle",
+            (make_name_column("part"), *make_number_columns("size", unit="bytes")),
+            rows,
+            max_text_rows=200,
+        ),
+        Note(text=f"{names} The only text in the bundle is zprof's own."),
         Note(text=f"Left out: {', '.join(left_out)}.") if left_out else None,
     ]
-    return _page("zprof bundle", *make_section("bundle", "Bundle", "", *blocks))
+    return _make_page("zprof bundle", *make_section("bundle", "Bundle", "", *blocks))
 
 
 def baseline_page(name: str, rows: Sequence[Row]) -> Page:
-    """Return each figure that a baseline has, which is the second side of the rows."""
+    """Build the page of the figures of a baseline, which is side ``b`` of the rows."""
     facts = Facts(
         rows=tuple((row.name, _baseline_figure(row.b, row.unit)) for row in rows if row.b is not None)
     )
-    return _page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
+    return _make_page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
 def changes_page(rows: Sequence[Row]) -> Page:
-    """Return the figures that change: before, after, and by how much."""
+    """Build the page of changed figures: before, after and the change."""
     if not rows:
-        return _page("zprof baseline", Paragraph(text="Nothing changes."))
+        return _make_page("zprof baseline", Paragraph(text="Nothing changes."))
     cells = [
         (
             row.name,
@@ -170,7 +177,7 @@ def changes_page(rows: Sequence[Row]) -> Page:
         for row in rows
         if row.unit != "text"
     ]
-    columns = (name_column("figure"), *numbers("before", "after", "change"))
+    columns = (make_name_column("figure"), *make_number_columns("before", "after", "change"))
     texts = tuple(
         (row.name, f"{_baseline_figure(row.a, row.unit)} -> {_baseline_figure(row.b, row.unit)}")
         for row in rows
@@ -179,13 +186,13 @@ def changes_page(rows: Sequence[Row]) -> Page:
     title = "What changes"
     table = make_table(title, columns, cells, max_text_rows=200)
     facts = Facts(rows=texts) if texts else None
-    return _page("zprof baseline", *make_section("changes", title, "", table, facts))
+    return _make_page("zprof baseline", *make_section("changes", title, "", table, facts))
 
 
 def _baseline_figure(value: Figure, unit: str) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else _SHOW[unit](value)
+    return value if isinstance(value, str) else _FORMATTERS[unit](value)
 
 
 def _baseline_change(row: Row) -> str:
@@ -197,30 +204,32 @@ def _baseline_change(row: Row) -> str:
 
 
 def finding_list_page() -> Page:
-    """Return all causes that zprof knows by family, with the claim of each."""
+    """Build the page of all causes by family, with the summary of each."""
     sections = (
         section
         for family, title in _FAMILIES.items()
-        for section in make_section(family.lower(), title, "", ItemList(items=tuple(_claim_items(family))))
+        for section in make_section(
+            family.lower(), title, "", ItemList(items=tuple(_make_summary_items(family)))
+        )
     )
-    return _page("zprof explain", *sections)
+    return _make_page("zprof explain", *sections)
 
 
-def _claim_items(family: str) -> Iterator[Item]:
-    for cause, claim in claims().items():
+def _make_summary_items(family: str) -> Iterator[Item]:
+    for cause, summary in claims().items():
         if FINDING_IDS[cause].startswith(family):
-            yield Item(label=f"{FINDING_IDS[cause]} {cause.value}", text=claim or "no page yet")
+            yield Item(label=f"{FINDING_IDS[cause]} {cause.value}", text=summary or "no page yet")
 
 
 def demo_page(rows: Sequence[tuple[str, ...]]) -> Page:
-    """Return if the fix of the demo holds: step, exposed share and peak memory of each run."""
-    title = "Does the fix hold?"
-    columns = (text_column("run"), *numbers("step", "collectives exposed", "peak memory"))
+    """Build the page that checks the fix of the demo: step, exposed share and peak memory of each run."""
+    title = "Does the fix work?"
+    columns = (make_text_column("run"), *make_number_columns("step", "collectives exposed", "peak memory"))
     table = make_table(title, columns, rows, note="link and compute modelled")
-    return _page("zprof demo", *make_section("outcome", title, "", table))
+    return _make_page("zprof demo", *make_section("outcome", title, "", table))
 
 
-def _page(kind: str, *parts: Block | Section) -> Page:
+def _make_page(kind: str, *parts: Block | Section) -> Page:
     return Page(
         kind=kind,
         subject="",

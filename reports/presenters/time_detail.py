@@ -1,4 +1,4 @@
-"""Time in detail: by step, unit and message size, the fitted link, the clocks of the ranks."""
+"""Build the time detail: time per step, unit and message size; link fit; clocks of the ranks."""
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent
 from zprof.model.report import Report
@@ -8,187 +8,202 @@ from zprof.reports.page import (
     UNKNOWN,
     Section,
     Table,
+    make_name_column,
+    make_number_columns,
     make_section,
     make_table,
-    name_column,
-    numbers,
-    text_column,
+    make_text_column,
 )
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import (
     bounded,
-    longest_steps,
     most_exposed_units,
+    order_steps_by_length,
     sized_messages,
     telling_fits,
     telling_messages,
     unsplit_ns,
 )
 from zprof.reports.presenters.time_words import (
-    ledger_cells,
-    mean_count,
-    message_size,
-    optional_rate,
-    span,
-    split_marks,
+    describe_period,
+    format_ledger_cells,
+    format_mean_count,
+    format_message_size,
+    format_optional_rate,
+    get_bound_marks,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
 _US = 1_000
 
 
-def time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Return what is known beyond the ledger and the collectives."""
+def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Build the section on time beyond the ledger and the collectives."""
     time = report.time
-    lead = "By step, unit and message size; the link and the clocks."
-    tables = (_step_table(time), _unit_table(time), _message_table(time), _fit_table(time))
-    clocks = _clock_table(time.alignment)
+    lead = "Time by step, unit and message size; link fit; clock offsets."
+    tables = (
+        _build_step_table(time),
+        _build_unit_table(time),
+        _build_message_table(time),
+        _build_fit_table(time),
+    )
+    clocks = _build_clock_table(time.alignment)
     return make_section("time-detail", "Time in detail", lead, *tables, clocks, detail=detail, fold_rows=8)
 
 
-def _step_table(time: Time) -> Table | None:
-    kept = sorted(longest_steps(time)[:MAX_ROWS], key=lambda at: (time.steps[at].step, time.steps[at].rank))
-    by_length = {at: place for place, at in enumerate(longest_steps(time))}
+def _build_step_table(time: Time) -> Table | None:
+    indices = sorted(
+        order_steps_by_length(time)[:MAX_ROWS],
+        key=lambda index: (time.steps[index].step, time.steps[index].rank),
+    )
+    position_by_index = {index: position for position, index in enumerate(order_steps_by_length(time))}
     unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
     return make_table(
         "By step",
-        (text_column("step"), *numbers("rank"), *numbers("wall", *LEDGER_NAMES.values(), unit="ms")),
-        [_step_row(time.steps[at], is_bound=time.steps[at].rank in unsplit) for at in kept],
+        (
+            make_text_column("step"),
+            *make_number_columns("rank"),
+            *make_number_columns("wall", *LEDGER_NAMES.values(), unit="ms"),
+        ),
+        [
+            _format_step_row(time.steps[index], is_bound=time.steps[index].rank in unsplit)
+            for index in indices
+        ],
         unit="ms",
         max_text_rows=_MAX_TEXT_ROWS,
-        order=sorted(range(len(kept)), key=lambda place: by_length[kept[place]]),
+        order=sorted(range(len(indices)), key=lambda row: position_by_index[indices[row]]),
         total=len(time.steps),
-        what="steps of ranks, the longest",
+        noun="steps of all ranks, longest first",
     )
 
 
-def _step_row(step: StepTime, *, is_bound: bool) -> tuple[str, ...]:
-    return (str(step.step), str(step.rank), *ledger_cells(step, is_bound=is_bound))
+def _format_step_row(step: StepTime, *, is_bound: bool) -> tuple[str, ...]:
+    return (str(step.step), str(step.rank), *format_ledger_cells(step, is_bound=is_bound))
 
 
-def _unit_table(time: Time) -> Table | None:
-    bound = bounded(time)
+def _build_unit_table(time: Time) -> Table | None:
+    bounded_kinds = bounded(time)
     rows = [
-        _unit_row(unit, is_bound=(unit.kind, unit.group) in bound)
+        _format_unit_row(unit, is_bound=(unit.kind, unit.group) in bounded_kinds)
         for unit in most_exposed_units(time, MAX_ROWS)
     ]
     return make_table(
         "By unit",
         (
-            name_column("unit"),
-            name_column("kind"),
-            *numbers("count", unit=span(time)),
-            *numbers("size", unit="bytes"),
-            *numbers("exposed transfer", "exposed wait", unit="ms"),
+            make_name_column("unit"),
+            make_name_column("kind"),
+            *make_number_columns("count", unit=describe_period(time)),
+            *make_number_columns("size", unit="bytes"),
+            *make_number_columns("exposed transfer", "exposed wait", unit="ms"),
         ),
         rows,
         unit="ms",
-        note=f"{span(time)}, mean of the ranks of the group",
+        note=f"{describe_period(time)}, mean of the ranks of the group",
         max_text_rows=_MAX_TEXT_ROWS,
         total=len(time.units),
-        what="units, those with most exposed time",
+        noun="units, most exposed time first",
     )
 
 
-def _unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
-    least, most = split_marks(is_bound)
+def _format_unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
+    at_least, at_most = get_bound_marks(is_bound)
     return (
         unit.unit,
         unit.kind,
-        mean_count(unit.count),
-        message_size(unit.kind, unit.bytes),
-        most + format_ms(unit.exposed_transfer_ns),
-        least + format_ms(unit.exposed_wait_ns),
+        format_mean_count(unit.count),
+        format_message_size(unit.kind, unit.bytes),
+        at_most + format_ms(unit.exposed_transfer_ns),
+        at_least + format_ms(unit.exposed_wait_ns),
     )
 
 
-def _message_table(time: Time) -> Table | None:
-    known = sized_messages(time)
-    shown = telling_messages(known, MAX_ROWS)
+def _build_message_table(time: Time) -> Table | None:
+    messages = sized_messages(time)
+    shown = telling_messages(messages, MAX_ROWS)
     return make_table(
         "By message size",
         (
-            name_column("kind"),
-            name_column("group"),
-            *numbers("from", "to below", unit="bytes"),
-            *numbers("count", unit=span(time)),
-            *numbers("exposed", unit="ms"),
-            *numbers("bus bandwidth", unit="bytes/s"),
+            make_name_column("kind"),
+            make_name_column("group"),
+            *make_number_columns("from", "below", unit="bytes"),
+            *make_number_columns("count", unit=describe_period(time)),
+            *make_number_columns("exposed", unit="ms"),
+            *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
-        [_message_row(bar) for bar in shown],
+        [_format_message_row(bucket) for bucket in shown],
         unit="ms",
-        note=span(time),
+        note=describe_period(time),
         max_text_rows=_MAX_TEXT_ROWS,
         order=sorted(range(len(shown)), key=lambda at: (-shown[at].exposed_ns, -shown[at].count)),
-        total=len(known),
-        what="rows, those with most exposed time",
+        total=len(messages),
+        noun="rows, most exposed time first",
     )
 
 
-def _message_row(bar: MessageSizes) -> tuple[str, ...]:
+def _format_message_row(bucket: MessageSizes) -> tuple[str, ...]:
     return (
-        bar.kind,
-        group_name(bar.group),
-        format_bytes(bar.at_least_bytes),
-        format_bytes(bar.below_bytes),
-        mean_count(bar.count),
-        format_ms(bar.exposed_ns),
-        optional_rate(bar.busbw_bytes_per_s),
+        bucket.kind,
+        group_name(bucket.group),
+        format_bytes(bucket.at_least_bytes),
+        format_bytes(bucket.below_bytes),
+        format_mean_count(bucket.count),
+        format_ms(bucket.exposed_ns),
+        format_optional_rate(bucket.busbw_bytes_per_s),
     )
 
 
-def _fit_table(time: Time) -> Table | None:
+def _build_fit_table(time: Time) -> Table | None:
     fits = telling_fits(time, len(time.fits))
     return make_table(
-        "The link",
+        "Link fit",
         (
-            name_column("kind"),
-            name_column("group"),
-            *numbers("messages", unit="count"),
-            *numbers("latency", unit="time"),
-            *numbers("bandwidth", "bus bandwidth", unit="bytes/s"),
-            *numbers("latency's share", "off by", unit="%"),
+            make_name_column("kind"),
+            make_name_column("group"),
+            *make_number_columns("messages", unit="count"),
+            *make_number_columns("latency", unit="time"),
+            *make_number_columns("bandwidth", "bus bandwidth", unit="bytes/s"),
+            *make_number_columns("latency share", "residual", unit="%"),
         ),
-        [_fit_row(fit) for fit in fits],
+        [_format_fit_row(fit) for fit in fits],
         note="fitted: time = latency + bytes / bandwidth",
         max_text_rows=_MAX_TEXT_FITS,
-        what="fits, those of most messages",
+        noun="fits, most messages first",
     )
 
 
-def _fit_row(fit: LinkFit) -> tuple[str, ...]:
+def _format_fit_row(fit: LinkFit) -> tuple[str, ...]:
     return (
         fit.kind,
         group_name(fit.group),
         f"{fit.messages:,}",
         format_ns(fit.latency_ns),
-        optional_rate(fit.algbw_bytes_per_s),
-        optional_rate(fit.busbw_bytes_per_s),
+        format_optional_rate(fit.algbw_bytes_per_s),
+        format_optional_rate(fit.busbw_bytes_per_s),
         format_percent(fit.latency_share_ratio),
         format_percent(fit.residual_ratio),
     )
 
 
-def _clock_table(alignment: Alignment | None) -> Table | None:
+def _build_clock_table(alignment: Alignment | None) -> Table | None:
     if alignment is None or len(alignment.offsets_ns) < 2:
         return None
     ranks = sorted(alignment.offsets_ns)
     return make_table(
         "Clocks",
         (
-            text_column("rank"),
-            *numbers("ahead by", "±", "possible", unit="µs"),
-            *numbers("drift", unit="ppm"),
+            make_text_column("rank"),
+            *make_number_columns("offset", "±", "possible range", unit="µs"),
+            *make_number_columns("drift", unit="ppm"),
         ),
-        [_clock_row(alignment, rank) for rank in ranks],
+        [_format_clock_row(alignment, rank) for rank in ranks],
         unit="µs",
-        note=f"against rank {ranks[0]}",
+        note=f"relative to rank {ranks[0]}",
         max_text_rows=_MAX_TEXT_FITS,
-        what="ranks",
+        noun="ranks",
     )
 
 
-def _clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
+def _format_clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
     interval, drift = alignment.interval_ns.get(rank), alignment.drift_ppb.get(rank)
     return (
         str(rank),

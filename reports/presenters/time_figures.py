@@ -1,6 +1,6 @@
-"""Times that outputs show and that are no leaves of the report: means over ranks, shares, what matters most.
+"""Derive times that outputs show in addition to the report's fields: means over ranks, shares, top entries.
 
-All values are in the units of the leaves.
+All values have the units of the report's fields.
 """
 
 from collections import defaultdict
@@ -23,13 +23,13 @@ from zprof.model.time import (
     WindowPolicy,
 )
 
-#: A share of the exposed time that changes no reading of its split into wait and transfer.
+#: Unsplit time below this share of the exposed time is negligible.
 _MIN_UNSPLIT_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """A term of the step, mean over the ranks.  ``share`` is of the step, or of the largest change."""
+    """A term of the step, mean over the ranks.  ``share``: relative to the step, or to the largest change."""
 
     name: str
     this_ns: int
@@ -51,7 +51,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank:
-    """A rank that others waited for: its causes by weight, and its share of all exposed waiting."""
+    """A rank that others waited for: the causes by weight, and the share of all exposed waiting."""
 
     blame: Blame
     share: float
@@ -60,7 +60,7 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRank:
-    """A rank's part of the critical path, and what it consists of, the longest first."""
+    """The part of the critical path on one rank, and its activities, longest first."""
 
     rank: int
     ns: int
@@ -70,25 +70,25 @@ class PathRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """A term of the time that one rank loses and no finding explains; its share of that rank's step."""
+    """Lost time of a rank and term that no finding explains; ``share``: relative to the rank's step."""
 
     name: str
-    left_ns: int
+    lost_ns: int
     share: float
 
 
-def mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
-    """Return the mean of one term over the ranks, in whole nanoseconds."""
+def compute_mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
+    """Compute the mean of a term over the ranks, rounded to nanoseconds."""
     return round(sum(getattr(rank, term) for rank in ranks) / len(ranks)) if ranks else 0
 
 
 def step_ns(ranks: Sequence[RankTime]) -> int:
     """Return the mean wall time of a step over the ranks."""
-    return mean_over_ranks(ranks, "wall_ns")
+    return compute_mean_over_ranks(ranks, "wall_ns")
 
 
 def step_change_ns(report: Report) -> int | None:
-    """Return the change of the mean step time, the sum of the ledger's changes; None without a step."""
+    """Return the change of the mean step time, the sum of all ledger changes; None without timed steps."""
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         return None
@@ -97,7 +97,7 @@ def step_change_ns(report: Report) -> int | None:
 
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
     """Return the terms of the step, with their change if there is a baseline."""
-    means = {term: mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
+    means = {term: compute_mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         wall = max(1, step_ns(report.time.per_rank))
@@ -117,7 +117,7 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
         LedgerRow(
             name=name,
             this_ns=means[term],
-            baseline_ns=mean_over_ranks(comparison.baseline_time, term),
+            baseline_ns=compute_mean_over_ranks(comparison.baseline_time, term),
             change_ns=delta[term],
             share=abs(delta[term]) / largest,
         )
@@ -126,9 +126,9 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
 
 
 def exposure(ranks: Sequence[RankTime]) -> Exposure:
-    """Return how much of the collectives' time no compute hides."""
-    collective = mean_over_ranks(ranks, "collective_ns")
-    hidden = mean_over_ranks(ranks, "overlapped_ns")
+    """Compute the exposed and hidden parts of the collective time."""
+    collective = compute_mean_over_ranks(ranks, "collective_ns")
+    hidden = compute_mean_over_ranks(ranks, "overlapped_ns")
     exposed = collective - hidden
     return Exposure(
         collective_ns=collective,
@@ -140,12 +140,12 @@ def exposure(ranks: Sequence[RankTime]) -> Exposure:
 
 
 def is_whole_trace(time: Time) -> bool:
-    """Return whether the figures are of a whole recording and not of a step."""
+    """Return True if the figures cover an entire recording instead of a step."""
     return time.window is not None and time.window.policy is WindowPolicy.TRACE
 
 
 def per(time: Time) -> str:
-    """Return what the figures are of, as the TUI writes it."""
+    """Return the basis of the figures, as the TUI writes it."""
     return "in all" if is_whole_trace(time) else "per step"
 
 
@@ -159,80 +159,82 @@ def unsplit_ns(ranks: Sequence[RankTime]) -> int:
 
 
 def is_unknown_size(kind: str, size_bytes: int) -> bool:
-    """Return whether 0 bytes mean that the trace has no size: only a barrier moves none."""
+    """Return True if 0 bytes mean an unknown size: only a barrier moves no bytes."""
     return size_bytes == 0 and kind != CollectiveKind.BARRIER
 
 
 def sized_messages(time: Time) -> tuple[MessageSizes, ...]:
-    """Return the message sizes of the kinds and groups that have a known size, and of barriers."""
+    """Return the message sizes of the kinds and groups with a known size, and of barriers."""
     known = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
     unknown = {(entry.kind, entry.group) for entry in time.collectives} - known
     return tuple(bar for bar in time.messages if (bar.kind, bar.group) not in unknown)
 
 
 def bounded(time: Time) -> frozenset[tuple[str, str]]:
-    """Return the kinds and groups whose waits are lower and whose transfers are upper bounds."""
+    """Return the kinds and groups whose waits are lower bounds and whose transfers are upper bounds."""
     return frozenset((entry.kind, entry.group) for entry in time.collectives if entry.bound)
 
 
-def by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
-    """Return the places of the ranks, in turn the one that waits most and the one that waits least."""
-    ordered = sorted(range(len(ranks)), key=lambda at: (-ranks[at].exposed_wait_ns, ranks[at].rank))
-    middle = (len(ordered) + 1) // 2
-    most, least = ordered[:middle], ordered[: middle - 1 : -1] if middle else []
-    turns = [at for pair in zip(most, least, strict=False) for at in pair]
-    return (*turns, *most[len(least) :])
+def order_by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
+    """Return the indices of the ranks, alternating between the longest and the shortest wait."""
+    by_wait = sorted(range(len(ranks)), key=lambda index: (-ranks[index].exposed_wait_ns, ranks[index].rank))
+    middle = (len(by_wait) + 1) // 2
+    longest, shortest = by_wait[:middle], by_wait[: middle - 1 : -1] if middle else []
+    alternating = [index for pair in zip(longest, shortest, strict=False) for index in pair]
+    return (*alternating, *longest[len(shortest) :])
 
 
-def telling_ranks(ranks: Sequence[RankTime], most: int) -> tuple[RankTime, ...]:
-    """Return at most ``most`` ranks in order: those that wait most, and those that others wait for."""
-    kept = set(by_waiting(ranks)[:most])
-    return tuple(sorted((ranks[at] for at in kept), key=lambda rank: rank.rank))
+def telling_ranks(ranks: Sequence[RankTime], max_ranks: int) -> tuple[RankTime, ...]:
+    """Return at most ``max_ranks`` ranks in order: those with the longest and the shortest waits."""
+    indices = set(order_by_waiting(ranks)[:max_ranks])
+    return tuple(sorted((ranks[index] for index in indices), key=lambda rank: rank.rank))
 
 
-def longest_steps(time: Time) -> tuple[int, ...]:
-    """Return the places of the steps, the longest first."""
+def order_steps_by_length(time: Time) -> tuple[int, ...]:
+    """Return the indices of the steps, longest first."""
     steps = time.steps
-    return tuple(sorted(range(len(steps)), key=lambda at: _by_length(steps[at])))
+    return tuple(sorted(range(len(steps)), key=lambda index: _step_sort_key(steps[index])))
 
 
-def _by_length(step: StepTime) -> tuple[int, int, int]:
+def _step_sort_key(step: StepTime) -> tuple[int, int, int]:
     return -step.wall_ns, step.step, step.rank
 
 
-def most_exposed_units(time: Time, most: int) -> tuple[UnitTime, ...]:
-    """Return the units, the one with most exposed time first."""
-    return tuple(sorted(time.units, key=_by_exposed)[:most])
+def most_exposed_units(time: Time, max_entries: int) -> tuple[UnitTime, ...]:
+    """Return the units with the most exposed time, largest first."""
+    return tuple(sorted(time.units, key=_unit_sort_key)[:max_entries])
 
 
-def _by_exposed(unit: UnitTime) -> tuple[int, str, str]:
+def _unit_sort_key(unit: UnitTime) -> tuple[int, str, str]:
     return -(unit.exposed_wait_ns + unit.exposed_transfer_ns), unit.unit, unit.kind
 
 
-def telling_messages(bars: Sequence[MessageSizes], most: int) -> tuple[MessageSizes, ...]:
+def telling_messages(messages: Sequence[MessageSizes], max_entries: int) -> tuple[MessageSizes, ...]:
     """Return the message sizes with the most exposed time, in order of kind, group and size."""
-    ordered = sorted(bars, key=lambda bar: (-bar.exposed_ns, -bar.count, bar.kind, bar.group))[:most]
-    return tuple(sorted(ordered, key=lambda bar: (bar.kind, bar.group, bar.at_least_bytes)))
+    most_exposed = sorted(
+        messages, key=lambda bucket: (-bucket.exposed_ns, -bucket.count, bucket.kind, bucket.group)
+    )[:max_entries]
+    return tuple(sorted(most_exposed, key=lambda bucket: (bucket.kind, bucket.group, bucket.at_least_bytes)))
 
 
-def telling_fits(time: Time, most: int) -> tuple[LinkFit, ...]:
-    """Return the fits of the link, those that rest on most messages first."""
-    return tuple(sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:most])
+def telling_fits(time: Time, max_entries: int) -> tuple[LinkFit, ...]:
+    """Return the link fits with the most messages, largest first."""
+    return tuple(sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:max_entries])
 
 
-def late_ranks(shares: WaitShares, most: int) -> tuple[LateRank, ...]:
-    """Return the ranks that others waited for, the one that caused most waiting first."""
-    total = exposed_wait_ns(shares)
-    ordered = sorted(shares.per_rank, key=lambda blame: (-blame.exposed_wait_ns, -blame.wait_ns, blame.rank))
-    return tuple(_late(blame, total) for blame in ordered[:most] if blame.wait_ns > 0)
+def list_late_ranks(shares: WaitShares, max_entries: int) -> tuple[LateRank, ...]:
+    """Return the ranks that others waited for, largest wait caused first."""
+    total = sum_exposed_wait_ns(shares)
+    by_wait = sorted(shares.per_rank, key=lambda blame: (-blame.exposed_wait_ns, -blame.wait_ns, blame.rank))
+    return tuple(_make_late_rank(blame, total) for blame in by_wait[:max_entries] if blame.wait_ns > 0)
 
 
-def exposed_wait_ns(shares: WaitShares) -> int:
-    """Return all exposed waiting of a step: blamed on ranks, tied and not judged."""
+def sum_exposed_wait_ns(shares: WaitShares) -> int:
+    """Sum the exposed waiting of a step: attributed to ranks, tied and not evaluated."""
     return sum(blame.exposed_wait_ns for blame in shares.per_rank) + shares.tied_ns + shares.unjudged_ns
 
 
-def _late(blame: Blame, total_ns: int) -> LateRank:
+def _make_late_rank(blame: Blame, total_ns: int) -> LateRank:
     weight = sum(blame.reasons.values())
     reasons = sorted(blame.reasons.items(), key=lambda entry: (-entry[1], entry[0]))
     return LateRank(
@@ -242,8 +244,8 @@ def _late(blame: Blame, total_ns: int) -> LateRank:
     )
 
 
-def path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
-    """Return the ranks on the critical path, the one with most of it first."""
+def list_path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
+    """Return the ranks on the critical path, largest part first."""
     parts: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for share in path.shares:
         parts[share.rank].append((share.what.value, share.ns))
@@ -251,36 +253,36 @@ def path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
     for rank, kinds in parts.items():
         length = sum(part for _, part in kinds)
         share_of = length / max(1, path.wall_ns)
-        ranks.append(PathRank(rank=rank, ns=length, share=share_of, kinds=_largest_first(kinds)))
+        ranks.append(PathRank(rank=rank, ns=length, share=share_of, kinds=_sort_sums(kinds)))
     return tuple(sorted(ranks, key=lambda entry: (-entry.ns, entry.rank)))
 
 
-def path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:
-    """Return the shares of the critical path by what it consists of, over all ranks, the largest first."""
-    sums = _largest_first((share.what.value, share.ns) for share in path.shares)
+def list_path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:
+    """Return the shares of the critical path by activity, over all ranks, largest first."""
+    sums = _sort_sums((share.what.value, share.ns) for share in path.shares)
     return tuple((kind, length / max(1, path.wall_ns)) for kind, length in sums)
 
 
-def _largest_first(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+def _sort_sums(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     sums: dict[str, int] = defaultdict(int)
     for kind, length in parts:
         sums[kind] += length
     return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
-    """Return the lost time that no finding claims, by ledger term, the largest first."""
-    names, whole = LEDGER_NAMES, max(1, unclaimed_step_ns(report))
+def list_unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
+    """Return the lost time that no finding explains, by ledger term, largest first."""
+    names, whole = LEDGER_NAMES, max(1, find_unclaimed_step_ns(report))
     rows = [
-        Unclaimed(name=names.get(term, term), left_ns=left, share=left / whole)
-        for term, left in report.unclaimed.items()
-        if left > 0
+        Unclaimed(name=names.get(term, term), lost_ns=lost, share=lost / whole)
+        for term, lost in report.unclaimed.items()
+        if lost > 0
     ]
-    return tuple(sorted(rows, key=lambda row: -row.left_ns))
+    return tuple(sorted(rows, key=lambda row: -row.lost_ns))
 
 
-def unclaimed_step_ns(report: Report) -> int:
-    """Return the mean step of the rank whose unexplained loss is shown; of the slowest if none is named."""
+def find_unclaimed_step_ns(report: Report) -> int:
+    """Return the mean step of the rank whose unexplained loss is shown, or of the slowest rank."""
     ranks = report.time.per_rank
     named = (rank.wall_ns for rank in ranks if rank.rank == report.unclaimed_rank)
     return next(named, max((rank.wall_ns for rank in ranks), default=0))

@@ -1,4 +1,4 @@
-"""How times and collectives are written: bounds, cells of the ledger, sentences."""
+"""Format times and collectives: bounds, cells of the ledger, sentences."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,132 +8,133 @@ from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.time_figures import exposure, is_unknown_size, is_whole_trace, unsplit_ns
 
-#: Marks of bounds.
+#: Prefixes of bounds.
 AT_LEAST, AT_MOST = "≥ ", "≤ "
-#: What wait and transfer are if ranks are missing.
+#: Bounds of transfer and wait if ranks are missing.
 _BOUNDS = {"exposed transfer": AT_MOST, "exposed wait": AT_LEAST}
 _LARGE_COUNT = 1e5
 _MAX_MOVED, _MAX_NAMED = 4, 6
-#: The source of a window whose steps the program marked itself, and of one over a trace without steps.
+#: Sources of a window: steps marked by the program itself, and a trace without steps.
 _MARKED, _NO_STEPS = "recorder", "whole trace"
 
 
-def span(time: Time) -> str:
-    """Return what the figures are of: a step, or the whole of a recording without steps."""
+def describe_period(time: Time) -> str:
+    """Return the basis of the figures: ``per step``, or ``in total`` for a recording without steps."""
     return "in total" if is_whole_trace(time) else "per step"
 
 
-def signed_ms(change_ns: int) -> str:
-    """Return a change in milliseconds with its sign."""
+def format_signed_ms(change_ns: int) -> str:
+    """Format a change in milliseconds with its sign."""
     text = format_ms(change_ns)
     return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
 
 
-def optional_ratio(ratio: float | None) -> str:
-    """Return a share in percent, or a dash."""
+def format_optional_ratio(ratio: float | None) -> str:
+    """Format a ratio in percent, or a dash."""
     return UNKNOWN if ratio is None else format_percent(ratio)
 
 
-def optional_rate(bytes_per_s: float | None) -> str:
-    """Return a bandwidth, or a dash."""
+def format_optional_rate(bytes_per_s: float | None) -> str:
+    """Format a bandwidth, or a dash."""
     return UNKNOWN if bytes_per_s is None else format_rate(bytes_per_s)
 
 
-def message_size(kind: str, size_bytes: int) -> str:
-    """Return the bytes of a collective, or that the trace has no size."""
+def format_message_size(kind: str, size_bytes: int) -> str:
+    """Format the bytes of a collective, or ``unknown`` if the trace has no size."""
     return "unknown" if is_unknown_size(kind, size_bytes) else format_bytes(size_bytes)
 
 
 def bounds(ranks: Sequence[RankTime]) -> Mapping[str, str]:
-    """Return the marks of the terms that are only bounds, by the name of the term."""
+    """Return the prefixes of the terms that are only bounds, by name of the term."""
     return _BOUNDS if unsplit_ns(ranks) else {}
 
 
-def split_marks(is_bound: bool) -> tuple[str, str]:
-    """Return the marks of a wait and of a transfer."""
+def get_bound_marks(is_bound: bool) -> tuple[str, str]:
+    """Return the prefixes of a wait and a transfer."""
     return (AT_LEAST, AT_MOST) if is_bound else ("", "")
 
 
-def mean_count(value: float) -> str:
-    """Return a mean count without meaningless digits."""
+def format_mean_count(value: float) -> str:
+    """Format a mean count without insignificant digits."""
     return f"{value:g}" if value < _LARGE_COUNT else f"{value:.0f}"
 
 
-def ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ...]:
-    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained in ms."""
-    least, most = split_marks(is_bound)
+def format_ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ...]:
+    """Format wall, compute, exposed transfer, wait and copies, idle and unexplained in ms."""
+    at_least, at_most = get_bound_marks(is_bound)
     return (
         format_ms(entry.wall_ns),
         format_ms(entry.compute_ns),
-        most + format_ms(entry.exposed_transfer_ns),
-        least + format_ms(entry.exposed_wait_ns),
+        at_most + format_ms(entry.exposed_transfer_ns),
+        at_least + format_ms(entry.exposed_wait_ns),
         format_ms(entry.exposed_memcpy_ns),
         format_ms(entry.idle_ns),
         format_ms(entry.unexplained_ns),
     )
 
 
-def exposure_sentence(who: str, ranks: Sequence[RankTime], span: str) -> str:
-    """Return how much of the collectives' time no compute hides."""
-    seen = exposure(ranks)
-    if seen.ratio is None:
-        return f"{who}: none ran in these steps."
-    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
+def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> str:
+    """Describe the exposed and hidden parts of the collective time."""
+    exposed = exposure(ranks)
+    if exposed.ratio is None:
+        return f"{subject}: none ran in these steps."
+    at_most, at_least = ("at most ", "at least ") if exposed.at_most else ("", "")
     return (
-        f"{who}: {format_ns(seen.collective_ns)} {span}, {most}{format_ns(seen.exposed_ns)} exposed "
-        f"({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden."
+        f"{subject}: {format_ns(exposed.collective_ns)} {period}, "
+        f"{at_most}{format_ns(exposed.exposed_ns)} exposed ({format_percent(exposed.ratio)}), "
+        f"{at_least}{format_ns(exposed.hidden_ns)} hidden."
     )
 
 
-def unsplit_sentence(ranks: Sequence[RankTime]) -> str:
-    """Return how much of the step cannot be split into wait and transfer; empty if all can."""
-    unknown = unsplit_ns(ranks)
-    if not unknown:
+def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
+    """Describe the time that cannot be split into wait and transfer; empty if there is none."""
+    unsplit = unsplit_ns(ranks)
+    if not unsplit:
         return ""
     return (
-        f"{format_ns(unknown)} of it is in collectives of which not all ranks could be compared; there a "
-        "late rank and a slow link look alike (≥ and ≤ are bounds)."
+        f"{format_ns(unsplit)} of the exposed time is in collectives that could not be compared on all "
+        "ranks; there a late rank looks like a slow link (≥ and ≤ are bounds)."
     )
 
 
-def volume_sentence(volume: Volume) -> str:
-    """Return the bytes of a step against the ZeRO formula of its stage."""
+def describe_volume(volume: Volume) -> str:
+    """Compare the bytes per step with the ZeRO formula of the stage."""
     return (
-        f"Bytes per step: {format_bytes(volume.seen_bytes)}; the ZeRO formula of the stage gives "
+        f"Bytes per step: {format_bytes(volume.seen_bytes)}; the ZeRO formula for this stage gives "
         f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})."
     )
 
 
-def alignment_sentences(alignment: Alignment) -> tuple[str, ...]:
-    """Return how the clocks were aligned and how well, and what was done to a match that could not be."""
+def describe_alignment(alignment: Alignment) -> tuple[str, ...]:
+    """Describe how well the clocks were aligned, and how mismatched collectives were handled."""
     if len(alignment.offsets_ns) < 2:
-        aligned = "Clocks not aligned: the ranks share no collective that could do it"
+        aligned = "Clocks not aligned: the ranks have no suitable collective in common"
     else:
         aligned = f"Clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}"
-    unmatched = f", {alignment.unmatched:,} not" if alignment.unmatched else ""
+    unmatched = f", {alignment.unmatched:,} not matched" if alignment.unmatched else ""
     lines = [f"{aligned}; {alignment.matched:,} collectives matched across ranks{unmatched}."]
     if alignment.shifts:
         shifts = sorted(alignment.shifts.items())[:_MAX_MOVED]
         moved = ", ".join(f"rank {rank} by {shift:+d}" for rank, shift in shifts)
-        lines.append(f"The order of collectives was shifted to fit: {moved}.")
+        lines.append(f"Collective sequences were shifted to match: {moved}.")
     if alignment.excluded:
         names = ", ".join(str(rank) for rank in alignment.excluded[:_MAX_NAMED])
-        lines.append(f"Left out because nothing made them fit: rank {names}.")
+        lines.append(f"Ranks left out because their collectives could not be matched: {names}.")
     return tuple(lines)
 
 
-def window_sentence(time: Time) -> str:
-    """Return what was measured, if that is not the steps as a recorder marked them; else empty."""
+def describe_window(time: Time) -> str:
+    """Describe the measured window; empty if its steps were marked by the recorder."""
     window = time.window
     if window is None:
         return ""
     if window.policy is WindowPolicy.TRACE:
-        return "Measured: the whole recording as one window (--window trace)."
+        return "Measured: the entire recording as one window (--window trace)."
     outside = window.pre_window_ns
-    left_out = f"{format_ns(outside)} of device work outside the steps is left out" if outside else ""
+    excluded = f"{format_ns(outside)} of device work outside the steps is excluded" if outside else ""
     if window.source == _MARKED:
-        return f"{left_out}." if left_out else ""
-    source = "the whole trace as one step, since it marks none"
+        return f"{excluded}." if excluded else ""
+    source = "the entire trace as one step, because it has no step marks"
     if window.source != _NO_STEPS:
-        source = f"steps by {window.source}"
-    return f"Measured: {source}{'; ' if left_out else ''}{left_out}."
+        source = f"steps marked by {window.source}"
+    return f"Measured: {source}{'; ' if excluded else ''}{excluded}."

@@ -1,4 +1,4 @@
-"""Live memory over time as stacked areas.  Of too many points, the highest of each stretch is kept."""
+"""Build the chart of live memory over time; of too many points, the maximum of each interval is kept."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -8,45 +8,45 @@ from zprof.model.report import Report
 from zprof.reports.page import AreaChart, AxisMark, Section, Series, make_section
 from zprof.reports.presenters.memory_figures import (
     Areas,
+    build_tenant_legend,
+    get_tenant_class,
     stack_areas,
-    tenant_colour,
-    tenant_legend,
     tenant_name,
 )
 
-#: Values in all series of a chart at most.
+#: Maximum number of values over all series of a chart.
 MAX_POINTS = 5_000
-_SIDE = 1_000
+_VIEWBOX_SIZE = 1_000
 _TICKS = 4
-#: Percent of the width that a word needs.
+#: Minimum width of a label, in percent of the chart.
 _MIN_PHASE, _MIN_STEP = 9.0, 6.0
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
-def timeline_section(report: Report) -> tuple[Section, ...]:
-    """Return the timeline of the rank with the highest point; nothing if none was recorded."""
-    lead = "Live bytes by tenant; a point is the highest of its stretch."
-    return make_section("timeline", "Memory over time", lead, _area_chart(report))
+def build_timeline_section(report: Report) -> tuple[Section, ...]:
+    """Build the timeline of the rank with the highest peak; empty if no timeline was recorded."""
+    lead = "Live bytes by tenant; each point is the maximum of its interval."
+    return make_section("timeline", "Memory over time", lead, _build_area_chart(report))
 
 
-def _area_chart(report: Report) -> AreaChart | None:
+def _build_area_chart(report: Report) -> AreaChart | None:
     areas = stack_areas(report.memory)
     if areas is None:
         return None
-    line = areas.timeline
-    kept = _thin(areas, MAX_POINTS // len(areas.bands))
+    timeline = areas.timeline
+    indices = _downsample(areas, MAX_POINTS // len(areas.bands))
     size, unit = next(entry for entry in _UNITS if areas.peak_bytes >= entry[0] or entry[0] == 1)
     return AreaChart(
-        title=f"Live memory of rank {line.rank}, {line.device}",
-        caption=_caption(areas, len(kept), len(report.memory.timelines)),
-        time_ms=tuple(round(line.time_ns[place] / 1e6, 6) for place in kept),
+        title=f"Live memory of rank {timeline.rank}, {timeline.device}",
+        caption=_format_caption(areas, len(indices), len(report.memory.timelines)),
+        time_ms=tuple(round(timeline.time_ns[index] / 1e6, 6) for index in indices),
         unit=unit,
         series=tuple(
             Series(
-                colour=tenant_colour(name),
+                colour=get_tenant_class(name),
                 name=tenant_name(name),
-                values=tuple(round((upper[place] - lower[place]) / size, 4) for place in kept),
-                outline=_outline(areas, upper, kept),
+                values=tuple(round((upper[index] - lower[index]) / size, 4) for index in indices),
+                outline=_build_outline(areas, upper, indices),
             )
             for name, lower, upper in areas.bands
         ),
@@ -54,76 +54,78 @@ def _area_chart(report: Report) -> AreaChart | None:
             AxisMark(at=round(100 - 100 * part / areas.top_bytes, 2), text=format_bytes(part))
             for part in (areas.top_bytes * tick / _TICKS for tick in range(_TICKS + 1))
         ),
-        steps=tuple(_step_marks(areas)),
-        phases=tuple(_phase_marks(areas)),
+        steps=tuple(_list_step_marks(areas)),
+        phases=tuple(_list_phase_marks(areas)),
         peak=AxisMark(
-            at=_percent(areas, line.time_ns[areas.peak]), text=f"peak {format_bytes(areas.peak_bytes)}"
+            at=_scale_to_percent(areas, timeline.time_ns[areas.peak]),
+            text=f"peak {format_bytes(areas.peak_bytes)}",
         ),
         end=format_ns(areas.end_ns),
-        legend=tuple(reversed(tenant_legend())),
-        steps_ms=tuple((start_ns / 1e6, f"step {step}") for start_ns, step in line.steps),
+        legend=tuple(reversed(build_tenant_legend())),
+        steps_ms=tuple((start_ns / 1e6, f"step {step}") for start_ns, step in timeline.steps),
     )
 
 
-def _caption(areas: Areas, kept: int, timelines: int) -> str:
-    known, series = len(areas.timeline.time_ns), len(areas.bands)
-    points = f"{kept * series:,} of {known * series:,} recorded points, the highest of each stretch"
-    said = points if kept < known else f"all {known * series:,} recorded points"
-    one = "that of one rank" if timelines == 2 else f"those of {timelines - 1} ranks"
-    return f"{said}; {one} more: zprof report RUN -f json" if timelines > 1 else said
+def _format_caption(areas: Areas, kept: int, timelines: int) -> str:
+    point_count, series_count = len(areas.timeline.time_ns), len(areas.bands)
+    total = point_count * series_count
+    points = f"{kept * series_count:,} of {total:,} recorded points, the maximum of each interval"
+    text = points if kept < point_count else f"all {total:,} recorded points"
+    others = "one other rank" if timelines == 2 else f"{timelines - 1} other ranks"
+    return f"{text}; timelines of {others}: zprof report RUN -f json" if timelines > 1 else text
 
 
-def _thin(areas: Areas, most: int) -> list[int]:
-    """Return the places of the points that are kept: the first, and the highest of each stretch."""
+def _downsample(areas: Areas, max_points: int) -> list[int]:
+    """Return the indices of the points to keep: the first, and the maximum of each interval."""
     heights = areas.bands[-1][2]
     count = len(heights)
-    if count <= most:
+    if count <= max_points:
         return list(range(count))
-    edges = [count * part // (most - 1) for part in range(most)]
+    edges = [count * part // (max_points - 1) for part in range(max_points)]
     highest = (max(range(start, end), key=heights.__getitem__) for start, end in pairwise(edges))
     return sorted({0, *highest})
 
 
-def _outline(areas: Areas, upper: Sequence[int], kept: Sequence[int]) -> str:
-    """Return the upper edge of an area and down to the ground: areas above are painted first."""
+def _build_outline(areas: Areas, upper: Sequence[int], indices: Sequence[int]) -> str:
+    """Return the SVG path of an area down to the baseline; upper areas are drawn first."""
     times = areas.timeline.time_ns
-    parts = [f"M{_x(areas, times[kept[0]])} {_SIDE}V{_y(areas, upper[kept[0]])}"]
-    last = upper[kept[0]]
-    for place in kept[1:]:
-        if upper[place] != last:
-            last = upper[place]
-            parts.append(f"H{_x(areas, times[place])}V{_y(areas, last)}")
-    return "".join([*parts, f"H{_SIDE}V{_SIDE}Z"])
+    parts = [f"M{_scale_x(areas, times[indices[0]])} {_VIEWBOX_SIZE}V{_scale_y(areas, upper[indices[0]])}"]
+    last = upper[indices[0]]
+    for index in indices[1:]:
+        if upper[index] != last:
+            last = upper[index]
+            parts.append(f"H{_scale_x(areas, times[index])}V{_scale_y(areas, last)}")
+    return "".join([*parts, f"H{_VIEWBOX_SIZE}V{_VIEWBOX_SIZE}Z"])
 
 
-def _x(areas: Areas, time_ns: int) -> str:
-    return f"{10 * _percent(areas, time_ns):.1f}"
+def _scale_x(areas: Areas, time_ns: int) -> str:
+    return f"{10 * _scale_to_percent(areas, time_ns):.1f}"
 
 
-def _y(areas: Areas, size: float) -> str:
-    return f"{_SIDE * (1 - size / max(1, areas.top_bytes)):.1f}"
+def _scale_y(areas: Areas, size: float) -> str:
+    return f"{_VIEWBOX_SIZE * (1 - size / max(1, areas.top_bytes)):.1f}"
 
 
-def _percent(areas: Areas, time_ns: int) -> float:
+def _scale_to_percent(areas: Areas, time_ns: int) -> float:
     return round(100 * min(1.0, max(0.0, time_ns / max(1, areas.end_ns))), 2)
 
 
-def _step_marks(areas: Areas) -> Iterator[AxisMark]:
-    """Return where steps start; only as many are named as there is room for."""
-    free = 0.0
+def _list_step_marks(areas: Areas) -> Iterator[AxisMark]:
+    """Yield a mark at each step start; labels that would overlap are dropped."""
+    next_free = 0.0
     for start_ns, step in areas.timeline.steps:
-        at = _percent(areas, start_ns)
-        is_named = free <= at <= 100 - _MIN_STEP
-        free = at + _MIN_STEP if is_named else free
+        at = _scale_to_percent(areas, start_ns)
+        is_named = next_free <= at <= 100 - _MIN_STEP
+        next_free = at + _MIN_STEP if is_named else next_free
         yield AxisMark(at=at, text=f"step {step}" if is_named else "")
 
 
-def _phase_marks(areas: Areas) -> Iterator[AxisMark]:
-    """Return the stretches of phases that can be seen, with their names if there is room."""
+def _list_phase_marks(areas: Areas) -> Iterator[AxisMark]:
+    """Yield the phases that are wide enough to see, with a label if it fits."""
     phases = areas.timeline.phases
     ends = [start for start, _ in phases[1:]] + [areas.end_ns] * bool(phases)
     for (start_ns, phase), end_ns in zip(phases, ends, strict=True):
-        start, end = _percent(areas, start_ns), _percent(areas, end_ns)
+        start, end = _scale_to_percent(areas, start_ns), _scale_to_percent(areas, end_ns)
         if end - start >= 0.3 and phase != "other":
             text = shorten(phase, 24) if end - start >= _MIN_PHASE else ""
             yield AxisMark(at=start, text=text, width=round(end - start, 2))

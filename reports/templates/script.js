@@ -1,11 +1,11 @@
-// Puts a chart that can be zoomed in the place of the picture of the memory timeline.  Without it the picture stays.
+// Replaces the static drawing of the memory timeline by a zoomable chart.  Without JavaScript the drawing stays.
 (() => {
   "use strict";
   const figure = document.getElementById("timeline-figure");
   const chart = document.getElementById("timeline-chart");
   const data = JSON.parse(document.getElementById("timeline-data").textContent);
 
-  // Colours are the style sheet's: read from elements that wear them, so that both themes have one source.
+  // Read the colours from styled elements, so that the style sheet is the only source for both themes.
   const probe = document.createElement("span");
   const colour = (kind, property) => {
     probe.className = kind;
@@ -41,7 +41,7 @@
   };
 
   draw();
-  figure.classList.add("live");  // after it: where it could not be drawn, the picture stays
+  figure.classList.add("live");  // only after drawing: if it fails, the static drawing stays
   document.querySelector(".theme").addEventListener("change", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 })();

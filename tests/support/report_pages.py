@@ -12,14 +12,14 @@ from tests.support.reports import memory_only, slower, trace
 from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
-from zprof.reports.formats import page_html, page_markdown, page_text
+from zprof.reports.formats import page_text, render_page_html, render_page_markdown
 from zprof.reports.page import Block, Page
-from zprof.reports.presenters.check import check_page
-from zprof.reports.presenters.diagnosis import diagnosis_page
-from zprof.reports.presenters.plan import plan_page
-from zprof.reports.presenters.report import report_page
-from zprof.reports.presenters.side_by_side import side_by_side_page
-from zprof.reports.presenters.whatif import whatif_page
+from zprof.reports.presenters.check import build_check_page
+from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.reports.presenters.plan import build_plan_page
+from zprof.reports.presenters.report import build_report_page
+from zprof.reports.presenters.side_by_side import build_side_by_side_page
+from zprof.reports.presenters.whatif import build_whatif_page
 
 SETTINGS = (
     Setting(where="run", name="world_size", a="2", b="2"),
@@ -51,7 +51,7 @@ def both_runs() -> SideBySide:
 
 
 def _report(make: Callable[[], Report]) -> Callable[[], Page]:
-    return lambda: report_page(replace(make(), zprof_version="0.0.0"))
+    return lambda: build_report_page(replace(make(), zprof_version="0.0.0"))
 
 
 #: A page of each kind; of reports one with both sides, and one with each.
@@ -59,13 +59,19 @@ PAGES: dict[str, Callable[[], Page]] = {
     "report": _report(slower),
     "report_memory": _report(memory_only),
     "report_time": _report(trace),
-    "diagnosis": lambda: diagnosis_page(replace(diagnosis_reports.against_baseline(), zprof_version="0.0.0")),
-    "plan": lambda: plan_page(plans.full()),
-    "whatif": lambda: whatif_page(plans.whatif()),
-    "check": lambda: check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
-    "compare": lambda: side_by_side_page(both_runs()),
+    "diagnosis": lambda: build_diagnosis_page(
+        replace(diagnosis_reports.against_baseline(), zprof_version="0.0.0")
+    ),
+    "plan": lambda: build_plan_page(plans.full()),
+    "whatif": lambda: build_whatif_page(plans.whatif()),
+    "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
+    "compare": lambda: build_side_by_side_page(both_runs()),
 }
-RENDERERS: dict[str, Callable[[Page], str]] = {"txt": page_text, "md": page_markdown, "html": page_html}
+RENDERERS: dict[str, Callable[[Page], str]] = {
+    "txt": page_text,
+    "md": render_page_markdown,
+    "html": render_page_html,
+}
 
 
 def seen(output: str, document: str) -> str:

@@ -1,7 +1,7 @@
-"""Add messages to a measured step: pieces of a message, or the all_reduce over replicas of hybrid sharding.
+"""Insert messages into a measured step: pieces of a message, or the replica all_reduce of hybrid sharding.
 
-With shards within a host, gathers run at that host's rate. Each reduction is followed by an all_reduce of the
-shard over the replicas, on its own communicator and stream, and the update waits for it.
+With shards within a host, gathers run at intra-host bandwidth. Each reduction is followed by an all_reduce of
+the shard over the replicas, on a separate communicator and stream, and the update waits for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from zprof.replay.tasks import NONE, Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task modelled on another task of its rank.
+    """A task to insert, copied from an existing task of its rank.
 
     Attributes:
-        like: The task to copy the call, the stream and the costs from, unless stated below.
-        place: The position in the host order before which the task is launched.
-        work_ns: How long its work runs; for a collective, beyond the transfer that all ranks share.
+        like: Task whose call, stream and costs are copied unless overridden.
+        place: Host-order position to insert it before.
+        work_ns: Duration of its work; for a collective, in addition to the shared transfer.
         collective: The instance of the collective, ``NONE`` for other work.
-        waits_on: Tasks that it waits for; new tasks are numbered on from the rank's last task.
+        waits_on: Tasks that it waits for; new tasks are numbered after the last task of the rank.
         gap_ns: Host time before the call.
         stream: Its stream, if that differs from the stream of ``like``.
     """
@@ -48,8 +48,8 @@ class NewCollectives:
     members: list[int] = field(default_factory=list)
     lane: list[int] = field(default_factory=list)
 
-    def join(self, key: tuple[object, ...], transfer_ns: float, lane: int) -> int:
-        """Return the number of the collective with this key, and count one more rank in it."""
+    def add_member(self, key: tuple[object, ...], transfer_ns: float, lane: int) -> int:
+        """Add a rank to the collective with this key and return its index."""
         number = self.numbers.setdefault(key, len(self.numbers))
         if number == len(self.members):
             self.transfer_ns.append(transfer_ns)
@@ -58,7 +58,7 @@ class NewCollectives:
         self.members[number] += 1
         return len(self.graph.transfer_ns) + number
 
-    def added_to(self, ranks: Sequence[RankGraph], transfer_ns: Floats) -> Graph:
+    def build_graph(self, ranks: Sequence[RankGraph], transfer_ns: Floats) -> Graph:
         """Return the graph with these collectives; ``transfer_ns`` holds the times of the existing ones."""
         return replace(
             self.graph,
@@ -69,38 +69,40 @@ class NewCollectives:
         )
 
 
-def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
-    """Return the rank with new tasks at their places in the host order."""
-    if not new:
+def add_tasks(rank: RankGraph, new_tasks: Sequence[NewTask]) -> RankGraph:
+    """Return the rank with new tasks inserted at their positions in host order."""
+    if not new_tasks:
         return rank
     count = len(rank.tasks)
-    source = np.concatenate((np.arange(count), [task.like for task in new])).astype(np.int64)
-    rows = np.concatenate((rank.tasks.row, np.full(len(new), NONE, dtype=np.int64)))
-    longer = replace(
+    source = np.concatenate((np.arange(count), [task.like for task in new_tasks])).astype(np.int64)
+    rows = np.concatenate((rank.tasks.row, np.full(len(new_tasks), NONE, dtype=np.int64)))
+    extended = replace(
         rank,
         tasks=replace(rank.tasks.at(source), row=rows),
-        gap_ns=np.concatenate((rank.gap_ns, [task.gap_ns for task in new])),
+        gap_ns=np.concatenate((rank.gap_ns, [task.gap_ns for task in new_tasks])),
         call_ns=rank.call_ns[source],
-        blocks_on=np.concatenate((rank.blocks_on, np.full(len(new), NONE, dtype=np.int64))),
+        blocks_on=np.concatenate((rank.blocks_on, np.full(len(new_tasks), NONE, dtype=np.int64))),
         returns_ns=rank.returns_ns[source],
         stream=np.concatenate(
             (
                 rank.stream,
-                [rank.stream[task.like] if task.stream is None else task.stream for task in new],
+                [rank.stream[task.like] if task.stream is None else task.stream for task in new_tasks],
             )
         ).astype(np.int64),
-        work_ns=np.concatenate((rank.work_ns, [task.work_ns for task in new])),
-        waits_on=(*rank.waits_on, *(task.waits_on for task in new)),
-        lag_ns=np.concatenate((rank.lag_ns, np.zeros(len(new)))),
-        collective=np.concatenate((rank.collective, [task.collective for task in new])).astype(np.int64),
-        copy_in=np.concatenate((rank.copy_in, np.full(len(new), NONE, dtype=np.int64))),
-        copy_out=np.concatenate((rank.copy_out, np.full(len(new), NONE, dtype=np.int64))),
+        work_ns=np.concatenate((rank.work_ns, [task.work_ns for task in new_tasks])),
+        waits_on=(*rank.waits_on, *(task.waits_on for task in new_tasks)),
+        lag_ns=np.concatenate((rank.lag_ns, np.zeros(len(new_tasks)))),
+        collective=np.concatenate((rank.collective, [task.collective for task in new_tasks])).astype(
+            np.int64
+        ),
+        copy_in=np.concatenate((rank.copy_in, np.full(len(new_tasks), NONE, dtype=np.int64))),
+        copy_out=np.concatenate((rank.copy_out, np.full(len(new_tasks), NONE, dtype=np.int64))),
     )
-    place = np.concatenate((np.arange(count, dtype=np.float64), [task.place - 0.5 for task in new]))
-    return reorder_tasks(longer, np.argsort(place, kind="stable"))
+    place = np.concatenate((np.arange(count, dtype=np.float64), [task.place - 0.5 for task in new_tasks]))
+    return reorder_tasks(extended, np.argsort(place, kind="stable"))
 
 
-#: Upper bound of the host time to launch one more message, with its events.
+#: Maximum host time to launch an extra collective, including its events.
 _MAX_LAUNCH_NS = 100_000.0
 
 
@@ -110,12 +112,12 @@ def shard_within_hosts(
     replica_ns_of_row: Mapping[int, float],
     peers: Mapping[int, int],
 ) -> Graph:
-    """Scale collectives to the rate within a host, and follow reductions by an all_reduce over the replicas.
+    """Scale collectives to intra-host bandwidth, and append a replica all_reduce to each reduction.
 
     Args:
         graph: The measured step.
-        ratio_of_row: Time ratio of each row of the analysis' collectives that then moves within a host.
-        replica_ns_of_row: Duration of the all_reduce that follows a row; no entry if none follows.
+        ratio_of_row: Time ratio of each collective row that becomes intra-host.
+        replica_ns_of_row: Duration of the all_reduce appended to a row; no entry if there is none.
         peers: The replica group of each rank.
     """
     scaled = scale_transfers(graph, ratio_of_row)
@@ -124,7 +126,7 @@ def shard_within_hosts(
     ranks = tuple(
         _add_replica_reductions(rank, added, replica_ns_of_row, peers, lane) for rank in scaled.ranks
     )
-    return added.added_to(ranks, scaled.transfer_ns)
+    return added.build_graph(ranks, scaled.transfer_ns)
 
 
 def _add_replica_reductions(
@@ -136,33 +138,33 @@ def _add_replica_reductions(
 ) -> RankGraph:
     stream = int(rank.stream.max(initial=0)) + 1
     compute = np.flatnonzero((rank.stream == main_stream_of_rank(rank)) & (rank.collective == NONE))
-    new: list[NewTask] = []
+    new_tasks: list[NewTask] = []
     waits = list(rank.waits_on)
     group = peers[rank.tasks.rank]
-    mine = [
-        at
-        for at in np.flatnonzero(rank.collective != NONE).tolist()
-        if int(rank.tasks.row[at]) in replica_ns_of_row
+    reductions = [
+        task_index
+        for task_index in np.flatnonzero(rank.collective != NONE).tolist()
+        if int(rank.tasks.row[task_index]) in replica_ns_of_row
     ]
-    for order, at in enumerate(mine):
-        time = replica_ns_of_row[int(rank.tasks.row[at])]
-        number = added.join((group, order), time, lane + group)
-        new.append(
+    for index, task_index in enumerate(reductions):
+        time = replica_ns_of_row[int(rank.tasks.row[task_index])]
+        number = added.add_member((group, index), time, lane + group)
+        new_tasks.append(
             NewTask(
-                like=at,
-                place=at + 1.0,
+                like=task_index,
+                place=task_index + 1.0,
                 work_ns=time,
-                gap_ns=min(float(rank.gap_ns[at]), _MAX_LAUNCH_NS),
+                gap_ns=min(float(rank.gap_ns[task_index]), _MAX_LAUNCH_NS),
                 collective=number,
-                waits_on=(at,),
+                waits_on=(task_index,),
                 stream=stream,
             )
         )
-        step = rank.tasks.step[at]
-        if order + 1 == len(mine) or rank.tasks.step[mine[order + 1]] != step:
+        step = rank.tasks.step[task_index]
+        if index + 1 == len(reductions) or rank.tasks.step[reductions[index + 1]] != step:
             # the update is the first compute launched after the last reduction of a step
-            place = int(np.searchsorted(compute, at))
+            place = int(np.searchsorted(compute, task_index))
             if place < len(compute) and rank.tasks.step[compute[place]] == step:
                 update = int(compute[place])
-                waits[update] = (*waits[update], len(rank.tasks) + len(new) - 1)
-    return add_tasks(replace(rank, waits_on=tuple(waits)), new)
+                waits[update] = (*waits[update], len(rank.tasks) + len(new_tasks) - 1)
+    return add_tasks(replace(rank, waits_on=tuple(waits)), new_tasks)

@@ -1,7 +1,7 @@
 """Find the blocks of the model in a measured step by the kernels that repeat.
 
-A recording need not say where a block starts. The device runs the same kernels for each block, so the kernel
-sequence of a pass repeats, and its longest repeating stretch holds the blocks. The forward and the backward
+A recording may not show where blocks start. The device runs the same kernels for each block, so the kernel
+sequence of a pass repeats, and its longest repeating section contains the blocks. The forward and backward
 of each micro-batch are searched separately.
 """
 
@@ -16,11 +16,11 @@ from zprof.replay.tasks import NONE, Bools
 
 #: Minimum kernels per block, and minimum blocks per pass.
 _MIN_KERNELS, _MIN_BLOCKS = 3, 2
-#: The longest period, in kernels, that is tried.
+#: Maximum period, in kernels.
 _MAX_KERNELS = 400
 #: A shorter period that repeats for nearly as long is the block; the longer one spans several blocks.
 _NEARLY_RATIO = 0.9
-#: A stretch that covers a smaller share of a micro-batch's kernels is not a pass.
+#: A section that covers a smaller share of the kernels of a micro-batch is not a pass.
 _PASS_RATIO = 0.1
 _MAX_MICRO_BATCHES = 64
 #: A repeat of this many first kernels marks the start of a micro-batch.
@@ -47,9 +47,9 @@ def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
 
 
 def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
-    """Return for each task the number of the block pass that it computes, ``NONE`` outside of blocks.
+    """Return the number of the block pass of each task, ``NONE`` outside of blocks.
 
-    Numbers rise along the tasks. A block gets one number for each pass over it.
+    Numbers increase along the tasks. A block has a separate number for each pass.
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
@@ -67,14 +67,14 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
 
 
 def _number_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
-    """Return the places of the compute kernels, and for each a number that stands for its name."""
+    """Return the indices of the compute kernels, and a code for the name of each."""
     kernels = np.flatnonzero(is_compute(rank, copies))
     names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
     return kernels, np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
 
 
 def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
-    """Return the number of blocks that a pass over the model has, 0 if its kernels do not repeat."""
+    """Return the number of blocks of a pass over the model, 0 if its kernels do not repeat."""
     kernels, codes = _number_kernels(rank, copies)
     last = codes[step_places(rank)[kernels] == step_places(rank)[-1]]
     passes = [each for piece in _split_micro_batches(last) for each in _find_passes(last[piece])]
@@ -82,32 +82,32 @@ def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
 
 
 def _split_micro_batches(codes: Int64s) -> list[Int64s]:
-    """Split a step at each repeat of its first kernels, those of the embedding and of the first block."""
-    whole = np.arange(len(codes))
+    """Split a step at each repeat of its first kernels (the embedding and the first block)."""
+    indices = np.arange(len(codes))
     if len(codes) < _OPENING_KERNELS:
-        return [whole]
+        return [indices]
     windows = np.lib.stride_tricks.sliding_window_view(codes, _OPENING_KERNELS)
     starts = np.flatnonzero((windows == windows[0]).all(axis=1))
     lengths = np.diff(starts)
     if not 1 < len(starts) <= _MAX_MICRO_BATCHES or lengths.min() < _SIMILAR_RATIO * lengths.max():
-        return [whole]
-    return np.split(whole, starts[1:])
+        return [indices]
+    return np.split(indices, starts[1:])
 
 
 def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
     """Return for each pass of a micro-batch, in order: start, kernels per block and number of blocks.
 
     The end of a pass can look like the start of one more block, and the start of a backward like the end of
-    one. So the blocks of the first pass are counted from its start, those of the second back from its end.
+    one. Therefore the blocks of the first pass are counted from its start, and of the second from its end.
     """
     found: list[tuple[int, int, int]] = []
-    free = np.ones(len(codes), dtype=np.bool_)
+    is_free = np.ones(len(codes), dtype=np.bool_)
     for _ in range(_MAX_PASSES):
-        best = _find_longest_repeat(codes, free)
-        if best is None:
+        longest = _find_longest_repeat(codes, is_free)
+        if longest is None:
             break
-        begin, length, period = best
-        free[begin : begin + length] = False
+        begin, length, period = longest
+        is_free[begin : begin + length] = False
         found.append((begin, length, period))
     found.sort()
     return [
@@ -116,11 +116,11 @@ def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
     ]
 
 
-def _find_longest_repeat(codes: Int64s, free: Bools) -> tuple[int, int, int] | None:
-    """Return start, length and shortest period of the longest repeating stretch, None if there is none."""
-    best: tuple[int, int, int] | None = None
+def _find_longest_repeat(codes: Int64s, is_free: Bools) -> tuple[int, int, int] | None:
+    """Return the start, length and minimum period of the longest repeating section, None if there is none."""
+    longest: tuple[int, int, int] | None = None
     for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):
-        same = (codes[period:] == codes[:-period]) & free[period:] & free[:-period]
+        same = (codes[period:] == codes[:-period]) & is_free[period:] & is_free[:-period]
         edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
         if not len(edges):
             continue
@@ -129,6 +129,6 @@ def _find_longest_repeat(codes: Int64s, free: Bools) -> tuple[int, int, int] | N
         length = int(lengths[place]) + period
         if length < max(_MIN_BLOCKS * period, _PASS_RATIO * len(codes)):
             continue
-        if best is None or _NEARLY_RATIO * length > best[1]:
-            best = int(edges[2 * place]), length, period
-    return best
+        if longest is None or _NEARLY_RATIO * length > longest[1]:
+            longest = int(edges[2 * place]), length, period
+    return longest

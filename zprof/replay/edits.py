@@ -1,4 +1,4 @@
-"""Edits of a measured step: each takes a graph and returns the graph of the step that would have run."""
+"""Edit a measured step: each edit takes a graph and returns the graph of the changed step."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from zprof.replay.slow_ranks import lower_median, own_work_ns
 from zprof.replay.structure import are_ordering_calls, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
-#: Host time of a blocking call that has nothing to wait for.
+#: Host time of a blocking call that does not have to wait.
 _CALL_NS = 5_000.0
 #: Host time before a call is not attributed to the call if it exceeds this.
 _LONG_GAP_NS = 1_000_000.0
@@ -51,12 +51,13 @@ def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Grap
 def drop_collectives(
     graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False, keeps_copies: bool = False
 ) -> Graph:
-    """Remove collectives with all host and device work done for them; what waited for them continues.
+    """Remove collectives with all their host and device work; tasks that waited for them continue.
 
-    The host's part of a collective: the events that order it after other streams, a rate limiter's wait for
-    free memory, the launch, and the time before each. The time before the first of these calls belongs partly
-    to the program. It is reduced by what is usual before a collective, or stays with ``keeps_hooks``. The
-    copies into and out of the buffer are removed, too, or run in the compute stream with ``keeps_copies``.
+    The host work of a collective consists of the events that order it after other streams, the wait of a rate
+    limiter for free memory, the launch, and the time before each of them. The time before the first of these
+    calls belongs partly to the program: it is reduced by the typical time before a collective, or unchanged
+    with ``keeps_hooks``. The copies into and out of the buffer are removed too, or run on the compute stream
+    with ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
@@ -117,7 +118,7 @@ def _median_or_inf(times: Floats) -> float:
 
 
 def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
-    """Return for each collective the first task that belongs to it; for any other task, itself."""
+    """Return the first task that belongs to each collective; for any other task, itself."""
     first = np.arange(len(rank.gap_ns))
     orders = are_ordering_calls(rank.tasks)
     for at in np.flatnonzero(rank.collective != NONE).tolist():
@@ -129,10 +130,10 @@ def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
 
 
 def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
-    """Pass on the waits of dropped work: its waiters wait for the work before it, and its own waits are kept.
+    """Forward the waits of dropped work: its waiters wait for the previous work, and its own waits are kept.
 
     Copies run in order with the compute of their stream. A gather that waited for a copy waited for its own
-    buffer, which is gone as well.
+    buffer, which is removed as well.
     """
     before: dict[int, int] = {}
     instead: dict[int, int] = {}
@@ -164,7 +165,7 @@ def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
 
 
 def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
-    """Make the chosen calls return at once instead of blocking until work is done."""
+    """Make the chosen calls return immediately instead of blocking until work is done."""
 
     def edit(rank: RankGraph) -> RankGraph:
         free = chosen(rank)
@@ -178,7 +179,7 @@ def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
 
 
 def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools]) -> Graph:
-    """Scale the host time before and in the chosen calls."""
+    """Scale the host time before and inside the chosen calls."""
 
     def edit(rank: RankGraph) -> RankGraph:
         factor = np.where(chosen(rank), ratio, 1.0)
@@ -233,10 +234,10 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
 
 
 def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
-    """Return the share of each task's time that is left if chosen steps are no slower than the median rank.
+    """Return the remaining share of each task's time if chosen steps are no slower than the median rank.
 
-    Time is removed where the rank is slower than the others: a stall of a host is in one place, not in all of
-    its calls. If the ranks do not have the same tasks in a step, all tasks lose time in proportion.
+    Time is removed from the tasks that are slower than on other ranks: a host stall affects one call, not all
+    calls. If the ranks do not have the same tasks in a step, all tasks lose time in proportion.
     """
     left = [np.ones(len(each)) for each in times]
     for step in np.flatnonzero(chosen.any(axis=0)).tolist():
@@ -297,7 +298,7 @@ def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
 
 
 def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
-    """Let collectives start when their inputs are ready, whatever compute kernels held them.
+    """Let collectives start when their inputs are ready, regardless of unrelated compute kernels.
 
     ``gathers``: rows of gathers that only wait for the optimizer update. They depend on compute launched
     before the first of them in their step. Any other held collective needs its copy in and the compute
@@ -326,10 +327,10 @@ def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
 
 
 def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
-    """Launch these collectives right after those of the previous unit, within their step.
+    """Launch these collectives right after the collectives of the previous unit, within their step.
 
-    Collectives with no compute launched between them belong to one unit. The first unit of a step stays in
-    place. A moved collective loses its waits and its lag, which were due to its old place.
+    Collectives with no compute launched between them belong to one unit. The first unit of a step is
+    not moved. A moved collective loses its waits and its lag, which were due to its old position.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -384,12 +385,12 @@ def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s
 def hide_under_next_step(
     graph: Graph, rows: frozenset[int], forward_ratio: float, *, slower: float, split_ns: float
 ) -> Graph:
-    """Let the gathers that end a step run under the next forward, each part needed where the forward uses it.
+    """Overlap the gathers at the end of a step with the next forward, which waits for each as needed.
 
-    ``forward_ratio``: the forward's share of a step's compute. The gathers' times say where in the forward
-    each is needed. ``slower``: relative slowdown of compute beside them. ``split_ns``: extra time of all
-    gathers of a step together, for being split into many small ones. Only the first gather of the last step
-    keeps its time: no forward follows.
+    ``forward_ratio``: the forward's share of a step's compute. The durations of the gathers determine
+    when in the forward each is needed. ``slower``: relative slowdown of concurrent compute. ``split_ns``:
+    total extra time per step for splitting the gathers into many small ones. Only the first gather of the
+    last step keeps its time: no forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -423,7 +424,7 @@ def hide_under_next_step(
 
 
 def undo_slowdown(graph: Graph, factor: float) -> Graph:
-    """Let compute that ran beside collectives, ``factor`` times slower, run as fast as alone."""
+    """Let compute that was slowed by ``factor`` through concurrent collectives run at full speed."""
 
     def ratio(rank: RankGraph) -> Floats:
         work, inside = rank.tasks.work, rank.collective != NONE
@@ -437,7 +438,7 @@ def undo_slowdown(graph: Graph, factor: float) -> Graph:
 
 
 def gap_time_within(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
-    """Return how much of the host time before each call lies within ``spans``."""
+    """Return the host time before each call that is within ``spans``."""
     ends = rank.tasks.call[:, 0]
     begins = ends - rank.gap_ns
     moved = spans - origin_ns

@@ -1,12 +1,12 @@
 """Infer the dependencies between the tasks of all ranks in a measured step.
 
-The recording shows when work ran, not what it waited for:
+A recording shows when work ran, but not what it waited for:
 
     start = max(launch + pick-up, end of the previous work on its stream, end of what it waits for) + lag
 
-Work that starts later than its launch and its stream explain waited for work of another stream that ended
-just before. What remains is its own lag. That finds the waits that took effect. The waits that would have
-taken effect a moment later follow from the program's structure: a reduction follows the compute launched
+If work starts later than its launch and its stream explain, it waited for work on another stream that had
+just ended. The remainder is its own lag. This finds the waits that took effect. Waits that ended earlier
+follow from the structure of the program: a reduction follows the compute launched
 before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay.structure`).
 """
 
@@ -31,9 +31,9 @@ from zprof.replay.structure import (
 from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
 from zprof.replay.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
 
-#: By their clocks, operations of one communicator may overlap this much and still count as sequential.
+#: Operations of a communicator that overlap by less than this still count as sequential.
 _OVERLAP_NS = 4_000.0
-#: A replay rests on launches. It is refused if a larger share of the device time has no recorded launch.
+#: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
 
@@ -44,22 +44,22 @@ class RankGraph:
 
     Attributes:
         gap_ns: Host time between the previous call and this one.
-        call_ns: Duration of the call without the time that it blocks.
+        call_ns: Duration of the call, excluding blocked time.
         blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns`` is the time from
             the end of that work to the return of the call.
-        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is how long the work runs.
+        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is its duration.
         waits_on: Tasks of other streams that this work waits for.
         held: Collectives that started just as a kernel of another stream ended although they cannot depend on
             it: the kernel was launched later, or other collectives of the stream were launched before them as
             well.
-        lag_ns: Delay before the work starts although nothing is missing.
+        lag_ns: Delay before the work starts although all its inputs are ready.
         collective: The instance of the collective, ``NONE`` for other work.
         copy_in: For collectives, the task that fills their buffer. ``copy_out`` is the one that empties the
             buffer or finishes its content. ``NONE`` if there is none.
         first_step: The number of the first replayed step.
         begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
         tail_ns: Host time after its last call.
-        pick_up_ns: Time from the start of a launch to the start of its work if nothing holds it.
+        pick_up_ns: Time from the start of a launch to the start of its work if nothing delays it.
     """
 
     tasks: RankTasks
@@ -92,9 +92,9 @@ class Graph:
         lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
         measured_ns: Recorded end of each step on each rank: an array of [rank, step].
         steps: Number of replayed steps.
-        origin_ns: The instant on the common clock that is 0 here.
-        lost: Share of its rate that a communicator loses beside others, by ``lane``.
-        has_start: Whether the recording started in the first of these steps.
+        origin_ns: Time origin on the common clock.
+        lost: Share of its rate that a communicator loses to concurrent ones, by ``lane``.
+        has_start: True if the recording started in the first of these steps.
     """
 
     ranks: tuple[RankGraph, ...]
@@ -116,25 +116,25 @@ def step_places(rank: RankGraph) -> Int64s:
 def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     """Build the graph of a device run; return a gap if the recording does not allow it.
 
-    With ``apart`` each rank stands alone: its collectives take as long as recorded, whoever they waited for.
+    With ``apart`` each rank is independent: its collectives take as long as recorded, including waits.
     """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
-        return _replay_gap("the recording is not at hand")
+        return _make_replay_gap("the recording is not available")
     if analysis.run.device == "cpu":
-        return _replay_gap("the ranks compute on their CPU")
-    steps = _common_steps(analysis)
+        return _make_replay_gap("the ranks compute on the CPU")
+    steps = _find_common_steps(analysis)
     if not steps:
-        return _replay_gap("no step was recorded by all ranks")
+        return _make_replay_gap("no step was recorded by all ranks")
     for count in range(len(steps), 0, -1):
         tasks = _read_ranks(analysis, steps[-count:])
         if isinstance(tasks, Gap):
             return tasks
         if sum(len(each) for each in tasks) <= _MAX_TASKS:
             return _connect_ranks(analysis, tasks, steps[-count:], apart=apart)
-    return _replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+    return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
 
 
-def _replay_gap(reason: str) -> Gap:
+def _make_replay_gap(reason: str) -> Gap:
     return Gap(
         kind=GapKind.REPLAY,
         what="replay of the step",
@@ -143,16 +143,16 @@ def _replay_gap(reason: str) -> Gap:
     )
 
 
-def _common_steps(analysis: RunAnalysis) -> list[int]:
+def _find_common_steps(analysis: RunAnalysis) -> list[int]:
     """Return the longest run of consecutive steps that all ranks have."""
-    of_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
-    common = sorted(set.intersection(*of_rank) & set(analysis.steps["step"].tolist()))
-    best: list[int] = []
+    steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
+    common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
+    longest_run: list[int] = []
     current: list[int] = []
     for number in common:
         current = [*current, number] if current and number == current[-1] + 1 else [number]
-        best = current if len(current) > len(best) else best
-    return best
+        longest_run = current if len(current) > len(longest_run) else longest_run
+    return longest_run
 
 
 def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
@@ -163,11 +163,13 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
     found = []
     for tracks, window in zip(analysis.tracks, windows, strict=True):
         mine = rows.get(tracks.rank, analysis.collectives.iloc[:0])
-        tasks, missing = read_tasks(analysis.source, tracks, mine, window, origin)
-        if missing > _MAX_UNLAUNCHED_RATIO:
-            return _replay_gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
-        if not len(tasks):  # torn, or host and device have different clocks
-            return _replay_gap(f"no call of the host of rank {tracks.rank} lies in its steps")
+        tasks, unlaunched_ratio = read_tasks(analysis.source, tracks, mine, window, origin)
+        if unlaunched_ratio > _MAX_UNLAUNCHED_RATIO:
+            return _make_replay_gap(
+                f"{unlaunched_ratio:.0%} of the work of rank {tracks.rank} has no recorded launch"
+            )
+        if not len(tasks):  # truncated, or host and device have different clocks
+            return _make_replay_gap(f"rank {tracks.rank} has no host call within its steps")
         found.append(tasks)
     return found
 
@@ -207,13 +209,13 @@ def _connect_ranks(
     lanes_in_order = {
         number
         for number in set(lane.tolist())
-        if not apart and _is_one_at_a_time(tasks, collective, lane, number)
+        if not apart and _is_sequential(tasks, collective, lane, number)
     }
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
     copies = _gather_copy_names(analysis)
-    named = rows["unit"].dropna().astype(str)
-    units = dict(zip(named.index.tolist(), named.tolist(), strict=True))
+    unit_names = rows["unit"].dropna().astype(str)
+    units = dict(zip(unit_names.index.tolist(), unit_names.tolist(), strict=True))
     ranks = tuple(
         _build_rank(
             each,
@@ -251,10 +253,10 @@ def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     return frozenset(name for name in names if COPIES_GRADIENTS not in name)
 
 
-def _is_one_at_a_time(
+def _is_sequential(
     tasks: Sequence[RankTasks], collective: Sequence[Int64s], lane: Int64s, number: int
 ) -> bool:
-    """Return whether the operations of a group ran one after the other, in launch order, on every rank."""
+    """Return True if the operations of a group ran sequentially, in launch order, on every rank."""
     for each, mine in zip(tasks, collective, strict=True):
         at = np.flatnonzero(mine != NONE)
         at = at[lane[mine[at]] == number]

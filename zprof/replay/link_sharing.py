@@ -1,12 +1,12 @@
-"""Infer which communicators share a link, and how long a message takes alone and beside others.
+"""Infer which communicators share a link, and how long a message takes alone and with concurrent messages.
 
 Groups of different ranks may have separate links, but often do not: the inner and outer groups of hybrid
-sharding meet on one network card. The recording tells. If the messages of a communicator are slower, byte for
-byte, the more of their time messages of another one run beside them,
+sharding share one network card. The recording shows it: if the messages of a communicator are slower, byte
+for byte, the longer messages of another communicator run concurrently,
 
-    bytes / transfer = rate of the communicator and kind * (1 - lost * share of the time beside others)
+    bytes / transfer = rate of the communicator and kind * (1 - lost * share of the concurrent time)
 
-then it loses that share of its rate to them: half if both get equal parts, all if the other one goes first.
+then it loses that share of its rate to them: half if both get equal parts, all if the other has priority.
 """
 
 from collections import defaultdict, deque
@@ -22,8 +22,8 @@ from zprof.replay.tasks import NONE, Floats
 
 Strings = npt.NDArray[np.str_]
 
-#: Maximum standard error of an accepted fit; communicators that lose less than the second have their own
-#: link.
+#: Maximum standard error of an accepted fit; communicators that lose less than the second value have their
+#: own link.
 _MAX_ERROR_RATIO, _LOST_RATIO = 0.15, 0.2
 #: Upper bound of the loss, so that every message ends.
 _MAX_LOST_RATIO = 0.95
@@ -35,7 +35,7 @@ _DONE_NS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """The kind and bytes of each collective, and how long other communicators' messages ran beside it."""
+    """The kind and bytes of each collective, and the time of concurrent messages of other communicators."""
 
     kind: Strings
     size: Floats
@@ -45,7 +45,7 @@ class _Messages:
 def infer_link_sharing(
     graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
 ) -> Graph:
-    """Return the graph with the transfer times of messages alone, and each communicator's loss beside others.
+    """Return the graph with the transfer times of messages alone, and the loss of each communicator.
 
     The graph is returned unchanged if messages of different communicators do not overlap or do not slow each
     other.
@@ -57,14 +57,14 @@ def infer_link_sharing(
     lost = {lane: min(ratio, _MAX_LOST_RATIO) for lane, ratio in fits if ratio >= _LOST_RATIO}
     if not lost:
         return graph
-    shorter = messages.beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
+    excess_ns = messages.beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
     ranks = []
     for rank in graph.ranks:
         work = rank.work_ns.copy()
         inside = rank.collective != NONE
-        work[inside] -= shorter[rank.collective[inside]]
+        work[inside] -= excess_ns[rank.collective[inside]]
         ranks.append(replace(rank, work_ns=work))
-    return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - shorter, lost=lost)
+    return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - excess_ns, lost=lost)
 
 
 def _read_messages(
@@ -88,7 +88,7 @@ def _read_messages(
 
 
 def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
-    """Return the share of its rate that a communicator loses beside others; 0 if unknown."""
+    """Return the share of its rate that a communicator loses to concurrent ones; 0 if unknown."""
     known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
     beside, rates = [], []
     for kind in np.unique(messages.kind[known]).tolist():
@@ -96,23 +96,23 @@ def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
         rate = messages.size[mine] / graph.transfer_ns[mine]
         beside.append(messages.beside_ns[mine] / graph.transfer_ns[mine])
         rates.append(rate / rate.mean() - 1)
-    freedom = int(known.sum()) - len(rates) - 1
-    if freedom < _MIN_FREEDOM:
+    degrees_of_freedom = int(known.sum()) - len(rates) - 1
+    if degrees_of_freedom < _MIN_FREEDOM:
         return 0.0
-    off = np.concatenate([each - each.mean() for each in beside])
+    deviation = np.concatenate([each - each.mean() for each in beside])
     rate = np.concatenate(rates)
-    contrast = float(off @ off)
+    contrast = float(deviation @ deviation)
     if not contrast:
         return 0.0
-    slope = float(off @ rate) / contrast
-    rest = rate - slope * off
-    error = np.sqrt(float(rest @ rest) / freedom / contrast)
+    slope = float(deviation @ rate) / contrast
+    residual = rate - slope * deviation
+    error = np.sqrt(float(residual @ residual) / degrees_of_freedom / contrast)
     # the rate alone is the rate at the mean share, less the slope times that share
     return -slope / (1 - slope * float(np.concatenate(beside).mean())) if error <= _MAX_ERROR_RATIO else 0.0
 
 
 def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
-    """Return how long each message takes if it starts at ``begins`` (by instance) and shares its link."""
+    """Return the duration of each message if it starts at ``begins`` (by instance) and shares its link."""
     taken: Floats = graph.transfer_ns.copy()
     for rank in graph.ranks:
         numbers = rank.collective[rank.collective != NONE]
@@ -120,12 +120,12 @@ def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
         queues: dict[int, deque[int]] = defaultdict(deque)
         for number in numbers[np.argsort(begins[numbers], kind="stable")].tolist():
             queues[int(graph.lane[number])].append(number)
-        for number, took in _run_beside(queues, begins, graph.transfer_ns, graph.lost):
-            taken[number] = max(taken[number], took)
+        for number, duration in _run_concurrently(queues, begins, graph.transfer_ns, graph.lost):
+            taken[number] = max(taken[number], duration)
     return taken
 
 
-def _run_beside(
+def _run_concurrently(
     queues: Mapping[int, deque[int]], begins: Floats, alone_ns: Floats, lost: Mapping[int, float]
 ) -> Iterator[tuple[int, float]]:
     """Run the first message of each communicator, all at once; yield each message and its duration."""
@@ -144,10 +144,10 @@ def _run_beside(
             continue
         rates = {lane: 1 - lost.get(lane, 0.0) if len(running) > 1 else 1.0 for lane in running}
         until = min([now + left / rates[lane] for lane, (_, _, left) in running.items()] + waiting)
-        for lane, (number, began, left) in list(running.items()):
+        for lane, (number, started, left) in list(running.items()):
             left -= (until - now) * rates[lane]
-            running[lane] = (number, began, left)
+            running[lane] = (number, started, left)
             if left <= _DONE_NS:
                 del running[lane]
-                yield number, until - began
+                yield number, until - started
         now = until

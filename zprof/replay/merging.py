@@ -1,8 +1,8 @@
 """Merge the gathers, and the reductions, of a block's units into one message each.
 
-Merging saves the latency of all messages but one and the host time to launch them. The bytes stay, and what
-waited for one of the messages waits for the merged one. The grouping is read from one rank and applied to
-all, by the index of each message among the rank's collectives.
+Merging saves the latency of all messages but one, and the host time to launch them. The bytes do not change,
+and tasks that waited for one of the messages wait for the merged message. The grouping is determined on one
+rank and applied to all, by the index of each message among the collectives of the rank.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ _SAME_COUNT_RATIO = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merge:
-    """Collectives, by index among the rank's, that become one, launched at the position of ``place``."""
+    """Collectives to merge, by index on the rank; the result is launched at the position of ``place``."""
 
     members: tuple[int, ...]
     place: int
@@ -74,7 +74,7 @@ def _plan_merges(messages: Messages) -> list[_Merge]:
         if ahead and number >= ahead:
             launched = order[gathers[number - ahead][0]] + ahead
             place = min(place, int(messages.gathers[min(launched, len(order) - 1)]))
-        if len(members) > 1 or place < members[0]:  # a head is launched ahead by a block, too
+        if len(members) > 1 or place < members[0]:  # a head is also prefetched by one block
             merges.append(_Merge(members=tuple(members), place=place, last=False))
     for (kind, _, block), members in found.items():
         mine = kind in _REDUCES and block >= 0 and len(members) >= max(2.0, _SAME_COUNT_RATIO * units)
@@ -132,7 +132,7 @@ def _apply_merges(
 
 
 def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
-    """Replace a gather's wait for the compute n units back with a wait for the compute n blocks back.
+    """Replace the wait of a gather for the compute n units earlier by one for the compute n blocks earlier.
 
     Engines bound the memory of gathered parameters with such waits.
     """
@@ -169,9 +169,9 @@ def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Me
 def _move_reduction_waits(
     rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: PartnerCopies
 ) -> RankGraph:
-    """Replace compute's wait for the reduction n units back with a wait for the reduction n blocks back.
+    """Replace the wait of compute for the reduction n units earlier by one for that n blocks earlier.
 
-    Engines hold the next backward until the gradients of an earlier one are reduced and freed.
+    Engines delay the next backward until earlier gradients are reduced and freed.
     """
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
@@ -218,9 +218,9 @@ def _number_merged(
 
 
 def _drop_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
-    """Remove the hook time before the first kernel of merged units: their gaps become no longer than usual.
+    """Remove the hook time before the first kernel of merged units: cap their gaps at the typical gap.
 
-    A unit's hooks run before its first kernel, also in passes that gather nothing.
+    The hooks of a unit run before its first kernel, even in passes without a gather.
     """
     computing = np.flatnonzero(messages.blocks != NONE)
     usual = [at for at in computing.tolist() if at and messages.blocks[at - 1] != NONE]

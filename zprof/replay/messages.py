@@ -1,4 +1,4 @@
-"""Read what each collective of a rank serves and waits for, and whether compute is left to hide a gather."""
+"""Find the block and the dependencies of each collective of a rank, and the compute left to hide a gather."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class Messages:
     Attributes:
         at: The task of each collective.
         kind: The kind of each collective; ``group`` is its communicator.
-        block: The block pass that each collective serves, ``NONE`` outside of blocks.
-        ahead: How many earlier gathers are not needed yet when this one is launched; 0 for other collectives.
+        block: The block pass of each collective, ``NONE`` outside of blocks.
+        ahead: Number of earlier gathers that are not needed yet when this one is launched; else 0.
         needed: The first compute task that needs each gather.
-        blocks: The block pass of each task of the rank, not only of collectives.
+        blocks: The block pass of each task of the rank, including compute.
     """
 
     at: Int64s
@@ -55,7 +55,7 @@ class Messages:
 def read_messages(
     rank: RankGraph, kinds: Mapping[int, str], groups: Mapping[int, str], copies: Collection[str]
 ) -> Messages:
-    """Return the collectives of a rank with the block that each serves.
+    """Return the collectives of a rank with their blocks.
 
     Args:
         rank: The rank.
@@ -85,7 +85,7 @@ def read_messages(
 
 
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
-    """Return the first compute task that needs each collective: the first waiting one, else the next one."""
+    """Return the first compute task that needs each collective: the first that waits, else the next."""
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
     stream = main_stream_of_rank(rank)
@@ -101,7 +101,7 @@ def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int
 
 
 class PartnerCopies:
-    """The copies that belong to collectives: into the buffer right before, and out of it after."""
+    """The copies that belong to collectives: into the buffer before, and out of it after."""
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream_of_rank(rank)
@@ -128,7 +128,7 @@ class PartnerCopies:
 
 
 def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
-    """Return the copy out of each gather's buffer; gathers and copies pair in order if they are as many."""
+    """Return the copy out of each gather's buffer; paired in order if their numbers are equal."""
     chosen = set(gathers.tolist())
     waiting = [task for task in np.flatnonzero(copies).tolist() if chosen & set(rank.waits_on[task])]
     names = {rank.tasks.kernel[task] for task in waiting}
@@ -143,9 +143,8 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gathers in ``rows`` that depend on the last compute before their use.
 
     The dependencies of a gather are followed back, through its stream and its waits, to compute kernels. A
-    gather is late if one of them is the last before the kernel that needs it: nothing is left to hide it.
-    Prefetched gathers depend on earlier kernels. Gathers that open a step have nothing before them and do not
-    count.
+    gather is late if one of them is the last before the kernel that needs it, so that no compute can hide it.
+    Prefetched gathers depend on earlier kernels. The first gathers of a step do not count.
     """
     late = count = 0
     for rank in graph.ranks:
@@ -172,7 +171,7 @@ def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
 
 
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return the share of the gathers' time in which compute that was launched after all of them ran."""
+    """Return the share of the gather time overlapped by compute that was launched after the gathers."""
     beside = whole = 0.0
     for rank in graph.ranks:
         main = main_stream_of_rank(rank)
@@ -192,7 +191,7 @@ def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
 
 
 def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
-    """Return the first task that waits for each gather, without the gathers that nothing waits for."""
+    """Return the first task that waits for each gather; gathers without a waiter are omitted."""
     wanted = set(gathers.tolist())
     users: dict[int, int] = {}
     for at, waits in enumerate(rank.waits_on):

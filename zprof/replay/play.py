@@ -1,8 +1,8 @@
 """Play a graph: compute when each rank finishes its steps.
 
 Each rank goes through its tasks in host order. A collective is entered on a rank when its stream is free and
-what it waits for is done. It starts once its last rank has arrived and, if its communicator runs one
-operation at a time, the previous operation is done.
+its dependencies are done. It starts once its last rank has arrived and, if its communicator runs one
+operation at a time, once the previous operation is done.
 """
 
 from collections import defaultdict, deque
@@ -16,11 +16,11 @@ from zprof.replay.tasks import NONE, Floats
 #: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
 _MAX_ROUNDS = 30
 #: Converged if no step end moves by more than this.
-_SETTLED_NS = 1_000.0
+_CONVERGED_NS = 1_000.0
 
 
 class ReplayDeadlock(Exception):
-    """The ranks wait for each other in a circle: the changed step is not a valid program."""
+    """The ranks wait for each other in a cycle: the changed step is not a valid program."""
 
 
 def play_graph(graph: Graph) -> Floats:
@@ -37,7 +37,7 @@ def play_graph(graph: Graph) -> Floats:
         for _ in range(_MAX_ROUNDS):
             before = ends
             ends, begins = _play_once(graph, stretch_transfers_ns(graph, begins) - graph.transfer_ns)
-            if np.abs(ends - before).max() <= _SETTLED_NS:
+            if np.abs(ends - before).max() <= _CONVERGED_NS:
                 break
     return ends
 
@@ -45,7 +45,7 @@ def play_graph(graph: Graph) -> Floats:
 def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
     """Return the ends of steps, and the start of each collective, NaN for those that no rank enters.
 
-    ``longer_ns``: how much longer each collective takes than alone.
+    ``longer_ns``: extra time of each collective compared with running alone.
     """
     link = _Rendezvous(graph, longer_ns)
     ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
@@ -122,7 +122,7 @@ class _Rank:
 
     @property
     def is_done(self) -> bool:
-        """Whether all calls are made and all work has ended."""
+        """True if all calls are made and all work has ended."""
         return self._next == len(self._gap) and not any(self._queues.values())
 
     def step_ends(self) -> Floats:
@@ -135,7 +135,7 @@ class _Rank:
         return done
 
     def advance(self) -> bool:
-        """Advance as far as possible, and return whether that was any progress."""
+        """Advance as far as possible; return True if there was any progress."""
         moved = False
         while self._next < len(self._gap):
             at = self._next
@@ -164,17 +164,17 @@ class _Rank:
             self._link.enter(self._number[follower], self, follower, max(ready, end) + self._lag[follower])
 
     def _launch(self, at: int) -> bool:
-        """Make the call and queue its work; return False if something that it waits for is not known yet."""
+        """Make the call and queue its work; return False if the end of a dependency is not known yet."""
         stream, is_collective = self._stream[at], self._number[at] != NONE
         free: float | None = self.begin
         if stream != NONE:
-            free = self._free_at(at, stream, alone=is_collective)
+            free = self._find_start(at, stream, alone=is_collective)
             if free is None:
                 return False
         launch = self._host + self._gap[at]
         self._host = launch + self._call[at]
         if stream == NONE:
-            self._end[at] = self.begin  # nothing runs, so nobody has to wait for it
+            self._end[at] = self.begin  # nothing runs, so nothing has to wait for it
             return True
         ready = max(free, launch + self._pick_up)
         self._last[stream] = at
@@ -187,8 +187,8 @@ class _Rank:
             self._link.enter(self._number[at], self, at, ready + self._lag[at])
         return True
 
-    def _free_at(self, at: int, stream: int, *, alone: bool) -> float | None:
-        """Return when all that the work waits for is done, None if that is not known yet.
+    def _find_start(self, at: int, stream: int, *, alone: bool) -> float | None:
+        """Return the time at which all dependencies of the work are done, None if not known yet.
 
         With ``alone``, collectives still under way on the stream do not count, because collectives queue.
         """

@@ -1,17 +1,17 @@
-"""Estimate what shorter or earlier collectives save, from the collectives of one rank alone.
+"""Estimate the saving of shorter or earlier collectives from the collectives of each rank on its own.
 
-For each rank and step, three things are played on the measured instants:
+For each rank and step, three parts are replayed on the measured times:
 
-    thread   the compute stream of a device, or the main thread of a CPU rank. It runs as recorded, skips the
-             idle time that is taken out, and stops where it waited for a collective until that is done
+    thread   the compute stream of a device, or the main thread of a CPU rank. It runs as recorded, skips
+             removed idle time, and blocks on a collective until it is done
     queues   a process group runs one collective at a time in launch order (or as many at a time as the
              recording shows)
     link     groups on the same link share it: of n groups that move bytes, each gets 1/n of its speed
 
-A collective joins its queue when the thread reaches the instant at which its last rank was ready. So time
-saved earlier moves it, and a shorter collective lets those behind it start earlier. The work of a collective
-is its transfer less what others took of the link meanwhile. The other ranks are assumed to save as much as
-this one. The unchanged step is played in the same way and subtracted, so the model's own error cancels.
+A collective joins its queue when the thread reaches the time at which its last rank was ready. Time saved
+earlier therefore moves it, and a shorter collective lets later ones start earlier. The work of a collective
+is its transfer time minus the link time used by others meanwhile. The other ranks are assumed to save as much
+as this one. The unchanged step is replayed in the same way and subtracted, so that the model error cancels.
 """
 
 from collections import Counter, deque
@@ -25,14 +25,14 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import parse_group_ranks
 
-#: Maximum distance between the end of a collective and the start of one that was queued behind it.
+#: Maximum time between the end of a collective and the start of the next one in its queue.
 _TOUCHING_NS = 60_000
-#: Limits on the ranks and steps that are replayed; a sample is enough for a mean.
+#: Maximum number of replayed ranks and steps; a sample is enough for a mean.
 _MAX_RANKS, _MAX_STEPS = 8, 32
 #: A collective counts as alone if its own work is at least this share of its transfer.
-_BESIDE_RATIO = 0.9
-#: Less work than this is a rounding error of the shares.
-_NOTHING_NS = 1e-3
+_ALONE_RATIO = 0.9
+#: Remaining work below this is a rounding error.
+_MIN_WORK_NS = 1e-3
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 _Spans = Sequence[tuple[float, float]]
@@ -42,9 +42,9 @@ _Spans = Sequence[tuple[float, float]]
 class StepChange:
     """The difference between the measured and the changed steps.
 
-    ``transfer_ns``: new transfer time of each row of the collectives. ``ready_ns``: when a row joins its
-    queue, as an instant of the measured step; NaN if unchanged, minus infinity if it is done before the step.
-    ``taken_out``: idle time of the thread that does not occur, by rank.
+    ``transfer_ns``: new transfer time of each row of the collectives. ``ready_ns``: time at which a row
+    joins its queue, in the measured step; NaN if unchanged, minus infinity if it is done before the step.
+    ``taken_out``: removed idle time of the thread, by rank.
     """
 
     transfer_ns: "pd.Series[float] | None" = None
@@ -53,7 +53,7 @@ class StepChange:
 
 
 def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
-    """Return the mean saving per rank and step, in ns, if collectives transfer for this long.
+    """Return the mean saving per rank and step, in ns, for new transfer times.
 
     ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
@@ -63,8 +63,8 @@ def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Seri
 def estimate_saving_ns(analysis: RunAnalysis, changed: StepChange) -> float:
     """Return the mean saving of a changed step over ranks and steps, in ns; never below 0."""
     links = _assign_links(analysis)
-    won = [_save_in_step(step, changed, links) for step in _sample_steps(analysis.collectives)]
-    return max(0.0, float(np.mean(won))) if won else 0.0
+    savings = [_save_in_step(step, changed, links) for step in _sample_steps(analysis.collectives)]
+    return max(0.0, float(np.mean(savings))) if savings else 0.0
 
 
 def _sample_steps(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -74,16 +74,16 @@ def _sample_steps(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield step
 
 
-def _sample_values(values: "pd.Series[int]", most: int) -> list[int]:
-    known: list[int] = sorted(values.unique().tolist())
-    return known[:: -(-len(known) // most)] if known else []
+def _sample_values(values: "pd.Series[int]", max_values: int) -> list[int]:
+    unique_values: list[int] = sorted(values.unique().tolist())
+    return unique_values[:: -(-len(unique_values) // max_values)] if unique_values else []
 
 
 def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
-    """Return the link of each group: the network if its ranks span several hosts, else that of their host.
+    """Return the link of each group: the network if its ranks span several hosts, else the host's own link.
 
-    The result is empty, which gives each group a link of its own, if messages take no longer beside others
-    than alone.
+    The result is empty, so that each group has its own link, if concurrent messages take no longer than
+    single ones.
     """
     hosts, rows = analysis.hosts, analysis.collectives
     names = [str(name) for name in rows["group"].unique()] if "group" in rows else []
@@ -93,46 +93,50 @@ def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
 
 
 def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
-    """Return whether messages take longer beside others than alike ones alone; True if unknown."""
+    """Return True if concurrent messages take longer than similar ones alone, or if unknown."""
     alike = ["kind", "group", "bytes"]
     rows = analysis.collectives
     if not len(rows) or not set(alike) <= set(rows.columns):
         return True
-    seen = [
+    measured = [
         (step, _MeasuredStep.of(step, int(step["start_ns"].min()), links)) for step in _sample_steps(rows)
     ]
-    table = pd.concat([step[alike].astype({"kind": str, "group": str}) for step, _ in seen])
+    table = pd.concat([step[alike].astype({"kind": str, "group": str}) for step, _ in measured])
     table = table.assign(
-        transfer=np.concatenate([one.transfer for _, one in seen]),
-        work=np.concatenate([one.work for _, one in seen]),
+        transfer=np.concatenate([each_step.transfer for _, each_step in measured]),
+        work=np.concatenate([each_step.work for _, each_step in measured]),
     )
-    beside = table["work"] < _BESIDE_RATIO * table["transfer"]
-    alone = table[~beside].groupby(alike)["transfer"].median().rename("alone")
-    known = table[beside].join(alone, on=alike, how="inner")
-    # fully shared they would take transfer / work times as long as alone; not shared, as long as alone
-    middle = (known["alone"] * (1 + known["transfer"] / known["work"].clip(lower=1.0))) / 2
-    return bool(known.empty or known["transfer"].sum() > middle.sum())
+    is_concurrent = table["work"] < _ALONE_RATIO * table["transfer"]
+    alone = table[~is_concurrent].groupby(alike)["transfer"].median().rename("alone")
+    unique_values = table[is_concurrent].join(alone, on=alike, how="inner")
+    # on a shared link they take transfer / work times as long as alone; on separate links, as long as alone
+    middle = (
+        unique_values["alone"] * (1 + unique_values["transfer"] / unique_values["work"].clip(lower=1.0))
+    ) / 2
+    return bool(unique_values.empty or unique_values["transfer"].sum() > middle.sum())
 
 
 def _save_in_step(rows: pd.DataFrame, changed: StepChange, links: Mapping[str, int]) -> float:
     origin = int(rows["start_ns"].min())  # float64 resolves ns since 1970 only to 256
-    seen = _MeasuredStep.of(rows, origin, links)
-    new, ready = seen.work, seen.ready
+    measured = _MeasuredStep.of(rows, origin, links)
+    new, ready = measured.work, measured.ready
     if changed.transfer_ns is not None:
         transfer = np.asarray(changed.transfer_ns.loc[rows.index], dtype=np.float64)
-        new = seen.work * np.divide(
-            transfer, seen.transfer, out=np.ones_like(transfer), where=seen.transfer > 0
+        new = measured.work * np.divide(
+            transfer, measured.transfer, out=np.ones_like(transfer), where=measured.transfer > 0
         )
     if changed.ready_ns is not None:
-        asked = changed.ready_ns.loc[rows.index]
-        earlier = np.asarray(asked, dtype=np.float64) - origin
-        ready = np.where(np.isnan(earlier), seen.ready, np.minimum(seen.ready, earlier))
+        new_ready = changed.ready_ns.loc[rows.index]
+        earlier = np.asarray(new_ready, dtype=np.float64) - origin
+        ready = np.where(np.isnan(earlier), measured.ready, np.minimum(measured.ready, earlier))
     spans = changed.taken_out.get(int(rows["rank"].iloc[0]))
-    taken = [] if spans is None else _idle_spans(spans, rows, origin)
-    return _play_step(seen, new, ready, taken) - _play_step(seen, seen.work, seen.ready, [])
+    removed_idle = [] if spans is None else _shift_spans(spans, rows, origin)
+    return _play_step(measured, new, ready, removed_idle) - _play_step(
+        measured, measured.work, measured.ready, []
+    )
 
 
-def _idle_spans(spans: npt.NDArray[np.int64], rows: pd.DataFrame, origin: int) -> list[tuple[float, float]]:
+def _shift_spans(spans: npt.NDArray[np.int64], rows: pd.DataFrame, origin: int) -> list[tuple[float, float]]:
     """Return the spans relative to ``origin``."""
     return [(float(begin - origin), float(end - origin)) for begin, end in spans.tolist()]
 
@@ -141,9 +145,9 @@ def _idle_spans(spans: npt.NDArray[np.int64], rows: pd.DataFrame, origin: int) -
 class _MeasuredStep:
     """Collectives of one rank and step as recorded, in nanoseconds since the step's origin.
 
-    ``ready``: when the last rank arrived, or for a queued collective its launch. ``awaited``, ``resumed``:
-    when the thread started to wait for it and when it went on; NaN if unknown. ``work``: its transfer without
-    what others took of the link meanwhile.
+    ``ready``: arrival of the last rank, or the launch of a queued collective. ``awaited``, ``resumed``: start
+    and end of the wait of the thread; NaN if unknown. ``work``: transfer time without the link time used by
+    others meanwhile.
     """
 
     lane: npt.NDArray[np.int64]
@@ -163,13 +167,13 @@ class _MeasuredStep:
         arrival = end - transfer
         group = rows["group"].astype(str) if "group" in rows else pd.Series("", index=rows.index)
         lane, queued = _assign_queues(pd.factorize(group)[0].astype(np.int64), arrival, end)
-        own = -1 - pd.Series(lane, index=rows.index)  # a link of its own if none is known
+        own = -1 - pd.Series(lane, index=rows.index)  # a separate link if unknown
         link: _Ints = np.asarray(group.map(links).fillna(own) if links else own, dtype=np.int64)
         launch = np.fmin(_relative_ns(rows["launch_start_ns"], origin), arrival)
         blocked = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.float64)
-        # a hidden collective may block once the rank asks for it earlier: known if its wait was recorded
-        asked = _relative_ns(rows["wait_start_ns"], origin)
-        hidden = np.where(asked >= end, asked, np.nan)
+        # a hidden collective may block if the rank waits for it earlier: known if its wait was recorded
+        new_ready = _relative_ns(rows["wait_start_ns"], origin)
+        hidden = np.where(new_ready >= end, new_ready, np.nan)
         return cls(
             lane=lane,
             link=link,
@@ -191,81 +195,86 @@ def _relative_ns(times: "pd.Series[int]", origin: int) -> _Floats:
 def _assign_queues(
     group: npt.NDArray[np.int64], arrival: _Floats, end: _Floats
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the queue of each collective, and which ones started as the previous one in their queue ended.
+    """Return the queue of each collective, and a mask of those that started as the previous one ended.
 
-    A group has one queue, or as many as it takes if its collectives ran at the same time.
+    A group has one queue, or several if its collectives ran concurrently.
     """
     lane, queued = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=np.bool_)
     ends: dict[int, list[tuple[int, float]]] = {}
     for row in np.lexsort((end, arrival)).tolist():
-        mine = ends.setdefault(int(group[row]), [])
-        free = [place for place, (_, last) in enumerate(mine) if last <= arrival[row] + _TOUCHING_NS]
-        place = max(free, key=lambda place: mine[place][1], default=len(mine))
-        if place == len(mine):
-            mine.append((sum(map(len, ends.values())), -np.inf))
-        lane[row], last = mine[place]
+        queue_ends = ends.setdefault(int(group[row]), [])
+        free = [place for place, (_, last) in enumerate(queue_ends) if last <= arrival[row] + _TOUCHING_NS]
+        place = max(free, key=lambda place: queue_ends[place][1], default=len(queue_ends))
+        if place == len(queue_ends):
+            queue_ends.append((sum(map(len, ends.values())), -np.inf))
+        lane[row], last = queue_ends[place]
         queued[row] = last > arrival[row] - _TOUCHING_NS
-        mine[place] = (int(lane[row]), float(end[row]))
+        queue_ends[place] = (int(lane[row]), float(end[row]))
     return lane, queued
 
 
 def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Floats) -> _Floats:
-    """Return the link time of each collective alone: of n on a link at once, each gets 1/n of the time."""
+    """Return the exclusive link time of each collective: n concurrent ones get 1/n of the time each."""
     work = np.zeros(len(link))
     for number in np.unique(link):
-        mine = np.flatnonzero(link == number)
-        edges = np.unique(np.concatenate((arrival[mine], end[mine])))
-        starts, stops = np.sort(arrival[mine]), np.sort(end[mine])
+        queue_ends = np.flatnonzero(link == number)
+        edges = np.unique(np.concatenate((arrival[queue_ends], end[queue_ends])))
+        starts, stops = np.sort(arrival[queue_ends]), np.sort(end[queue_ends])
         busy = np.searchsorted(starts, edges[:-1], "right") - np.searchsorted(stops, edges[:-1], "right")
         each = np.diff(edges) / np.maximum(1, busy)
         total = np.concatenate(([0.0], np.cumsum(each)))
-        work[mine] = total[np.searchsorted(edges, end[mine])] - total[np.searchsorted(edges, arrival[mine])]
+        work[queue_ends] = (
+            total[np.searchsorted(edges, end[queue_ends])]
+            - total[np.searchsorted(edges, arrival[queue_ends])]
+        )
     return work
 
 
-def _play_step(seen: _MeasuredStep, work: _Floats, ready: _Floats, taken: _Spans) -> float:
-    """Return how much earlier than measured the thread reaches the end, in ns."""
-    link = _Link(seen, work)
+def _play_step(measured: _MeasuredStep, work: _Floats, ready: _Floats, removed_idle: _Spans) -> float:
+    """Return the time by which the thread reaches the end earlier than measured, in ns."""
+    link = _Link(measured, work)
     waiting = deque(np.argsort(ready, kind="stable").tolist())
-    stops = [(float(at), row) for row, at in enumerate(seen.awaited) if not np.isnan(at)]
-    stops += [(begin, -1 - place) for place, (begin, _) in enumerate(taken)]
+    stops = [(float(at), row) for row, at in enumerate(measured.awaited) if not np.isnan(at)]
+    stops += [(begin, -1 - place) for place, (begin, _) in enumerate(removed_idle)]
     ahead = 0.0
     for at, row in sorted(stops):
-        until = float(seen.resumed[row]) if row >= 0 else taken[-1 - row][1]
+        until = float(measured.resumed[row]) if row >= 0 else removed_idle[-1 - row][1]
         while waiting and ready[waiting[0]] < max(at, until):
-            # others go on while the thread waits; idle time that it skips delays nobody
+            # others continue while the thread waits; skipped idle time does not delay them
             instant = float(ready[waiting[0]])
             link.add(waiting.popleft(), (instant if row >= 0 else min(instant, at)) - ahead)
-        ahead = max(ahead, until - (at - ahead)) if row < 0 else until - max(at - ahead, link.end_of(row))
+        ahead = (
+            max(ahead, until - (at - ahead)) if row < 0 else until - max(at - ahead, link.run_until_done(row))
+        )
     return ahead
 
 
 class _Link:
     """Queues of groups on their links: the head of each queue moves, and heads on one link share it."""
 
-    def __init__(self, seen: _MeasuredStep, work: _Floats) -> None:
-        order = np.lexsort((seen.end, seen.end - seen.transfer)).tolist()
-        self._on = seen.link.tolist()
+    def __init__(self, measured: _MeasuredStep, work: _Floats) -> None:
+        order = np.lexsort((measured.end, measured.end - measured.transfer)).tolist()
+        self._on = measured.link.tolist()
         self._left = [float(value) for value in work]
         self._ends: dict[int, float] = {}
         self._joined: dict[int, float] = {}
         self._queues: dict[int, deque[int]] = {}
         for row in order:
-            self._queues.setdefault(int(seen.lane[row]), deque()).append(row)
+            self._queues.setdefault(int(measured.lane[row]), deque()).append(row)
         self._now = -np.inf
 
     def add(self, row: int, at: float) -> None:
-        """Let the collective join its queue at an instant. The order in the queue is fixed beforehand."""
+        """Add the collective to its queue at a time; the order in the queue is fixed in advance."""
         self._joined[row] = at
 
-    def end_of(self, row: int) -> float:
-        """Move bytes until the collective is done, and return when that is."""
+    def run_until_done(self, row: int) -> float:
+        """Advance until the collective is done, and return its end time."""
         while row not in self._ends and self._step():
             pass
         return self._ends.get(row, self._now)
 
     def _step(self) -> bool:
-        """Advance to the next start or end of a collective; return False if nothing is left to do."""
+        """Advance to the next start or end of a collective; return False if there is none."""
         heads = [queue[0] for queue in self._queues.values() if queue and queue[0] in self._joined]
         if not heads:
             return False
@@ -280,7 +289,7 @@ class _Link:
         spent, self._now = until - self._now, until
         for row in moving:
             self._left[row] -= spent / share[self._on[row]]
-            if self._left[row] <= _NOTHING_NS:
+            if self._left[row] <= _MIN_WORK_NS:
                 self._ends[row] = self._now
                 next(queue for queue in self._queues.values() if queue and queue[0] == row).popleft()
         return True

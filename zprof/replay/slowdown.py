@@ -1,9 +1,9 @@
-"""Fit how much slower kernels run beside collectives, from kernels that do the same work.
+"""Fit the slowdown of kernels that run concurrently with collectives, from kernels that do the same work.
 
-Kernels at one place of a model's repeated block do the same work in every block, step and rank. Blocks of
-other sizes take longer by a factor of their own. With r the share of a kernel's time beside a collective,
+Kernels at the same position of a repeated block do the same work in every block, step and rank. Blocks of
+other sizes differ by a factor per block. With r the share of a kernel's time overlapped by a collective,
 
-    log(time) = place in the block + block + log(slowdown) * r
+    log(time) = position in the block + block + log(slowdown) * r
 
 is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many
 sizes.
@@ -19,17 +19,17 @@ from zprof.replay.blocks import find_blocks
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.tasks import NONE, Floats
 
-#: Acceptance of the fit: minimum contrast, in kernels fully beside against alone, and maximum standard error.
+#: Acceptance of the fit: minimum contrast between overlapped and other kernels, and maximum standard error.
 _MIN_CONTRAST, _MAX_ERROR_RATIO = 4.0, 0.03
-#: A place that fewer kernels share is ignored.
-_MIN_ALIKE = 3
-#: Iterations of subtracting the means of places and of blocks in turn.
+#: Positions with fewer kernels are ignored.
+_MIN_SAMPLES = 3
+#: Iterations of alternately subtracting the means of positions and of blocks.
 _ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernels:
-    """Kernels of blocks: log of their time, share of it beside collectives, place and block."""
+    """Kernels of blocks: log of their time, overlapped share of it, position and block."""
 
     log_ns: Floats
     beside_ratio: Floats
@@ -38,10 +38,10 @@ class _Kernels:
 
 
 def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
-    """Return the time of kernels beside a collective relative to alone, as a ratio.
+    """Return the time of kernels overlapped by a collective relative to alone, as a ratio.
 
     ``copies`` names kernels that only serve collectives. The result is None if the step has no blocks, or if
-    its kernels run beside collectives always or never.
+    its kernels are always or never overlapped by collectives.
     """
     numbers: dict[tuple[object, ...], int] = {}
     ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]
@@ -53,36 +53,38 @@ def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
     )
     if not len(kernels.log_ns):
         return None
-    alike = np.bincount(kernels.place)[kernels.place] >= _MIN_ALIKE
-    ratio = _subtract_means(kernels, kernels.beside_ratio)[alike]
-    log_ns = _subtract_means(kernels, kernels.log_ns)[alike]
+    has_samples = np.bincount(kernels.place)[kernels.place] >= _MIN_SAMPLES
+    ratio = _subtract_means(kernels, kernels.beside_ratio)[has_samples]
+    log_ns = _subtract_means(kernels, kernels.log_ns)[has_samples]
     contrast = float(ratio @ ratio)
-    unknowns = len(np.unique(kernels.place[alike])) + len(np.unique(kernels.block[alike]))
+    unknowns = len(np.unique(kernels.place[has_samples])) + len(np.unique(kernels.block[has_samples]))
     if contrast < _MIN_CONTRAST or len(ratio) <= unknowns:
         return None
     slope = float(ratio @ log_ns) / contrast
-    rest = log_ns - slope * ratio
-    error = np.sqrt(float(rest @ rest) / (len(ratio) - unknowns) / contrast)
+    residuals = log_ns - slope * ratio
+    error = np.sqrt(float(residuals @ residuals) / (len(ratio) - unknowns) / contrast)
     return float(np.exp(slope)) if error <= _MAX_ERROR_RATIO else None
 
 
 def _read_block_kernels(
     rank: RankGraph, copies: Collection[str], numbers: dict[tuple[object, ...], int]
 ) -> _Kernels:
-    """Return a rank's kernels of blocks; ``numbers`` maps places and blocks to numbers for all ranks."""
+    """Return a rank's kernels of blocks; ``numbers`` maps positions and blocks to numbers for all ranks."""
     blocks = find_blocks(rank, copies)
     chosen = np.flatnonzero((blocks != NONE) & (rank.tasks.work[:, 1] > rank.tasks.work[:, 0]))
     names = rank.tasks.kernel
     place, block = [], []
     counts: dict[tuple[object, ...], int] = {}
-    opens, began, number = "", 0, NONE
+    first_kernel, block_start, number = "", 0, NONE
     for order, at in enumerate(chosen.tolist()):
         if blocks[at] != number:
-            opens, began, number = names[at], order, int(blocks[at])
-            passed = (int(rank.tasks.step[at]), opens)
-            counts[passed] = counts.get(passed, 0) + 1
-        place.append(numbers.setdefault(("place", opens, order - began, names[at]), len(numbers)))
-        block.append(numbers.setdefault(("block", opens, counts[passed]), len(numbers)))
+            first_kernel, block_start, number = names[at], order, int(blocks[at])
+            pass_key = (int(rank.tasks.step[at]), first_kernel)
+            counts[pass_key] = counts.get(pass_key, 0) + 1
+        place.append(
+            numbers.setdefault(("place", first_kernel, order - block_start, names[at]), len(numbers))
+        )
+        block.append(numbers.setdefault(("block", first_kernel, counts[pass_key]), len(numbers)))
     work = np.rint(rank.tasks.work)
     busy = union(work[rank.collective != NONE].astype(np.int64))
     begin, end = work[chosen].astype(np.int64).T
@@ -96,10 +98,10 @@ def _read_block_kernels(
 
 
 def _subtract_means(kernels: _Kernels, values: Floats) -> Floats:
-    """Return the values less what their place and their block have in common."""
-    left = values
+    """Subtract the means per position and per block from the values."""
+    remainder = values
     for _ in range(_ROUNDS):
         for key in (kernels.place, kernels.block):
             count = np.maximum(1, np.bincount(key))
-            left = left - (np.bincount(key, weights=left) / count)[key]
-    return left
+            remainder = remainder - (np.bincount(key, weights=remainder) / count)[key]
+    return remainder

@@ -1,9 +1,8 @@
-"""Split the gather and the reduction of a whole model into one of each per block.
+"""Split a model-wide gather and reduction into one of each per block.
 
 Each block waits only for its own part, which is gathered while the previous block computes. Its gradients are
 reduced while those of the next block are computed. The recording does not say how the bytes are distributed.
-All blocks get the same share, and what is around them (embedding and head) gets its share of the time in
-matrix products.
+All blocks get the same share; the embedding and the head get bytes in proportion to their matmul time.
 """
 
 import re
@@ -22,13 +21,12 @@ from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
-#: The head's forward as a share of the compute between forward and backward: its backward takes twice as
-#: long.
+#: The head's forward as a share of the compute between forward and backward: its backward takes twice its
+#: forward.
 _HEAD_RATIO = 1 / 3
-#: Upper bound of the host time to launch a piece; more time before the first message belongs to the step
-#: start.
+#: Maximum host time to launch a piece; any excess before the first message belongs to the start of the step.
 _LAUNCH_NS = 150_000.0
-#: Reductions shorter than this share of the longest one are of a norm or a loss.
+#: Reductions shorter than this share of the longest are assumed to be of a norm or a loss.
 _LARGE_RATIO = 0.05
 _MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
@@ -49,14 +47,14 @@ def split_units(
     *,
     again: bool,
 ) -> Graph | None:
-    """Split each message of a whole model into one per block.
+    """Split each model-wide collective into one per block.
 
     Args:
         graph: The measured step.
         read: Returns the messages of a rank.
         latency_ns: Returns the latency of a row of the analysis' collectives.
         copies: Names of kernels that only copy into and out of communication buffers.
-        again: Whether a block is freed after its forward and gathered again for its backward.
+        again: True if a block is freed after its forward and gathered again for its backward.
 
     Returns:
         The changed graph, None if the ranks do not issue the same collectives or no blocks are found.
@@ -68,12 +66,12 @@ def split_units(
     ranks = []
     for rank, messages in zip(graph.ranks, each, strict=True):
         split = _RankSplit(rank, messages, added, transfer, latency_ns, copies, again=again)
-        ranks.append(split.done())
-    return added.added_to(ranks, transfer) if added.members else None
+        ranks.append(split.build())
+    return added.build_graph(ranks, transfer) if added.members else None
 
 
 class _RankSplit:
-    """Builder of one rank with split messages."""
+    """Rebuild one rank with split messages."""
 
     def __init__(
         self,
@@ -94,29 +92,29 @@ class _RankSplit:
         self._new: list[NewTask] = []
         self._work = rank.work_ns.copy()
         self._waits = list(rank.waits_on)
-        self._gone: list[int] = []
+        self._removed: list[int] = []
 
-    def done(self) -> RankGraph:
+    def build(self) -> RankGraph:
         """Return the rank with its messages split."""
         gathers = self._messages.gathers
         needed = self._messages.needed[gathers]
         for unit in np.unique(needed).tolist():
             self._split_gather(self._messages.at[gathers[needed == unit]].tolist(), unit)
-        reduces = [
+        reductions = [
             int(task)
             for task, kind in zip(self._messages.at, self._messages.kind, strict=True)
             if kind in _REDUCES
         ]
-        times = self._added.graph.transfer_ns[self._rank.collective[reduces]]
-        reduces = [
+        times = self._added.graph.transfer_ns[self._rank.collective[reductions]]
+        reductions = [
             task
-            for task, time in zip(reduces, times.tolist(), strict=True)
+            for task, time in zip(reductions, times.tolist(), strict=True)
             if time > _LARGE_RATIO * times.max()
         ]
-        for step in np.unique(self._rank.tasks.step[reduces]).tolist():
-            self._split_reductions([task for task in reduces if self._rank.tasks.step[task] == step])
+        for step in np.unique(self._rank.tasks.step[reductions]).tolist():
+            self._split_reductions([task for task in reductions if self._rank.tasks.step[task] == step])
         gone = np.zeros(len(self._rank.tasks), dtype=np.bool_)
-        gone[self._gone] = True
+        gone[self._removed] = True
         rank = replace(
             self._rank,
             work_ns=self._work,
@@ -126,27 +124,33 @@ class _RankSplit:
         return add_tasks(rank, self._new)
 
     def _split_gather(self, tasks: Sequence[int], needed: int) -> None:
-        passes = [each for each in self._passes if each.first[0] >= needed and self._is_of(each, tasks[0])]
+        passes = [
+            each for each in self._passes if each.first[0] >= needed and self._is_same_step(each, tasks[0])
+        ]
         if len(passes) < 2:
             return
         forward, backward = passes[0], passes[1]
-        root, share = self._shares(forward, backward)
-        keeps = tasks[0]
-        latency = self._latency(int(self._rank.tasks.row[keeps]))
-        whole = sum(float(self._added.graph.transfer_ns[self._rank.collective[task]]) for task in tasks)
-        moved = max(0.0, whole - latency * len(tasks))
+        root_ratio, block_ratio = self._compute_byte_ratios(forward, backward)
+        first_task = tasks[0]
+        latency = self._latency(int(self._rank.tasks.row[first_task]))
+        total_ns = sum(float(self._added.graph.transfer_ns[self._rank.collective[task]]) for task in tasks)
+        transfer_ns = max(0.0, total_ns - latency * len(tasks))
         starts = [tasks[-1] + 1, *forward.first]
-        copied = self._partners.before(keeps), self._partners.behind(tasks[-1])
+        copies = self._partners.before(first_task), self._partners.behind(tasks[-1])
         for launch, begin in pairwise(starts):
-            self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
+            self._add_gather(
+                first_task, launch, begin, latency + transfer_ns * block_ratio, block_ratio, copies
+            )
         if self._again:
             # the last block is not freed before its backward
             for launch, begin in pairwise(backward.first):
-                self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
-        self._shorten(tasks, latency + moved * root)
-        for copy in copied:
+                self._add_gather(
+                    first_task, launch, begin, latency + transfer_ns * block_ratio, block_ratio, copies
+                )
+        self._set_remaining_time(tasks, latency + transfer_ns * root_ratio)
+        for copy in copies:
             if copy is not None:
-                self._work[copy] = self._rank.work_ns[copy] * root
+                self._work[copy] = self._rank.work_ns[copy] * root_ratio
 
     def _add_gather(
         self,
@@ -154,52 +158,58 @@ class _RankSplit:
         launch: int,
         begin: int,
         time: float,
-        share: float,
-        copied: tuple[int | None, int | None],
+        block_ratio: float,
+        copies: tuple[int | None, int | None],
     ) -> None:
         """Add the gather of the block whose first task is ``begin``, launched before the task ``launch``."""
-        into, out = copied
+        copy_in, copy_out = copies
         number = int(self._rank.collective[like])
-        waits = self._before(launch)
-        if into is not None:
-            waits = (self._add(into, launch, float(self._rank.work_ns[into]) * share, waits),)
+        waits = self._find_compute_before(launch)
+        if copy_in is not None:
+            waits = (self._add(copy_in, launch, float(self._rank.work_ns[copy_in]) * block_ratio, waits),)
         key = number, int(self._messages.blocks[begin])
-        joined = self._added.join(key, time, int(self._added.graph.lane[number]))
-        gather = self._add(like, launch, time, waits, joined)
-        if out is not None and out > like:
-            self._add(out, begin, float(self._rank.work_ns[out]) * share, (gather,))
+        collective_index = self._added.add_member(key, time, int(self._added.graph.lane[number]))
+        gather = self._add(like, launch, time, waits, collective_index)
+        if copy_out is not None and copy_out > like:
+            self._add(copy_out, begin, float(self._rank.work_ns[copy_out]) * block_ratio, (gather,))
         else:
             self._waits[begin] = (*self._waits[begin], gather)
 
     def _split_reductions(self, tasks: Sequence[int]) -> None:
-        """Split the reductions of a step, each of which follows the previous one (shards, then replicas)."""
-        passes = [each for each in self._passes if each.last[-1] <= tasks[0] and self._is_of(each, tasks[0])]
+        """Split the reductions of a step; within a block they run in sequence (shards, then replicas)."""
+        passes = [
+            each for each in self._passes if each.last[-1] <= tasks[0] and self._is_same_step(each, tasks[0])
+        ]
         if len(passes) < 2:
             return
         backward = passes[-1]
-        root, share = self._shares(passes[-2], backward)
-        ends = [*backward.first[1:], self._after(backward.last[-1])]
+        root_ratio, block_ratio = self._compute_byte_ratios(passes[-2], backward)
+        ends = [*backward.first[1:], self._find_compute_after(backward.last[-1])]
         done: set[int] = set()
-        for piece, place in enumerate(ends):
-            waits = self._before(place)
+        for block, place in enumerate(ends):
+            waits = self._find_compute_before(place)
             for task in tasks:
-                into, out = self._partners.before(task), self._partners.behind(task)
+                copy_in, copy_out = self._partners.before(task), self._partners.behind(task)
                 number = int(self._rank.collective[task])
                 latency = self._latency(int(self._rank.tasks.row[task]))
-                moved = max(0.0, float(self._added.graph.transfer_ns[number]) - latency)
-                if into is not None and into not in done:
-                    waits = (self._add(into, place, float(self._rank.work_ns[into]) * share, waits),)
-                time = latency + moved * share
-                key = number, "reduce", piece
-                joined = self._added.join(key, time, int(self._added.graph.lane[number]))
-                waits = (self._add(task, place, time, waits, joined),)
-                if out is not None:
-                    waits = (self._add(out, place, float(self._rank.work_ns[out]) * share, waits),)
-                    done.add(out)
-                self._shorten([task], latency + moved * root)
-                for copy in (into, out):
+                transfer_ns = max(0.0, float(self._added.graph.transfer_ns[number]) - latency)
+                if copy_in is not None and copy_in not in done:
+                    waits = (
+                        self._add(copy_in, place, float(self._rank.work_ns[copy_in]) * block_ratio, waits),
+                    )
+                time = latency + transfer_ns * block_ratio
+                key = number, "reduce", block
+                collective_index = self._added.add_member(key, time, int(self._added.graph.lane[number]))
+                waits = (self._add(task, place, time, waits, collective_index),)
+                if copy_out is not None:
+                    waits = (
+                        self._add(copy_out, place, float(self._rank.work_ns[copy_out]) * block_ratio, waits),
+                    )
+                    done.add(copy_out)
+                self._set_remaining_time([task], latency + transfer_ns * root_ratio)
+                for copy in (copy_in, copy_out):
                     if copy is not None:
-                        self._work[copy] = self._rank.work_ns[copy] * root
+                        self._work[copy] = self._rank.work_ns[copy] * root_ratio
             done.clear()
 
     def _add(
@@ -217,36 +227,36 @@ class _RankSplit:
         )
         return len(self._rank.tasks) + len(self._new) - 1
 
-    def _shorten(self, tasks: Sequence[int], time: float) -> None:
-        """Set the time of the first of these collectives, and of the others to 0."""
+    def _set_remaining_time(self, tasks: Sequence[int], time: float) -> None:
+        """Set the time of the first collective, and zero the others."""
         for task in tasks:
-            mine = time if task == tasks[0] else 0.0
-            self._transfer[self._rank.collective[task]] = self._work[task] = mine
+            task_ns = time if task == tasks[0] else 0.0
+            self._transfer[self._rank.collective[task]] = self._work[task] = task_ns
             if task != tasks[0]:
-                self._gone.append(task)
+                self._removed.append(task)
 
-    def _shares(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
-        """Return the share of the bytes around the blocks (embedding and head), and that of each block."""
-        inside = max(1.0, self._time(forward.first[0], forward.last[-1] + 1))
-        around = 2 * _HEAD_RATIO * self._time(forward.last[-1] + 1, backward.first[0])
-        whole = inside + around
-        return around / whole, inside / len(forward.first) / whole
+    def _compute_byte_ratios(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
+        """Return the share of the bytes of the root (embedding and head), and of each block."""
+        blocks_ns = max(1.0, self._sum_matmul_time(forward.first[0], forward.last[-1] + 1))
+        root_ns = 2 * _HEAD_RATIO * self._sum_matmul_time(forward.last[-1] + 1, backward.first[0])
+        total_ns = blocks_ns + root_ns
+        return root_ns / total_ns, blocks_ns / len(forward.first) / total_ns
 
-    def _time(self, begin: int, end: int) -> float:
+    def _sum_matmul_time(self, begin: int, end: int) -> float:
         """Return the time of matrix products between two tasks, which is proportional to their parameters."""
-        mine = self._computing[(self._computing >= begin) & (self._computing < end)]
-        products = [at for at in mine.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
-        return float(self._rank.work_ns[products or mine].sum())
+        tasks = self._computing[(self._computing >= begin) & (self._computing < end)]
+        products = [at for at in tasks.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
+        return float(self._rank.work_ns[products or tasks].sum())
 
-    def _is_of(self, each: _Pass, task: int) -> bool:
+    def _is_same_step(self, each: _Pass, task: int) -> bool:
         return bool(self._rank.tasks.step[each.first[0]] == self._rank.tasks.step[task])
 
-    def _before(self, place: int) -> tuple[int, ...]:
-        """Return the last compute launched before a place, or nothing before the first."""
+    def _find_compute_before(self, place: int) -> tuple[int, ...]:
+        """Return the last compute launched before a position; empty before the first."""
         at = int(np.searchsorted(self._computing, place)) - 1
         return (int(self._computing[at]),) if at >= 0 else ()
 
-    def _after(self, task: int) -> int:
+    def _find_compute_after(self, task: int) -> int:
         """Return the next compute launched after a task."""
         at = int(np.searchsorted(self._computing, task, side="right"))
         return int(self._computing[min(at, len(self._computing) - 1)])

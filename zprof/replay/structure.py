@@ -1,8 +1,8 @@
 """Derive waits from the structure of a sharded program, including those that the recording does not show.
 
-A recording shows only the wait that ended last. If that wait is removed, an earlier one takes effect: for the
-copy that fills a buffer, or for the reduction whose buffer is reused. Such dependencies follow from how these
-programs are written. They are used only if the recording does not contradict them.
+A recording shows only the wait that ended last. If that wait is removed, an earlier wait takes effect, such
+as for the copy that fills a buffer, or for the reduction whose buffer is reused. Such dependencies follow
+from the usual structure of these programs. They are used only if the recording does not contradict them.
 """
 
 import re
@@ -15,12 +15,12 @@ from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.tasks import NONE, Bools, RankTasks
 
-#: Work may start this much before the end of what it waits for: clocks drift and times are rounded.
+#: Tolerance for work that starts before the end of its dependency: clocks drift and times are rounded.
 _TOLERANCE_NS = 4_000.0
 #: A dependency inferred from the structure must hold for this share of its occurrences in the recording.
 _HOLDS_RATIO = 0.97
 _MAX_LAG_GATHERS = 4
-#: Calls that order a collective after other streams, or hold it back until memory is free.
+#: Calls that order a collective after other streams, or delay it until memory is free.
 _ORDERING_CALLS = re.compile(r"(cuda|hip|cu)(Event\w+|StreamWaitEvent)", re.ASCII)
 #: FSDP2's operator that packs gradients into the buffer of a reduction.
 COPIES_GRADIENTS = "chunk_cat"
@@ -30,7 +30,7 @@ REDUCING_KINDS = frozenset(
 
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
-    """Return a mask of the calls that only order a collective after other work, or hold it back."""
+    """Return a mask of the calls that only order a collective after other work, or delay it."""
     named = [_ORDERING_CALLS.fullmatch(name) is not None for name in tasks.name]
     return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
 
@@ -48,8 +48,8 @@ def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
 def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) -> Int64s:
     """Return for each collective the task that fills its buffer, ``NONE`` if there is none.
 
-    That is the work launched right before the collective on a stream other than the compute stream. Between
-    the two launches only events are recorded and waited for.
+    This is the work launched right before the collective on a stream other than the compute stream, with
+    only event calls between the two launches.
     """
     orders = are_ordering_calls(tasks)
     found = np.full(len(tasks), NONE, dtype=np.int64)
@@ -70,7 +70,7 @@ def find_work_behind(
 ) -> Int64s:
     """Return for each reduction the task that finishes it, ``NONE`` if there is none.
 
-    That is the next work launched by the same thread, if it runs outside the compute stream.
+    This is the next work launched by the same thread, if it does not run on the compute stream.
     """
     found = np.full(len(tasks), NONE, dtype=np.int64)
     for at in reductions:
@@ -90,7 +90,7 @@ def find_copies_out(
 ) -> Int64s:
     """Return for each gather the copy out of its buffer, ``NONE`` if there is none.
 
-    Gathers and copies go through the units in the same order. A unit may be gathered in several pieces with
+    Gathers and copies visit the units in the same order. A unit may be gathered in several pieces with
     one copy. Pieces of a unit are consecutive gathers that share a name in ``units`` (by row), or that have
     no compute launched between them, or that come in the same number for each unit. The first grouping that
     the recording confirms is used.
@@ -102,8 +102,8 @@ def find_copies_out(
     pieces = max(1, round(len(gathers) / max(1, len(outs))))
     for entries in (
         [[at] for at in gathers],
-        _split_runs(gathers, lambda at: units.get(int(tasks.row[at]), at)),
-        _split_runs(gathers, lambda at: int(done[at])),
+        _group_consecutive(gathers, lambda at: units.get(int(tasks.row[at]), at)),
+        _group_consecutive(gathers, lambda at: int(done[at])),
         [list(gathers[at : at + pieces]) for at in range(0, len(gathers), pieces)],
     ):
         # a window may start or end between a gather and its copy
@@ -119,7 +119,7 @@ def find_copies_out(
     return found
 
 
-def _split_runs(gathers: Sequence[int], key: Callable[[int], object]) -> list[list[int]]:
+def _group_consecutive(gathers: Sequence[int], key: Callable[[int], object]) -> list[list[int]]:
     return [list(run) for _, run in groupby(gathers, key)]
 
 
@@ -180,7 +180,7 @@ def find_reduction_consumers(
 def find_closing_gathers(
     tasks: RankTasks, gathers: Sequence[int], reductions: Sequence[int]
 ) -> frozenset[int]:
-    """Return the gathers launched after the last reduction of their step: those of updated parameters."""
+    """Return the gathers launched after the last reduction of their step, which gather updated parameters."""
     last = {int(tasks.step[at]): at for at in reductions}
     return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
 

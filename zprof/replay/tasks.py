@@ -1,4 +1,4 @@
-"""Read what each rank of a device run did, in the order of its host.
+"""Read the host calls of each rank and the device work that they launched, in host order.
 
 A task is one call of the host into the driver, with the device work that it launched, if any. Times are
 nanoseconds on the common clock, counted from the start of the first replayed step.
@@ -29,15 +29,15 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTasks:
-    """The tasks of one rank, in the order of the host. All arrays have one entry per task.
+    """The tasks of one rank in host order. All arrays have one entry per task.
 
     Attributes:
-        call: Start and end of the call. ``thread``, ``name`` and ``blocks`` (whether such a call can block)
-            describe the call, too.
+        call: Start and end of the call. ``thread``, ``name`` and ``blocks`` (True if the call can block the
+            host) also describe the call.
         work: Start and end of the device work; NaN if the call launched none.
-        stream: The stream of the work, ``NONE`` without work.
-        kernel: The name of the work, "" without work.
-        row: The work's row in the analysis' collectives, ``NONE`` if it is no collective.
+        stream: The stream of the work, ``NONE`` if there is no work.
+        kernel: The name of the work, "" if there is no work.
+        row: The work's row in the analysis' collectives, ``NONE`` if it is not a collective.
         step: The number of the step that the call was made in.
     """
 
@@ -55,19 +55,19 @@ class RankTasks:
     def __len__(self) -> int:
         return len(self.step)
 
-    def at(self, places: Int64s) -> "RankTasks":
-        """Return the tasks at these places, in that order. A place may occur more than once."""
+    def at(self, indices: Int64s) -> "RankTasks":
+        """Return the tasks at these indices, in that order. Indices may repeat."""
         return replace(
             self,
-            thread=self.thread[places],
-            name=tuple(self.name[place] for place in places.tolist()),
-            blocks=self.blocks[places],
-            call=self.call[places],
-            work=self.work[places],
-            stream=self.stream[places],
-            kernel=tuple(self.kernel[place] for place in places.tolist()),
-            row=self.row[places],
-            step=self.step[places],
+            thread=self.thread[indices],
+            name=tuple(self.name[index] for index in indices.tolist()),
+            blocks=self.blocks[indices],
+            call=self.call[indices],
+            work=self.work[indices],
+            stream=self.stream[indices],
+            kernel=tuple(self.kernel[index] for index in indices.tolist()),
+            row=self.row[indices],
+            step=self.step[indices],
         )
 
 
@@ -81,32 +81,32 @@ def read_tasks(
         tracks: The rank's clock and steps.
         rows: The rank's rows of the analysis' collectives.
         host_steps: The steps to replay, by the host's marks, on the common clock.
-        origin_ns: The instant that becomes 0.
+        origin_ns: Time origin.
     """
     view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
     spans = tracks.clock.common(view.spans)
     is_work = view.category_is(*WORK_CATEGORIES) & (spans[:, 1] > spans[:, 0])
     is_call = view.category_is(*CALL_CATEGORIES)
     inside = host_steps.step_at(spans[:, 0]) >= 0
-    calls = _drop_inner_calls(np.flatnonzero(is_call & inside), spans, view.thread)
+    calls = _drop_nested_calls(np.flatnonzero(is_call & inside), spans, view.thread)
     work = np.flatnonzero(is_work)
     call_of_work = _find_launches(work, calls, view.correlation)
     launched = call_of_work != NONE
-    missing = _unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
-    # a call that launches several pieces of work (a graph) becomes one task per piece; the first has the
-    # call's time
+    unlaunched_ratio = _compute_unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
+    # a call that launches several tasks (a graph) becomes one task per piece of work; the first carries the
+    # duration of the call
     order = np.lexsort((spans[work[launched], 0], call_of_work[launched]))
     task_work, task_call = work[launched][order], call_of_work[launched][order]
-    idle = np.setdiff1d(np.arange(len(calls)), task_call)
-    all_calls = np.concatenate((task_call, idle))
-    all_work = np.concatenate((task_work, np.full(len(idle), NONE, dtype=np.int64)))
+    calls_without_work = np.setdiff1d(np.arange(len(calls)), task_call)
+    all_calls = np.concatenate((task_call, calls_without_work))
+    all_work = np.concatenate((task_work, np.full(len(calls_without_work), NONE, dtype=np.int64)))
     order = np.argsort(all_calls, kind="stable")
     return _make_tasks(
         tracks.rank, view, spans, calls[all_calls[order]], all_work[order], rows, host_steps, origin_ns
-    ), missing
+    ), unlaunched_ratio
 
 
-def _unlaunched_ratio(
+def _compute_unlaunched_ratio(
     view: EventView, spans: Int64s, work: Int64s, calls: Int64s, host_steps: StepWindows
 ) -> float:
     """Return the share of the device time in the steps that no recorded call launched.
@@ -114,9 +114,9 @@ def _unlaunched_ratio(
     Calls before the steps count as launches: a host that runs ahead launches the first work of a step before
     that step starts.
     """
-    seen = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
-    length = (spans[seen, 1] - spans[seen, 0]).astype(np.float64)
-    unknown = _find_launches(seen, calls, view.correlation) == NONE
+    in_steps = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
+    length = (spans[in_steps, 1] - spans[in_steps, 0]).astype(np.float64)
+    unknown = _find_launches(in_steps, calls, view.correlation) == NONE
     return float(length[unknown].sum() / max(1.0, length.sum()))
 
 
@@ -130,12 +130,12 @@ def _make_tasks(
     host_steps: StepWindows,
     origin_ns: int,
 ) -> RankTasks:
-    has = work != NONE
+    has_work = work != NONE
     call = (spans[calls] - origin_ns).astype(np.float64)
-    repeated = np.zeros(len(calls), dtype=np.bool_)  # a torn trace may have no call in these steps
-    repeated[1:] = calls[1:] == calls[:-1]
-    call[repeated, 0] = call[repeated, 1]
-    done = np.where(has[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
+    is_repeat = np.zeros(len(calls), dtype=np.bool_)  # a truncated trace may have no call in these steps
+    is_repeat[1:] = calls[1:] == calls[:-1]
+    call[is_repeat, 0] = call[is_repeat, 1]
+    work_spans = np.where(has_work[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
     names = _read_names(view, calls)
     return RankTasks(
         rank=rank,
@@ -143,10 +143,10 @@ def _make_tasks(
         name=names,
         blocks=np.array([_BLOCKING_CALLS.match(name) is not None for name in names], dtype=np.bool_),
         call=call,
-        work=done,
-        stream=np.where(has, view.stream[work], NONE),
+        work=work_spans,
+        stream=np.where(has_work, view.stream[work], NONE),
         kernel=tuple(
-            name if is_there else "" for name, is_there in zip(_read_names(view, work), has, strict=True)
+            name if has_name else "" for name, has_name in zip(_read_names(view, work), has_work, strict=True)
         ),
         row=_find_rows(spans, work, rows),
         step=host_steps.step_at(spans[calls, 0]),
@@ -158,21 +158,21 @@ def _read_names(view: EventView, rows: Int64s) -> tuple[str, ...]:
     return tuple(words[code] for code in codes.tolist())
 
 
-def _drop_inner_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
+def _drop_nested_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
     """Drop calls nested in another call of their thread, such as a driver call within a runtime call."""
     order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
     kept = []
     until, current = -(1 << 62), None
-    for row, of_thread, begin, end in zip(
+    for row, call_thread, begin, end in zip(
         order.tolist(),
         thread[order].tolist(),
         spans[order, 0].tolist(),
         spans[order, 1].tolist(),
         strict=True,
     ):
-        if of_thread != current or begin >= until or end > until:
+        if call_thread != current or begin >= until or end > until:
             kept.append(row)
-            until, current = end, of_thread
+            until, current = end, call_thread
     chosen = np.array(kept, dtype=np.int64)
     return chosen[np.argsort(spans[chosen, 0], kind="stable")] if len(chosen) else chosen
 
@@ -181,15 +181,15 @@ def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
     """Return the index into ``calls`` of the launch of each row of ``work``, ``NONE`` if not among them."""
     order = np.argsort(correlation[calls], kind="stable")
     known = correlation[calls][order]
-    wanted = correlation[work]
+    expected = correlation[work]
     if not len(known):
         return np.full(len(work), NONE, dtype=np.int64)
-    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where((known[at] == wanted) & (wanted > 0), order[at], NONE).astype(np.int64)
+    at = np.minimum(np.searchsorted(known, expected), len(known) - 1)
+    return np.where((known[at] == expected) & (expected > 0), order[at], NONE).astype(np.int64)
 
 
 def _find_rows(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
-    """Return the collective that each piece of work is, matched by equal start and end, or ``NONE``."""
+    """Return the collective row of each piece of work, matched by equal start and end, or ``NONE``."""
     known: Mapping[tuple[int, int], int] = dict(
         zip(
             zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True),

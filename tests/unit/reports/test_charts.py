@@ -15,9 +15,9 @@ from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
 from zprof.reports.presenters import heat
-from zprof.reports.presenters.heat import Measured, binned, heat_map
+from zprof.reports.presenters.heat import Measured, heat_map, split_evenly
 from zprof.reports.presenters.memory_figures import ORDER, stack_areas
-from zprof.reports.presenters.timeline import MAX_POINTS, timeline_section
+from zprof.reports.presenters.timeline import MAX_POINTS, build_timeline_section
 from zprof.reports.svg_memory import render
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,7 +44,7 @@ def test_times_that_are_alike_have_like_colours() -> None:
 
 @pytest.mark.parametrize(("count", "most"), [(1, 64), (64, 64), (65, 64), (1_000, 24)])
 def test_bins_hold_every_value_once(count: int, most: int) -> None:
-    groups = binned(range(count), most)
+    groups = split_evenly(range(count), most)
     assert [value for group in groups for value in group] == list(range(count))
     assert len(groups) == min(count, most)
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
@@ -56,7 +56,7 @@ def timed_and_measured() -> Report:
 
 @pytest.mark.parametrize("points", [4, 714, 715, 50_000])
 def test_points_are_capped_and_the_peak_stays(points: int) -> None:
-    (chart,) = timeline_section(spread_out(timed_and_measured(), 2, 2, 1, points=points))[0].blocks
+    (chart,) = build_timeline_section(spread_out(timed_and_measured(), 2, 2, 1, points=points))[0].blocks
     assert isinstance(chart, AreaChart)
     drawn, known = sum(len(series.values) for series in chart.series), points * len(chart.series)
     assert drawn == known or drawn <= MAX_POINTS < known
@@ -77,7 +77,7 @@ def test_the_highest_point_is_drawn_wherever_it_is(place: int) -> None:
         steps=(),
     )
     memory = replace(memory_only().memory, timelines=(timeline,))
-    (chart,) = timeline_section(replace(memory_only(), memory=memory))[0].blocks
+    (chart,) = build_timeline_section(replace(memory_only(), memory=memory))[0].blocks
     assert isinstance(chart, AreaChart)
     assert max(chart.series[0].values) == pytest.approx(3)
     assert max(chart.time_ms) <= 0.05

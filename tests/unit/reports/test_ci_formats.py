@@ -24,11 +24,11 @@ from zprof.reports.formats import (
     by_name,
     by_path,
     format_names,
-    page_markdown,
     page_text,
+    render_page_markdown,
 )
-from zprof.reports.presenters.check import check_page
-from zprof.reports.presenters.check_words import change, figure
+from zprof.reports.presenters.check import build_check_page
+from zprof.reports.presenters.check_words import format_change, format_value
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])
@@ -90,7 +90,7 @@ def test_a_verdict_that_is_not_ok_is_never_green(
 
 def test_thousands_of_gates_and_notices_fit() -> None:
     found = check(*[FAILED] * 5_000, outcome=Outcome.FAILED, notices=("n" * 1_000,) * 5_000)
-    document = page_markdown(check_page(found, slower()))
+    document = render_page_markdown(build_check_page(found, slower()))
     assert len(document) < 65_000
     assert "120 of 5,000" in document
     assert document.count("<details>") == document.count("</details>")
@@ -115,20 +115,20 @@ def test_all_outputs_agree_on_how_a_gate_ended(
     rows = sarif_schema.parsed(render_sarif(found, trace()))["results"]
     assert next((row["level"] for row in rows if row["ruleId"] == "check/peak_memory"), None) == level
     assert render_github(found, slower()).split(" ", 1)[0] == kind
-    assert outcome.value.replace("_", " ") in page_markdown(check_page(found, slower()))
+    assert outcome.value.replace("_", " ") in render_page_markdown(build_check_page(found, slower()))
 
 
 def test_the_same_figures_stand_in_every_output() -> None:
     found = CHECKS["failed"]
     page, comment = (
-        page_text(check_page(found, slower())),
-        visible(page_markdown(check_page(found, slower()))),
+        page_text(build_check_page(found, slower())),
+        visible(render_page_markdown(build_check_page(found, slower()))),
     )
     numbers = junit_schema.properties(render_junit(found, slower()))
     tree = json.loads(by_name("json", CHECK_FORMATS).render((found, slower())))
     for result, entry in zip(found.results, tree["results"], strict=True):
         for name in ("value", "baseline", "allowed"):
-            shown = figure(entry[name], result.limit.unit)
+            shown = format_value(entry[name], result.limit.unit)
             assert shown in page
             assert shown in comment
             assert numbers.get(f"{result.limit.gate}.{name}") == (None if entry[name] is None else shown)
@@ -147,4 +147,4 @@ def test_the_same_figures_stand_in_every_output() -> None:
     ],
 )
 def test_a_change_is_in_percent_points_or_its_unit(result: GateResult, written: str) -> None:
-    assert change(result) == written
+    assert format_change(result) == written

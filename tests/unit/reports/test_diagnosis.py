@@ -12,15 +12,15 @@ from tests.support.diagnosis_reports import (
 from zprof.model.report import Report
 from zprof.reports.formats import page_text
 from zprof.reports.page import Table
-from zprof.reports.presenters.diagnosis import diagnosis_page
+from zprof.reports.presenters.diagnosis import build_diagnosis_page
 
 
 def render(report: Report) -> str:
-    return page_text(diagnosis_page(report))
+    return page_text(build_diagnosis_page(report))
 
 
 def test_the_terms_sum_and_the_largest_change_comes_first() -> None:
-    table = diagnosis_page(against_baseline()).sections[0].blocks[0]
+    table = build_diagnosis_page(against_baseline()).sections[0].blocks[0]
     assert isinstance(table, Table)
     *terms, total = [[float(str(cell)) for cell in row.cells[1:4]] for row in table.rows]
     for column in range(3):

@@ -23,16 +23,16 @@ from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
 from zprof.reports import junit, sarif, svg_memory
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
-from zprof.reports.escape import code, command, fenced, log_line, prose
-from zprof.reports.formats import page_html, page_markdown, page_text
-from zprof.reports.html import chart_data
+from zprof.reports.escape import escape_log_line, escape_prose, format_code, format_code_block, format_command
+from zprof.reports.formats import page_text, render_page_html, render_page_markdown
+from zprof.reports.html import build_chart_data
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, Verdict
-from zprof.reports.presenters.check import check_page
-from zprof.reports.presenters.diagnosis import diagnosis_page
-from zprof.reports.presenters.plan import plan_page
-from zprof.reports.presenters.report import report_page
-from zprof.reports.presenters.side_by_side import side_by_side_page
-from zprof.reports.presenters.whatif import whatif_page
+from zprof.reports.presenters.check import build_check_page
+from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.reports.presenters.plan import build_plan_page
+from zprof.reports.presenters.report import build_report_page
+from zprof.reports.presenters.side_by_side import build_side_by_side_page
+from zprof.reports.presenters.whatif import build_whatif_page
 
 #: Categories of characters that steer a terminal or are not seen.
 STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -53,7 +53,7 @@ def compare_page(name: str) -> Page:
         ))
         for theirs, ours in zip(found.sections, kept.sections, strict=True)
     ]  # fmt: skip
-    return side_by_side_page(replace(found, sections=tuple(sections)), everything=True)
+    return build_side_by_side_page(replace(found, sections=tuple(sections)), everything=True)
 
 
 def small_page(name: str) -> Page:
@@ -65,13 +65,13 @@ def small_page(name: str) -> Page:
 
 PAGES: dict[str, Callable[[str], Page]] = {
     **{
-        make.__name__: lambda name, make=make: report_page(poisoned(make(), name))  # type: ignore[misc]
+        make.__name__: lambda name, make=make: build_report_page(poisoned(make(), name))  # type: ignore[misc]
         for make in (slower, straggler, trace, memory_only)
     },
-    "check": lambda name: check_page(poisoned(CHECKS["failed"], name), poisoned(slower(), name)),
-    "diagnosis": lambda name: diagnosis_page(poisoned(diagnosis_reports.larger_batch(), name)),
-    "plan": lambda name: plan_page(poisoned(plans.full(), name), everything=True),
-    "whatif": lambda name: whatif_page(
+    "check": lambda name: build_check_page(poisoned(CHECKS["failed"], name), poisoned(slower(), name)),
+    "diagnosis": lambda name: build_diagnosis_page(poisoned(diagnosis_reports.larger_batch(), name)),
+    "plan": lambda name: build_plan_page(poisoned(plans.full(), name), everything=True),
+    "whatif": lambda name: build_whatif_page(
         replace(plans.whatif(), run=poisoned(plans.whatif().run, name)), everything=True
     ),
     "compare": compare_page,
@@ -107,13 +107,13 @@ def test_a_page_shows_names_as_text(page: str, name: str) -> None:
     assert not commands(text)
     assert not steering(text)
     assert max(map(display_width, text.split("\n"))) <= 80
-    document = page_markdown(made)
+    document = render_page_markdown(made)
     assert not is_active(document, own=OWN_MARKDOWN)
     assert not steering(document)
     assert len(document) < 65_000
     if name.strip():
         assert markdown_shape(document) == harmless(page)[0]
-    html = page_html(made)
+    html = render_page_html(made)
     parsed = Parsed(html)
     assert (parsed.problems, parsed.comments) == ([], [])
     assert not steering(without_assets(html))
@@ -139,8 +139,8 @@ def html_shape(page: Parsed) -> set[tuple[str, ...]]:
 def harmless(page: str) -> tuple[list[str], set[tuple[str, ...]]]:
     """The shapes of a page with names that try nothing, of usual length and too long."""
     made, long = PAGES[page]("name"), PAGES[page]("x" * 10_000)
-    shapes = html_shape(Parsed(page_html(made))) | html_shape(Parsed(page_html(long)))
-    return markdown_shape(page_markdown(made)), shapes
+    shapes = html_shape(Parsed(render_page_html(made))) | html_shape(Parsed(render_page_html(long)))
+    return markdown_shape(render_page_markdown(made)), shapes
 
 
 def test_the_checks_see_what_is_active() -> None:
@@ -159,7 +159,7 @@ def test_the_checks_see_what_is_active() -> None:
     texts += ["    code", '%"a b"']
     assert [text for text in texts if not is_active(text)] == []
     assert markdown_shape("a | b") != markdown_shape("| a | b |\n| --- | --- |\n| c | d |")
-    html = page_html(PAGES["slower"]("name"))
+    html = render_page_html(PAGES["slower"]("name"))
     assert not html_shape(Parsed(html.replace("<h1>", "<h1><b onclick='x'>x</b>"))) <= harmless("slower")[1]
 
 
@@ -222,13 +222,13 @@ def test_github_gets_exactly_the_commands_that_were_meant(name: str) -> None:
 @each_name
 def test_a_name_is_shown_as_it_stands(name: str) -> None:
     said = " ".join(printable(name).split())
-    shown = visible(f"before {prose(name, 20_000)} after").replace("\\x7c", "|")
+    shown = visible(f"before {escape_prose(name, 20_000)} after").replace("\\x7c", "|")
     assert " ".join(shown.split()) == " ".join(f"before {said} after".split())
     if said:
-        assert visible(f"x {code(name, 20_000)}").replace("\\x7c", "|") == f"x {said}"
-    line = log_line(cut(printable(name), 400))
-    assert visible(f"{fenced([name, 'end'])}\n\nafter") == f"{line}\nend\n\nafter"
-    assert not commands(fenced([name, *name.split(" ")]))
+        assert visible(f"x {format_code(name, 20_000)}").replace("\\x7c", "|") == f"x {said}"
+    line = escape_log_line(cut(printable(name), 400))
+    assert visible(f"{format_code_block([name, 'end'])}\n\nafter") == f"{line}\nend\n\nafter"
+    assert not commands(format_code_block([name, *name.split(" ")]))
 
 
 @each_name
@@ -244,15 +244,15 @@ def test_pictures_and_data_of_scripts_hold_no_markup(name: str) -> None:
         title="", caption="", time_ms=(0.0,), unit="MiB", series=(series,), heights=(), steps=(), phases=(),
         peak=AxisMark(at=0, text=""), end="", legend=(), steps_ms=((0.0, name),),
     )  # fmt: skip
-    text = chart_data(chart)
+    text = build_chart_data(chart)
     assert text.isascii()
     assert not set("<>&") & set(text)
 
 
 def test_lines_and_commands_are_escaped_as_github_documents() -> None:
-    assert log_line("  ::error::x") == "  : error::x"
-    assert log_line("a ##[group]x ##vso[y]") == "a # [group]x # vso[y]"
-    assert log_line("at::native::add") == "at::native::add"
-    assert command("error", "a:b,c%", "1 %, two", "", "line\rtwo") == (
+    assert escape_log_line("  ::error::x") == "  : error::x"
+    assert escape_log_line("a ##[group]x ##vso[y]") == "a # [group]x # vso[y]"
+    assert escape_log_line("at::native::add") == "at::native::add"
+    assert format_command("error", "a:b,c%", "1 %, two", "", "line\rtwo") == (
         "::error title=a%3Ab%2Cc%25::1 %25, two%0Aline\\x0dtwo"
     )

@@ -12,18 +12,21 @@ import pytest
 from tests.support.html_pages import Parsed
 from tests.support.report_pages import PAGES
 from tests.support.reports import SITUATIONS
-from zprof.reports.formats import page_html
-from zprof.reports.presenters.report import report_page
+from zprof.reports.formats import render_page_html
+from zprof.reports.presenters.report import build_report_page
 
 WITH_TIMELINE = frozenset({"memory_only", "snapshot", "report_memory"})
 UNITLESS = frozenset({"rank", "waiting ranks", "in step", "stream"})
-EVERY_PAGE = {**PAGES, **{name: lambda make=make: report_page(make()) for name, make in SITUATIONS.items()}}
+EVERY_PAGE = {
+    **PAGES,
+    **{name: lambda make=make: build_report_page(make()) for name, make in SITUATIONS.items()},
+}
 each_page = pytest.mark.parametrize("name", EVERY_PAGE)
 
 
 @cache
 def page(name: str) -> str:
-    return page_html(EVERY_PAGE[name]())
+    return render_page_html(EVERY_PAGE[name]())
 
 
 @cache

@@ -13,25 +13,25 @@ from zprof.model.formatting import format_bytes, format_ms
 from zprof.model.plan import Plan
 from zprof.model.report import WhatIf
 from zprof.model.whatif import Change, Outlook, Prediction
-from zprof.reports.presenters.plan import plan_page
+from zprof.reports.presenters.plan import build_plan_page
 from zprof.reports.presenters.plan_words import (
     Scale,
-    count_words,
-    scaled,
-    signed_percent,
-    size_scale,
-    time_words,
-    with_unit,
+    choose_size_scale,
+    format_count,
+    format_plan_time,
+    format_scaled,
+    format_signed_percent,
+    format_with_unit,
 )
-from zprof.reports.presenters.predictions import saving_words
-from zprof.reports.presenters.whatif import outlook_answers, whatif_page
+from zprof.reports.presenters.predictions import format_saving
+from zprof.reports.presenters.whatif import build_whatif_page, describe_outlook
 
 MS, MIB = 1_000_000, 1 << 20
 each_output = pytest.mark.parametrize("output", RENDERERS)
 
 
 def shown(output: str, document: Plan | WhatIf) -> str:
-    make = plan_page if isinstance(document, Plan) else whatif_page
+    make = build_plan_page if isinstance(document, Plan) else build_whatif_page
     return report_pages.shown(output, make(document, everything=True))  # type: ignore[operator]
 
 
@@ -91,7 +91,7 @@ def prediction(words: str, step_ms: float, saving_ms: tuple[float, float], peak_
 
 
 def answer(*found: Prediction) -> str:
-    return outlook_answers(Outlook(predictions=found))[0]
+    return describe_outlook(Outlook(predictions=found))[0]
 
 
 def test_a_change_wins_only_if_its_whole_range_is_shorter() -> None:
@@ -119,22 +119,22 @@ def test_a_change_wins_only_if_its_whole_range_is_shorter() -> None:
     ],
 )
 def test_sizes_read_as_the_paper_prints_them(size_bytes: int | None, written: str) -> None:
-    gb = Scale(of=1e9, unit="GB")
-    assert scaled(size_bytes, gb) == written
-    assert with_unit(31_406_250_000, gb) == "31.4 GB"
+    gb = Scale(factor=1e9, unit="GB")
+    assert format_scaled(size_bytes, gb) == written
+    assert format_with_unit(31_406_250_000, gb) == "31.4 GB"
 
 
 def test_a_table_has_the_unit_that_suits_its_largest() -> None:
     sizes = ([None, 1, 10**9], [10**9 - 1], [5_000], [12], [None], [0], [])
-    assert [size_scale(each).unit for each in sizes] == ["GB", "MB", "KB", "B", "GB", "GB", "GB"]
-    assert [time_words(time) for time in (146_300_000, 60_000_000_000, 9_999_000_000, 2_000, None)] == [
+    assert [choose_size_scale(each).unit for each in sizes] == ["GB", "MB", "KB", "B", "GB", "GB", "GB"]
+    assert [format_plan_time(time) for time in (146_300_000, 60_000_000_000, 9_999_000_000, 2_000, None)] == [
         "146 ms", "60.0 s", "9,999 ms", "2.0 µs", "-"]  # fmt: skip
-    assert [count_words(count) for count in (7.642e9, 128e9, 1.00663e12, 999.9e6, 999, None)] == [
+    assert [format_count(count) for count in (7.642e9, 128e9, 1.00663e12, 999.9e6, 999, None)] == [
         "7.6B", "128B", "1.0T", "1.0B", "999", "-"]  # fmt: skip
 
 
 def test_nothing_has_no_sign_and_no_range() -> None:
-    assert [signed_percent(ratio) for ratio in (0.0231, -0.0231, -0.0004, None)] == [
+    assert [format_signed_percent(ratio) for ratio in (0.0231, -0.0231, -0.0004, None)] == [
         "+2.3 %", "-2.3 %", "0.0 %", "-"]  # fmt: skip
     savings = ((-20_000, 20_000), (-20_000, 120_000), (-120_000, -60_000))
-    assert [saving_words(saving) for saving in savings] == ["~0.0", "~0.0 to ~0.1", "~-0.1"]
+    assert [format_saving(saving) for saving in savings] == ["~0.0", "~0.0 to ~0.1", "~-0.1"]

@@ -10,14 +10,14 @@ from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.report import Report
 from zprof.model.time import CriticalPath, PathKind, PathShare
 from zprof.reports.page import Bar, Bars, Table
-from zprof.reports.presenters.ledger import ledger_section
-from zprof.reports.presenters.memory import memory_section
-from zprof.reports.presenters.memory_figures import largest_ranks, peak_bytes, state_lines
+from zprof.reports.presenters.ledger import build_ledger_section
+from zprof.reports.presenters.memory import build_memory_section
+from zprof.reports.presenters.memory_figures import describe_states, peak_bytes, select_largest_ranks
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import (
     ledger,
-    path_kinds,
-    path_ranks,
+    list_path_kinds,
+    list_path_ranks,
     step_change_ns,
     step_ns,
     telling_ranks,
@@ -42,15 +42,15 @@ def test_terms_and_their_changes_sum_to_the_steps_and_their_change() -> None:
     assert sum(row.share for row in ledger(straggler())) == pytest.approx(1), "of the step"
 
 
-def ledger_table(report: Report) -> Table:
-    table = ledger_section(report)[0].blocks[0]
+def build_ledger_table(report: Report) -> Table:
+    table = build_ledger_section(report)[0].blocks[0]
     assert isinstance(table, Table)
     return table
 
 
 @pytest.mark.parametrize("name", ["slower", "straggler", "trace", "rank_missing"])
 def test_the_waterfall_has_no_gaps_and_ends_at_the_whole(name: str) -> None:
-    bars = [row.cells[-1] for row in ledger_table(SITUATIONS[name]()).rows]
+    bars = [row.cells[-1] for row in build_ledger_table(SITUATIONS[name]()).rows]
     assert all(isinstance(bar, Bar) and 0 <= bar.start <= bar.end <= 1 for bar in bars)
     *terms, whole = bars
     end = terms[0].zero
@@ -62,7 +62,7 @@ def test_the_waterfall_has_no_gaps_and_ends_at_the_whole(name: str) -> None:
 
 
 def test_a_stacked_bar_has_no_holes_and_the_largest_fills_the_width() -> None:
-    (bars,) = [block for block in memory_section(slower())[0].blocks if isinstance(block, Bars)]
+    (bars,) = [block for block in build_memory_section(slower())[0].blocks if isinstance(block, Bars)]
     for bar in bars.bars:
         assert bar.segments[0].start == 0
         for left, right in pairwise(bar.segments):
@@ -78,15 +78,15 @@ def test_the_critical_path_is_summed_by_rank_and_by_kind() -> None:
     shares = ((1, PathKind.HOST, 1), (0, PathKind.HOST, 2), (1, PathKind.COMPUTE, 7))
     rows = tuple(PathShare(rank=rank, what=kind, ns=ms * MS) for rank, kind, ms in shares)
     path = CriticalPath(steps=1, wall_ns=10 * MS, shares=rows)
-    ranks = [(rank.rank, rank.ns, rank.share) for rank in path_ranks(path)]
+    ranks = [(rank.rank, rank.ns, rank.share) for rank in list_path_ranks(path)]
     assert ranks == [(1, 8 * MS, 0.8), (0, 2 * MS, 0.2)]
-    assert path_kinds(path) == (("compute", 0.7), ("host", 0.3))
+    assert list_path_kinds(path) == (("compute", 0.7), ("host", 0.3))
 
 
 def test_ranks_with_the_largest_peaks_and_waits_are_shown_in_order() -> None:
     ranks = memory_of(3, ranks=6).per_rank
-    assert [rank.rank for rank in largest_ranks(ranks, 2)] == [4, 5]
-    assert [rank.rank for rank in largest_ranks(ranks, 8)] == list(range(6))
+    assert [rank.rank for rank in select_largest_ranks(ranks, 2)] == [4, 5]
+    assert [rank.rank for rank in select_largest_ranks(ranks, 8)] == list(range(6))
     assert peak_bytes(ranks) == ranks[5].peak_bytes
     times = [replace(slower().time.per_rank[0], rank=at, exposed_wait_ns=at % 7) for at in range(20)]
     kept = telling_ranks(times, 4)
@@ -103,7 +103,7 @@ def test_too_much_of_one_state_does_not_hide_too_little_of_another(
 ) -> None:
     laws = [law for law in memory_of(2).laws if law.rank == 0]
     off = [replace(law, unexplained_bytes=rest, cause="") for law, rest in zip(laws, rests, strict=True)]
-    assert shown in state_lines(off, 4)[0]
+    assert shown in describe_states(off, 4)[0]
 
 
 def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
@@ -113,7 +113,7 @@ def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
         for at in range(32)
         for law in states
     ]
-    first, *_, left = state_lines(laws, 4)
+    first, *_, left = describe_states(laws, 4)
     assert "rank 30" in first
     assert "4 of 32" in left
 

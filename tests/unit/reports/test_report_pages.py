@@ -15,22 +15,22 @@ from zprof.model.report import Difference, Report
 from zprof.model.side_by_side import Row, Section
 from zprof.model.tenants import Tenant
 from zprof.model.time import RankTime
-from zprof.reports.formats import page_markdown, page_text
+from zprof.reports.formats import page_text, render_page_markdown
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
-from zprof.reports.presenters.report import report_page
-from zprof.reports.presenters.run_words import describe_run, reported_steps
-from zprof.reports.presenters.side_by_side import change, side_by_side_page
+from zprof.reports.presenters.report import build_report_page
+from zprof.reports.presenters.run_words import describe_run, format_reported_steps
+from zprof.reports.presenters.side_by_side import build_side_by_side_page, change
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
 
 
 def text(report: Report) -> str:
-    return page_text(report_page(report))
+    return page_text(build_report_page(report))
 
 
 def markdown(report: Report) -> str:
-    return page_markdown(report_page(report))
+    return render_page_markdown(build_report_page(report))
 
 
 def line_of(page: str, begin: str) -> str:
@@ -41,8 +41,8 @@ def line_of(page: str, begin: str) -> str:
 def test_the_run_verdict_findings_and_gaps_are_on_every_report(output: str) -> None:
     for make in (slower, straggler, memory_only, trace):
         report = make()
-        said = shown(output, report_page(report)).replace("`", "")
-        assert describe_run(report.run, reported_steps(report, report.run)) in said
+        said = shown(output, build_report_page(report)).replace("`", "")
+        assert describe_run(report.run, format_reported_steps(report, report.run)) in said
         for sentence in (report.verdict.sentence, *report.run.modelled):
             assert " ".join(sentence.split()) in said
         for finding in report.findings:
@@ -59,7 +59,7 @@ def test_a_peak_that_is_a_bound_is_marked_on_both_sides(output: str) -> None:
     before = tuple(replace(rank, upper_bound=True) for rank in report.comparison.baseline_memory)
     comparison = replace(report.comparison, baseline_memory=before)
     report = replace(report, memory=replace(report.memory, per_rank=now), comparison=comparison)
-    said = shown(output, report_page(report))
+    said = shown(output, build_report_page(report))
     assert f"≥ {format_bytes(max(rank.peak_bytes for rank in now))}" in said
     assert f"≤ {format_bytes(max(rank.peak_bytes for rank in before))}" in said
 
@@ -115,7 +115,7 @@ def test_what_a_comment_cannot_hold_is_counted_and_what_comes_later_has_room() -
     blocks = tuple(Paragraph(text=each) for each in ("before", *["long " * 230] * 300, "after"))
     section = PageSection(anchor="a", title="A", blocks=blocks)
     page = Page(kind="k", subject="s", head=(), sections=(section,), made_by="z", data_command="")
-    document = page_markdown(page)
+    document = render_page_markdown(page)
     assert len(document) < 65_000
     assert ("after" in document, "of 302" in document) == (True, True)
 
@@ -141,7 +141,7 @@ def test_lists_that_are_cut_are_counted() -> None:
 
 def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
     short, whole = (
-        page_text(side_by_side_page(both_runs(), everything=everything)) for everything in (False, True)
+        page_text(build_side_by_side_page(both_runs(), everything=everything)) for everything in (False, True)
     )
     for row in ("world size", "exposed copies"):
         assert (row in short, row in whole) == (False, True)
@@ -154,8 +154,8 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
     titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
     many = tuple(Section(title=title, note="a step", rows=rows) for title in titles)
     page = replace(both_runs(), sections=many)
-    assert page_text(side_by_side_page(page)).count("\nRANK ") == 8
-    assert page_text(side_by_side_page(page, everything=True)).count("\nRANK ") == 128
+    assert page_text(build_side_by_side_page(page)).count("\nRANK ") == 8
+    assert page_text(build_side_by_side_page(page, everything=True)).count("\nRANK ") == 128
 
 
 @pytest.mark.parametrize(

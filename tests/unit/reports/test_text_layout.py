@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 
 from zprof.cli import console
 from zprof.model.formatting import display_width
-from zprof.reports.layout import bar, code_or_text, heading, page_columns, page_width, wrap
-from zprof.reports.page import Column, Row, Table, name_column, numbers, text_column
+from zprof.reports.layout import (
+    format_fix_line,
+    get_page_width,
+    page_columns,
+    render_bar,
+    render_heading,
+    wrap,
+)
+from zprof.reports.page import Column, Row, Table, make_name_column, make_number_columns, make_text_column
 from zprof.reports.terminal import coloured
-from zprof.reports.text_table import table_lines
+from zprof.reports.text_table import render_table
 
 
 @given(st.text(alphabet="ab 層…1%", max_size=400), st.integers(0, 30))
@@ -30,7 +37,7 @@ def test_a_number_stays_with_its_unit() -> None:
     ("share", "shown"), [(0, ""), (1, "████"), (0.5, "██"), (0.6, "██▍"), (1e-6, "▏"), (2, "████"), (-1, "")]
 )
 def test_a_bar_has_the_length_of_its_share(share: float, shown: str) -> None:
-    assert bar(share, 4) == shown
+    assert render_bar(share, 4) == shown
 
 
 @pytest.mark.parametrize(("columns", "width"), [(100, 100), (20, 60), (900, 120)])
@@ -38,13 +45,13 @@ def test_lines_have_the_width_of_the_terminal_within_limits(columns: int, width:
     note = "saves 37.4 ms to 123.7 ms, medium confidence"
     with page_columns(columns):
         lines = wrap("word " * 60)
-        title = heading("TITLE", "note")
-        long = heading("  2 ZP413 needless_reshard_after_forward", note)
+        title = render_heading("TITLE", "note")
+        long = render_heading("  2 ZP413 needless_reshard_after_forward", note)
     assert width - 5 <= max(map(display_width, lines)) <= width
     assert display_width(title[0]) == width
     assert long[-1].endswith(note)
     assert max(map(display_width, long)) <= width
-    assert page_width() == 80
+    assert get_page_width() == 80
 
 
 @pytest.mark.parametrize(
@@ -61,13 +68,17 @@ def test_lines_have_the_width_of_the_terminal_within_limits(columns: int, width:
     ],
 )
 def test_code_is_not_wrapped_and_a_comment_stays_one(text: str, lines: list[str]) -> None:
-    assert [line.strip() for line in code_or_text(text, first=" " * 14)] == [line.strip() for line in lines]
-    assert len(code_or_text("word " * 60, first="    fix ")) > 1
+    assert [line.strip() for line in format_fix_line(text, first=" " * 14)] == [
+        line.strip() for line in lines
+    ]
+    assert len(format_fix_line("word " * 60, first="    fix ")) > 1
 
 
-def table(*rows: tuple[str, ...], columns: tuple[Column, ...] = (), sideways: bool = False) -> Table:
-    columns = columns or (name_column("name"), *numbers("ms"))
-    return Table(title="t", columns=columns, rows=tuple(Row(cells=row) for row in rows), sideways=sideways)
+def table(*rows: tuple[str, ...], columns: tuple[Column, ...] = (), transposed: bool = False) -> Table:
+    columns = columns or (make_name_column("name"), *make_number_columns("ms"))
+    return Table(
+        title="t", columns=columns, rows=tuple(Row(cells=row) for row in rows), transposed=transposed
+    )
 
 
 NAMES, FIGURES, WORDS = (
@@ -78,8 +89,12 @@ NAMES, FIGURES, WORDS = (
 
 @given(st.lists(st.tuples(NAMES, FIGURES, WORDS), min_size=1, max_size=5))
 def test_any_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]]) -> None:
-    columns = (name_column("name"), *numbers("a number of something"), text_column("words"))
-    lines = table_lines(table(*rows, columns=columns))
+    columns = (
+        make_name_column("name"),
+        *make_number_columns("a number of something"),
+        make_text_column("words"),
+    )
+    lines = render_table(table(*rows, columns=columns))
     assert all(display_width(line) <= 80 for line in lines)
     shown = "".join("".join(lines).split())
     for sign in "ab層1.":
@@ -87,8 +102,8 @@ def test_any_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]]) -> N
 
 
 def test_a_table_that_is_too_wide_is_drawn_in_two() -> None:
-    columns = (name_column("name"), *numbers(*(f"column_number_{at}" for at in range(9))))
-    lines = table_lines(table(("row", *(f"{at}.{'5' * 12}" for at in range(9))), columns=columns))
+    columns = (make_name_column("name"), *make_number_columns(*(f"column_number_{at}" for at in range(9))))
+    lines = render_table(table(("row", *(f"{at}.{'5' * 12}" for at in range(9))), columns=columns))
     assert all(display_width(line) <= 80 for line in lines)
     assert sum(line.startswith("  row") for line in lines) >= 2
     assert all(f"{at}.555555555555" in " ".join(lines) for at in range(9))

@@ -1,4 +1,4 @@
-"""State formula and source of each predicted figure of a changed run."""
+"""List the formula and the source of each predicted figure of a changed run."""
 
 from collections.abc import Mapping
 
@@ -16,46 +16,46 @@ PEAK = "whatif.peak"
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
     WALL: Assumption(
-        formula="measured + (model of the changed step - model of this step); the model plays the recorded "
-        "steps of all ranks again: work of each pass as recorded, messages of latency + bytes / bandwidth; "
-        "latency is all that a message costs beside its bytes, software and threads too",
+        formula="measured + (model of the changed step - model of this step); the model replays "
+        "the recorded steps of all ranks: work as recorded, messages of latency + bytes / bandwidth; "
+        "latency is the entire cost of a message apart from its bytes, including software and threads",
         source="the run, and the order in which the reference engine gathers, waits and reduces",
-        deviation="other engines are taken to order their passes in the same way; a range holds the noise of "
-        "this run and the model's uncertainty (at least 8 % of the step for another stage, 3 % for other "
-        "changes), not what two recordings of one job differ by",
+        deviation="other engines are assumed to order their passes in the same way; a range includes the "
+        "noise of this run and the model's uncertainty (at least 8 % of the step for another stage, 3 % for "
+        "other changes), not the difference between two recordings of the same job",
     ),
     COMPUTE: Assumption(
-        formula="as recorded; equal on all ranks where they are made even",
+        formula="as recorded; equal on all ranks if the change evens them out",
         source="the run",
-        deviation="kernels are taken to run no faster or slower beside other messages",
+        deviation="kernels are assumed to be equally fast when overlapped with other messages",
     ),
     EXPOSED: Assumption(
-        formula="while a rank waits for a message: before its last rank came it is waiting, after that "
-        "transfer; a link carries one message after another",
-        source="the run's own latency and bandwidth of each kind",
+        formula="time in which a rank waits for a message: wait until the last rank arrives, transfer after "
+        "that; a link carries one message at a time",
+        source="latency and bandwidth of each kind of message in the run",
     ),
     IDLE: Assumption(
         formula="wall - compute - exposed time - copies - unexplained",
-        source="the ledger's identity",
+        source="terms of the ledger add up to the step",
     ),
     STATES: Assumption(
-        formula="(p, k) psi / N where the stage shards them, else psi, with padding and step counters",
+        formula="(p, k) psi / N if the stage shards them, else psi, with padding and step counters",
         source="arXiv 1910.02054, section 5, figure 1",
     ),
     GRADIENTS: Assumption(
-        formula="whole gradients in stages 0 and 1; from stage 2 on the shards of units that are reduced, "
-        "and the whole ones of the unit in its backward, at the moment of the peak",
+        formula="unsharded gradients in stages 0 and 1; from stage 2 on, at the time of the peak, the shards "
+        "of reduced units and the unsharded gradients of the unit in its backward",
         source="arXiv 1910.02054, section 5, and the reference engine's schedule",
     ),
     BUFFERS: Assumption(
-        formula="units gathered at that moment (stage 3: the root, the unit, those ahead), and reductions in "
-        "flight; measured + (model of the changed step - model of this step)",
+        formula="units gathered at the time of the peak (stage 3: the root, the unit, prefetched units), and "
+        "reductions in flight; measured + (model of the changed step - model of this step)",
         source="the reference engine's schedule",
-        deviation="gloo takes scratch beside a running gather: where units stay gathered none runs in the "
+        deviation="gloo needs scratch memory during a gather: if units stay gathered, no gather runs in the "
         "backward, so keeping them may lower the peak",
     ),
     KEPT: Assumption(
-        formula="as recorded; what the forward keeps, by how much of it is left at the moment of the peak",
+        formula="as recorded; activations in proportion to the share still live at the time of the peak",
         source="the run",
     ),
     PEAK: Assumption(

@@ -1,8 +1,9 @@
 """Fit the model of a run: passes and their work, message costs, engine policy and link.
 
-Pass boundaries are not always visible, so a stretch between two known instants may hold several passes. Its
-work is split by each pass's median from the steps in which it stands alone, else by the median of passes of
-the same kind and size. The rest goes to passes without any figure, by bytes (a backward counts twice).
+Pass boundaries are not always visible, so an interval between two known times may contain several passes. Its
+work is split by the median of each pass from the steps in which it was measured alone, or else by the median
+of passes of the same kind and size. The remainder goes to passes without a measurement, by bytes (a backward
+counts twice).
 """
 
 from dataclasses import dataclass, replace
@@ -47,22 +48,22 @@ class CalibratedModel:
 def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
     """Fit the model of a run; return a gap if the run does not record enough."""
     if analysis.run.world_size < 2:
-        return _calibration_gap("one rank sends nothing", "record a run of two ranks or more")
+        return _calibration_gap("a single rank has no communication", "record a run with at least two ranks")
     if not len(analysis.steps) or not analysis.tracks:
-        return _calibration_gap("no step was recorded for time", "record with the time window on")
+        return _calibration_gap("no timed step was recorded", "record with the time window enabled")
     messages = select_messages(analysis)
     if messages is None:
-        return _calibration_gap("no gather and no reduction was recorded", "record with the time window on")
+        return _calibration_gap("no gather or reduction was recorded", "record with the time window enabled")
     rows = messages.sharding
     rows = rows.assign(at=launch_times_ns(rows))
     order = detect_order(rows[rows["step"].isin(messages.steps)])
     if order is None:
         return _calibration_gap(
-            "no reduction of gradients was recorded", "record whole steps with their backward"
+            "no gradient reduction was recorded", "record complete steps, including the backward"
         )
     link = fit_link(analysis, messages)
     if link is None:
-        return _calibration_gap("no message was matched across ranks", "record all ranks of one group")
+        return _calibration_gap("no message was matched across ranks", "record all ranks of a process group")
     device = analysis.run.device != "cpu"
     policy = detect_policy(rows, order, analysis.training.stage)
     policy = replace(policy, updates_first=device and analysis.training.engine != _REFERENCE_ENGINE)
@@ -79,12 +80,12 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
 
 
 def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) -> int | None:
-    """Return the bytes per reduced gradient element, by messages or the program; None if unknown."""
+    """Return the bytes per reduced gradient element, from messages or program settings; None if unknown."""
     rows = messages.sharding
     types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
-    seen = types.map(_ELEMENT_BYTES).dropna()
-    if len(seen):
-        return int(seen.median())
+    sizes = types.map(_ELEMENT_BYTES).dropna()
+    if len(sizes):
+        return int(sizes.median())
     return analysis.training.reduction_bytes or analysis.training.communication_bytes
 
 
@@ -114,9 +115,9 @@ def _fit_step_passes(
     shared: dict[tuple[int, int, int, int], float] = {}
     for column, rank in enumerate(by_rank):
         for row, step in enumerate(steps):
-            begins = pass_starts(rank, step, order, passes, policy.prefetch)
-            stretches = _measure_stretches(rank, step, begins)
-            for first, last, work in stretches:
+            starts_ns = pass_starts(rank, step, order, passes, policy.prefetch)
+            spans = _measure_intervals(rank, step, starts_ns)
+            for first, last, work in spans:
                 if first < 0:
                     head[row, column] = work
                 elif first >= len(passes):
@@ -126,35 +127,35 @@ def _fit_step_passes(
                 else:
                     shared[row, column, first, last] = work
             between[row, column] = max(0, rank.begins.get(step + 1, rank.ends[step]) - rank.ends[step])
-    filled, counted = split_shared_work(alone, shared, passes, order.units)
-    made = PassWork(head=head, passes=filled, tail=tail, between=between)
+    filled, measured_alone = split_shared_work(alone, shared, passes, order.units)
+    pass_work = PassWork(head=head, passes=filled, tail=tail, between=between)
     skeleton = StepPasses(
         units=order.units,
         passes=passes,
-        work=made,
+        work=pass_work,
         ranks=ranks,
         steps=steps,
         micro_batches=order.micro_batches,
     )
-    return skeleton, counted
+    return skeleton, measured_alone
 
 
-def _measure_stretches(rank: RankRows, step: int, begins: Floats) -> list[tuple[int, int, float]]:
-    """Return (first pass, pass after the last, work) between known instants.
+def _measure_intervals(rank: RankRows, step: int, starts_ns: Floats) -> list[tuple[int, int, float]]:
+    """Return (first pass, pass after the last, work) between known times.
 
     The head of the step is pass -1, the tail is the number of passes.
     """
-    count = len(begins) - 1
-    known = np.flatnonzero(~np.isnan(begins))
-    edges = [float(rank.begins[step]), *begins[known].tolist(), float(rank.ends[step])]
+    count = len(starts_ns) - 1
+    known = np.flatnonzero(~np.isnan(starts_ns))
+    edges = [float(rank.begins[step]), *starts_ns[known].tolist(), float(rank.ends[step])]
     starts = [-1 if len(known) and known[0] == 0 else 0, *known.tolist()]
     stops = [*known.tolist(), count + 1]
     instants = np.round(edges).astype(np.int64)
     works = rank.work_ns(instants[:-1], instants[1:]).tolist()
     found = []
     for first, last, work in zip(starts, stops, works, strict=True):
-        until = last if last <= count else (count if first < count else count + 1)
-        found.append((first, max(until, first + 1), max(0.0, work)))
+        end_pass = last if last <= count else (count if first < count else count + 1)
+        found.append((first, max(end_pass, first + 1), max(0.0, work)))
     return found
 
 
@@ -197,56 +198,60 @@ def split_shared_work(
     passes: tuple[Pass, ...],
     units: tuple[UnitSize, ...],
 ) -> tuple[Floats, int]:
-    """Split the work of stretches that hold several passes.
+    """Split the work of intervals that contain several passes.
 
     Args:
-        alone: Work of [pass, step, rank], NaN if the pass shares a stretch.
-        shared: Work of a stretch by (step, rank, first pass, pass after the last).
+        alone: Work of [pass, step, rank], NaN if the pass shares an interval.
+        shared: Work of an interval by (step, rank, first pass, pass after the last).
         passes: The passes of a step.
         units: Their units.
 
     Returns:
-        All work, and the number of passes that stood alone in at least one step.
+        All work, and the number of passes that were measured alone in at least one step.
     """
     with np.errstate(all="ignore"):
         known = np.array([np.nanmedian(row) if (~np.isnan(row)).any() else np.nan for row in alone])
-    usual = np.array([_typical_work(index, known, passes, units) for index in range(len(passes))])
+    typical_work = np.array([_typical_work(index, known, passes, units) for index in range(len(passes))])
     weights = np.array([units[each.unit].reduce_bytes * _pass_weight(each) for each in passes])
     filled = alone.copy()
     for (step, rank, first, last), work in shared.items():
-        filled[first:last, step, rank] = _split_work(usual[first:last], weights[first:last], work)
+        filled[first:last, step, rank] = _split_work(typical_work[first:last], weights[first:last], work)
     return filled, int((~np.isnan(known)).sum())
 
 
 def _pass_weight(each: Pass) -> float:
     if not each.needs:
-        return 0.1  # after the others, only the root's embedding is left
+        return 0.1  # the last pass of the root has only the embedding
     return 1.0 if each.phase is Phase.FORWARD else 2.0
 
 
 def _typical_work(index: int, known: Floats, passes: tuple[Pass, ...], units: tuple[UnitSize, ...]) -> float:
     if not np.isnan(known[index]):
         return float(known[index])
-    me, size = passes[index], units[passes[index].unit].reduce_bytes
-    alike = [
+    own, size = passes[index], units[passes[index].unit].reduce_bytes
+    similar = [
         known[other]
         for other, each in enumerate(passes)
-        if (each.phase, each.needs) == (me.phase, me.needs)
-        and units[each.unit].encloses == units[me.unit].encloses
+        if (each.phase, each.needs) == (own.phase, own.needs)
+        and units[each.unit].encloses == units[own.unit].encloses
         and abs(units[each.unit].reduce_bytes - size) <= _SAME_SIZE_RATIO * size
         and not np.isnan(known[other])
     ]
-    return float(np.median(alike)) if alike else np.nan
+    return float(np.median(similar)) if similar else np.nan
 
 
-def _split_work(usual: Floats, weights: Floats, work: float) -> Floats:
-    missing = np.isnan(usual)
-    sure = float(np.nansum(usual))
+def _split_work(typical_work: Floats, weights: Floats, work: float) -> Floats:
+    missing = np.isnan(typical_work)
+    known_sum = float(np.nansum(typical_work))
     if not missing.any():
-        return np.asarray(usual * (work / sure) if sure > 0 else np.full(len(usual), work / len(usual)))
-    least = 0.0
-    if sure > work:  # known passes alone exceed the stretch
-        usual, sure = usual * (work / sure), work
+        return np.asarray(
+            typical_work * (work / known_sum)
+            if known_sum > 0
+            else np.full(len(typical_work), work / len(typical_work))
+        )
+    min_work = 0.0
+    if known_sum > work:  # known passes alone exceed the interval
+        typical_work, known_sum = typical_work * (work / known_sum), work
     weights = np.where(missing, np.maximum(weights, 1e-9), 0.0)
-    rest = max(least, work - sure)
-    return np.asarray(np.where(missing, rest * weights / weights.sum(), usual), dtype=np.float64)
+    remainder = max(min_work, work - known_sum)
+    return np.asarray(np.where(missing, remainder * weights / weights.sum(), typical_work), dtype=np.float64)

@@ -15,9 +15,9 @@ _SKEW_RATIO = 0.03
 
 
 def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
-    """Return the engine's policy after a change."""
+    """Return the engine policy after a change."""
     stage = policy.stage if change.stage is None else change.stage
-    from_2 = policy.stage >= 2
+    shards_gradients = policy.stage >= 2
     ahead = policy.prefetch if policy.stage == 3 or stage != 3 else 1
     return EnginePolicy(
         stage=stage,
@@ -25,7 +25,7 @@ def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
         keep=policy.keep if change.keep_after_forward is None else change.keep_after_forward,
         overlap_reduce=_value_or(change.overlap_reduce, policy.overlap_reduce),
         overlap_gather=_value_or(change.overlap_gather, policy.overlap_gather),
-        in_flight=policy.in_flight if from_2 else _reductions_in_flight(policy, stage),
+        in_flight=policy.in_flight if shards_gradients else _reductions_in_flight(policy, stage),
         updates_first=policy.updates_first,
     )
 
@@ -35,8 +35,8 @@ def _reductions_in_flight(policy: EnginePolicy, stage: int) -> int:
     return DEFAULT_IN_FLIGHT if stage >= 2 else policy.in_flight
 
 
-def _value_or(value: bool | None, otherwise: bool) -> bool:
-    return otherwise if value is None else value
+def _value_or(value: bool | None, default: bool) -> bool:
+    return default if value is None else value
 
 
 def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
@@ -45,7 +45,7 @@ def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     if change.stage is not None:
         skeleton = _change_reductions(skeleton, model.policy.stage, change.stage)
     if change.micro_batches is not None and change.micro_batches != skeleton.micro_batches:
-        skeleton = _with_micro_batches(skeleton, change.micro_batches)
+        skeleton = _split_micro_batches(skeleton, change.micro_batches)
     if change.units_merged is not None and change.units_merged > 1:
         skeleton = _merge_units(skeleton, change.units_merged)
     if change.element_bytes_reduced is not None and model.reduced_element_bytes:
@@ -76,12 +76,12 @@ def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
 
 
 def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
-    """Return whether the gradients of the unit are complete after this pass."""
+    """Return True if the gradients of the unit are complete after this pass."""
     encloses = skeleton.units[each.unit].encloses
     return each.phase is Phase.BACKWARD and (not encloses or not each.needs)
 
 
-def _with_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
+def _split_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
     """Split the same samples per step into ``count`` micro-batches, and the work of each pass with them."""
     old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
     first = skeleton.passes[-size:]
@@ -100,20 +100,20 @@ def _with_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
 
 def _merge_units(skeleton: StepPasses, count: int) -> StepPasses:
     """Merge every ``count`` neighbouring units into one; units that enclose others stay separate."""
-    inside = [index for index, unit in enumerate(skeleton.units) if not unit.encloses]
-    around = [index for index, unit in enumerate(skeleton.units) if unit.encloses]
-    groups = [[index] for index in around]
-    groups += [inside[start : start + count] for start in range(0, len(inside), count)]
-    place = {index: number for number, group in enumerate(groups) for index in group}
+    inner = [index for index, unit in enumerate(skeleton.units) if not unit.encloses]
+    enclosing = [index for index, unit in enumerate(skeleton.units) if unit.encloses]
+    groups = [[index] for index in enclosing]
+    groups += [inner[start : start + count] for start in range(0, len(inner), count)]
+    group_of_unit = {index: number for number, group in enumerate(groups) for index in group}
     units = tuple(_merge_sizes([skeleton.units[index] for index in group]) for group in groups)
     passes: list[Pass] = []
     work: list[Floats] = []
     for each, ns in zip(skeleton.passes, skeleton.work.passes, strict=True):
-        mine = replace(each, unit=place[each.unit])
-        if passes and passes[-1] == mine and not units[mine.unit].encloses:
+        merged = replace(each, unit=group_of_unit[each.unit])
+        if passes and passes[-1] == merged and not units[merged.unit].encloses:
             work[-1] = work[-1] + ns
         else:
-            passes.append(mine)
+            passes.append(merged)
             work.append(ns)
     return replace(
         skeleton, units=units, passes=tuple(passes), work=replace(skeleton.work, passes=np.array(work))
@@ -133,8 +133,8 @@ def _level_ranks(work: PassWork) -> PassWork:
     """Give every rank the median rank's work."""
 
     def median(values: Floats) -> Floats:
-        middle = np.median(values, axis=-1, keepdims=True)
-        return np.broadcast_to(middle, values.shape).copy()
+        medians = np.median(values, axis=-1, keepdims=True)
+        return np.broadcast_to(medians, values.shape).copy()
 
     return PassWork(
         head=median(work.head), passes=median(work.passes), tail=median(work.tail), between=work.between
@@ -161,7 +161,7 @@ _HINT = "zprof whatif --help shows what can be changed"
 
 def describe_change(change: Change) -> str:
     """Return a change as a phrase, such as ``stage 2, prefetch 2, bandwidth x2``."""
-    said = [
+    parts = [
         _format_part("stage {}", change.stage),
         _format_part("prefetch {}", change.prefetch),
         _format_part("keep {} after the forward", change.keep_after_forward),
@@ -171,19 +171,19 @@ def describe_change(change: Change) -> str:
         _format_part("latency x{:g}", change.latency_ratio),
         _describe_merging(change.units_merged),
         _describe_micro_batches(change.micro_batches),
-        _format_part("gradients of {} bytes an element reduced", change.element_bytes_reduced),
+        _format_part("reduced gradients of {} bytes per element", change.element_bytes_reduced),
         "" if not change.even else "even ranks",
         _format_part("sharded over {} ranks", change.shard_ranks),
     ]
-    return ", ".join(text for text in said if text) or "nothing changed"
+    return ", ".join(text for text in parts if text) or "no change"
 
 
 def _format_part(text: str, value: object) -> str:
     return "" if value is None else text.format(value)
 
 
-def _describe_switch(what: str, on: bool | None) -> str:
-    return "" if on is None else f"{what} {'beside compute' if on else 'waited for at once'}"
+def _describe_switch(message: str, on: bool | None) -> str:
+    return "" if on is None else f"{message} {'overlapped with compute' if on else 'awaited immediately'}"
 
 
 def _describe_merging(count: int | None) -> str:
@@ -193,26 +193,26 @@ def _describe_merging(count: int | None) -> str:
 
 
 def _describe_micro_batches(count: int | None) -> str:
-    """Say "the same samples", because a plan's micro-batches add samples instead."""
+    """Describe the micro-batches; "the same samples", because micro-batches of a plan add samples."""
     if count is None:
         return ""
     return "the same samples in 1 micro-batch" if count == 1 else f"the same samples in {count} micro-batches"
 
 
 def refuse_change(change: Change) -> None:
-    """Refuse a change with an impossible value.
+    """Reject a change with an impossible value.
 
     Raises:
-        BadInput: names the wrong value.
+        BadInput: a value is out of range.
     """
-    for wrong, what in (
+    for is_wrong, message in (
         (change.stage is not None and change.stage not in range(4), f"stage {change.stage}: 0 to 3"),
         (_is_below(change.prefetch, 0), f"prefetch {change.prefetch}: 0 or more"),
         (
             change.keep_after_forward not in (None, *_KEEPS),
             f"keep {change.keep_after_forward}: none, last, all",
         ),
-        (_not_above_0(change.bandwidth_ratio), f"bandwidth x{change.bandwidth_ratio}: above 0"),
+        (_is_not_positive(change.bandwidth_ratio), f"bandwidth x{change.bandwidth_ratio}: above 0"),
         (_is_below(change.latency_ratio, 0), f"latency x{change.latency_ratio}: 0 or more"),
         (_is_below(change.units_merged, 1), f"units merged {change.units_merged}: 1 or more"),
         (_is_below(change.micro_batches, 1), f"micro-batches {change.micro_batches}: 1 or more"),
@@ -222,23 +222,23 @@ def refuse_change(change: Change) -> None:
         ),
         (_is_below(change.shard_ranks, 2), f"shard ranks {change.shard_ranks}: 2 or more"),
     ):
-        if wrong:
-            raise BadInput(what, hint=_HINT)
+        if is_wrong:
+            raise BadInput(message, hint=_HINT)
 
 
 def refuse_merging(change: Change, units: int | None) -> None:
-    """Refuse to merge more units than the run has; ``units`` is None if that is unknown.
+    """Reject merging more units than the run has; ``units`` is None if unknown.
 
     Raises:
-        BadInput: names the number of units.
+        BadInput: there are fewer units.
     """
     if units is not None and change.units_merged is not None and change.units_merged > units:
         raise BadInput(f"units merged {change.units_merged}: the run has {units} units", hint=_HINT)
 
 
-def _is_below(value: float | None, least: float) -> bool:
-    return value is not None and not value >= least
+def _is_below(value: float | None, minimum: float) -> bool:
+    return value is not None and not value >= minimum
 
 
-def _not_above_0(value: float | None) -> bool:
+def _is_not_positive(value: float | None) -> bool:
     return value is not None and not 0 < value < float("inf")

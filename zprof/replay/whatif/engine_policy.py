@@ -35,55 +35,57 @@ class EnginePolicy:
 
 def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> EnginePolicy:
     """Return the policy shown by the order of launches and waits; ``stage`` is the run's own, or None."""
-    found = _detect_stage(rows, order) if stage is None else stage
+    detected_stage = _detect_stage(rows, order) if stage is None else stage
     reduces = rows[rows["kind"] != GATHER]
     limit = _detect_in_flight(reduces)
     return EnginePolicy(
-        stage=found,
-        prefetch=_detect_prefetch(rows, order) if order.before and not _gathers_wait_at_once(rows) else 0,
+        stage=detected_stage,
+        prefetch=_detect_prefetch(rows, order)
+        if order.gathers_before_passes and not _awaits_gathers_immediately(rows)
+        else 0,
         keep=_detect_kept_units(order),
-        overlap_reduce=not _reductions_wait_at_once(reduces),
-        overlap_gather=order.before or not _gathers_wait_before_end(rows),
+        overlap_reduce=not _awaits_reductions_immediately(reduces),
+        overlap_gather=order.gathers_before_passes or not _awaits_gathers_before_end(rows),
         in_flight=limit,
     )
 
 
 def _detect_stage(rows: pd.DataFrame, order: UnitOrder) -> int:
-    if order.before:
+    if order.gathers_before_passes:
         return 3
-    return 2 if order.gathers else 0
+    return 2 if order.has_gathers else 0
 
 
 def _detect_kept_units(order: UnitOrder) -> str:
-    inside = {index for index, unit in enumerate(order.units) if not unit.encloses}
-    if not order.kept:
+    inner = {index for index, unit in enumerate(order.units) if not unit.encloses}
+    if not order.not_resharded:
         return "none"
-    return "all" if inside <= order.kept and len(inside) > 1 else "last"
+    return "all" if inner <= order.not_resharded and len(inner) > 1 else "last"
 
 
 def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
-    """Return the gathers that are launched ahead when a unit is reduced in a backward; median over steps."""
-    around = {unit.name for unit in order.units if unit.encloses}
-    seen = []
+    """Return the number of prefetched gathers in the backward, as a median over steps."""
+    enclosing = {unit.name for unit in order.units if unit.encloses}
+    depths = []
     for _, step in rows.groupby(["rank", "step"]):
         step = step[step["micro_batch"].isna() | (step["micro_batch"] == 0)].sort_values("at", kind="stable")
         gathers = step[(step["kind"] == GATHER) & (step["phase"] != "forward")]
         names, launched = gathers["unit"].tolist(), gathers["at"].to_numpy(np.int64)
         reduces = step[step["kind"] != GATHER]
-        beyond = [
+        ahead = [
             int((launched < at).sum()) - names.index(name) - 1
             for name, at in zip(reduces["unit"], reduces["at"], strict=True)
-            if name in names and name not in around
+            if name in names and name not in enclosing
         ]
-        if len(names) > 1 and beyond:
-            seen.append(max(0, *beyond))
+        if len(names) > 1 and ahead:
+            depths.append(max(0, *ahead))
         elif not names:
-            seen.append(_detect_forward_prefetch(step))
-    return round(float(np.median(seen))) if seen else 1
+            depths.append(_detect_forward_prefetch(step))
+    return round(float(np.median(depths))) if depths else 1
 
 
-def _gathers_wait_at_once(rows: pd.DataFrame) -> bool:
-    """Return whether almost every gather is waited for right after its launch, as in FSDP2 on CPU ranks."""
+def _awaits_gathers_immediately(rows: pd.DataFrame) -> bool:
+    """Return True if almost every gather is awaited right after its launch, as in FSDP2 on CPU ranks."""
     gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna() & rows["launch_end_ns"].notna()]
     if gathers.empty:
         return False
@@ -92,7 +94,7 @@ def _gathers_wait_at_once(rows: pd.DataFrame) -> bool:
 
 
 def _detect_forward_prefetch(step: pd.DataFrame) -> int:
-    """Return the number of gathers launched before the first wait, not counting the first."""
+    """Return the number of gathers launched before the first wait, excluding the first gather."""
     gathers = step[(step["kind"] == GATHER) & (step["phase"] == "forward")]
     waits = gathers["wait_start_ns"].dropna()
     if waits.empty:
@@ -101,21 +103,21 @@ def _detect_forward_prefetch(step: pd.DataFrame) -> int:
 
 
 def _detect_in_flight(reduces: pd.DataFrame) -> int:
-    """Return the reductions launched before the oldest is waited for, without waits after the last launch."""
-    most, limited = 1, False
+    """Return the number of reductions in flight when the oldest is awaited, until the last launch."""
+    max_pending, limited = 1, False
     for _, step in reduces[reduces["wait_start_ns"].notna()].groupby(["rank", "step"]):
         at = np.sort(step["at"].to_numpy(np.int64))
         order = np.argsort(step["at"].to_numpy(np.int64), kind="stable")
         waits = step["wait_start_ns"].astype("int64").to_numpy()[order]
         for index, wait in enumerate(waits):
-            behind = int((at < wait).sum()) - index
+            pending = int((at < wait).sum()) - index
             if int((at > wait).sum()):
                 limited = True
-                most = max(most, behind)
-    return most if limited else _UNLIMITED
+                max_pending = max(max_pending, pending)
+    return max_pending if limited else _UNLIMITED
 
 
-def _reductions_wait_at_once(reduces: pd.DataFrame) -> bool:
+def _awaits_reductions_immediately(reduces: pd.DataFrame) -> bool:
     known = reduces[reduces["wait_start_ns"].notna() & reduces["launch_end_ns"].notna()]
     if known.empty:
         return False
@@ -125,17 +127,17 @@ def _reductions_wait_at_once(reduces: pd.DataFrame) -> bool:
     return bool(len(gap)) and float(gap.median()) < 10 * _IMMEDIATE_NS
 
 
-def _gathers_wait_before_end(rows: pd.DataFrame) -> bool:
-    """Return whether stages 1 and 2 wait for gathers of new parameters before the next step starts."""
+def _awaits_gathers_before_end(rows: pd.DataFrame) -> bool:
+    """Return True if stages 1 and 2 wait for gathers of new parameters before the next step starts."""
     gathers = rows[rows["kind"] == GATHER]
     waits = gathers[gathers["wait_start_ns"].notna()]
     if len(waits) < len(gathers) / 2 or gathers.empty:
-        # without recorded waits: if nothing hides the gathers, they are waited for at once
+        # without recorded waits: if the gathers are exposed, they are awaited immediately
         exposed = float((gathers["exposed_transfer_ns"] + gathers["exposed_wait_ns"]).sum())
         return bool(len(gathers)) and exposed > _EXPOSED_RATIO * float(
             (gathers["transfer_ns"] + gathers["wait_ns"]).sum()
         )
     last = waits.groupby(["rank", "step"])["at"].transform("max")
     gap = (waits["wait_start_ns"] - last).astype("float64")
-    reach = (waits["end_ns"] - waits["start_ns"]).astype("float64").median()
-    return bool(gap.max() < reach)
+    typical_duration = (waits["end_ns"] - waits["start_ns"]).astype("float64").median()
+    return bool(gap.max() < typical_duration)

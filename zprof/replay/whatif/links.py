@@ -1,7 +1,7 @@
-"""Measure the cost of a message in a run: latency and bandwidth by kind, launch, pick-up and wake-up.
+"""Measure the cost of a message in a run: latency and bandwidth by kind, launch, start and wake-up delays.
 
 Latency (alpha) and bandwidth (beta) come from the fit over message sizes. With a single message size they
-cannot be separated: alpha is anywhere between 0 and the whole time, and a prediction for another bandwidth
+cannot be separated: alpha is anywhere between 0 and the total time, and a prediction for another bandwidth
 covers both ends. A kind that the run does not send uses the bus bandwidth of a kind that it does:
 
     T(kind, S) = alpha + S * bus_factor(kind, N) / busbw
@@ -56,15 +56,15 @@ class Link:
 
     def transfer_ns(self, kind: str, size: float) -> float:
         """Return the time of a message in ns once all ranks have arrived."""
-        line, factor = self._line(kind)
+        line, factor = self._find_line(kind)
         latency = line.latency_ns
-        moving = line.ns_per_byte * size * factor
+        transfer = line.ns_per_byte * size * factor
         before = self.seen.get((kind, size))
         if before is not None:
             latency = min(latency, before)
-            moving = before - latency
-        moving *= self._share()
-        return latency * self.latency_ratio * self._hops(kind) + moving / self.bandwidth_ratio
+            transfer = before - latency
+        transfer *= self._scale_bytes()
+        return latency * self.latency_ratio * self._scale_hops(kind) + transfer / self.bandwidth_ratio
 
     def changed(self, change: Change) -> "Link":
         """Return the link after a change."""
@@ -85,12 +85,12 @@ class Link:
 
     def with_most_latency(self) -> "Link":
         """Return the link with each kind's smallest message time as latency, the upper bound."""
-        least = {
+        min_latency = {
             kind: min((size, ns) for (each, size), ns in self.seen.items() if each == kind)[1]
             for kind in {each for each, _ in self.seen}
         }
         lines = {
-            kind: replace(line, latency_ns=max(line.latency_ns, least.get(kind, 0.0)))
+            kind: replace(line, latency_ns=max(line.latency_ns, min_latency.get(kind, 0.0)))
             for kind, line in self.lines.items()
         }
         return replace(self, lines=lines)
@@ -100,21 +100,23 @@ class Link:
         """True if alpha and beta could be separated for every kind."""
         return all(line.known for line in self.lines.values())
 
-    def _line(self, kind: str) -> tuple[LinkLine, float]:
-        """Return the line of the kind, or that of another kind with the ratio of their bus factors."""
+    def _find_line(self, kind: str) -> tuple[LinkLine, float]:
+        """Return the line of the kind, or the line of another kind with the ratio of their bus factors."""
         if kind in self.lines:
             return self.lines[kind], 1.0
         other = next(each for each in _KINDS if each in self.lines)
-        ours, theirs = (bus_factor(CollectiveKind(each), self.group_size) for each in (kind, other))
-        return self.lines[other], ours / theirs if theirs else 1.0
+        own_factor, other_factor = (
+            bus_factor(CollectiveKind(each), self.group_size) for each in (kind, other)
+        )
+        return self.lines[other], own_factor / other_factor if other_factor else 1.0
 
-    def _share(self) -> float:
+    def _scale_bytes(self) -> float:
         """Return the change in bytes per rank with the group size: a ring of n ranks moves (n-1)/n."""
         if not self.ranks or self.ranks == self.group_size:
             return 1.0
         return (1 - 1 / self.ranks) / (1 - 1 / self.group_size)
 
-    def _hops(self, kind: str) -> float:
+    def _scale_hops(self, kind: str) -> float:
         if not self.ranks or self.ranks == self.group_size:
             return 1.0
         return (self.ranks - 1) / (self.group_size - 1)
@@ -122,7 +124,7 @@ class Link:
 
 def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     """Fit the link of the sharding's messages; None if no message time is known."""
-    rows = messages.every
+    rows = messages.all_sharding
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
     each = rows.drop_duplicates("instance")
     each = each[each["intrinsic_ns"].notna()]
@@ -133,14 +135,16 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     if each.empty:
         return None
     lines, fitted = {}, []
-    least = _tiny_message_latency_ns(messages)
-    for kind, mine in each.groupby("kind", observed=True):
-        line, said = _fit_line(analysis, str(kind), mine, least)
+    min_latency = _tiny_message_latency_ns(messages)
+    for kind, kind_rows in each.groupby("kind", observed=True):
+        line, fitted_link = _fit_line(analysis, str(kind), kind_rows, min_latency)
         lines[str(kind)] = line
-        fitted.append(replace(said, busbw_bytes_per_s=_bus_bandwidth(line, str(kind), messages.group_size)))
+        fitted.append(
+            replace(fitted_link, busbw_bytes_per_s=_bus_bandwidth(line, str(kind), messages.group_size))
+        )
     seen = {
-        (str(kind), float(str(size))): _robust_mean_ns(mine["intrinsic_ns"].to_numpy(np.float64))
-        for (kind, size), mine in each.groupby(["kind", "bytes"], observed=True)
+        (str(kind), float(str(size))): _robust_mean_ns(kind_rows["intrinsic_ns"].to_numpy(np.float64))
+        for (kind, size), kind_rows in each.groupby(["kind", "bytes"], observed=True)
     }
     return Link(lines=lines, seen=seen, group_size=messages.group_size, fitted=tuple(fitted))
 
@@ -159,7 +163,7 @@ def _tiny_message_latency_ns(messages: ShardingMessages) -> float | None:
 
 
 def _fit_line(
-    analysis: RunAnalysis, kind: str, rows: pd.DataFrame, least: float | None
+    analysis: RunAnalysis, kind: str, rows: pd.DataFrame, min_latency: float | None
 ) -> tuple[LinkLine, FittedLink]:
     group = str(rows["group"].iloc[0])
     good = [
@@ -176,16 +180,16 @@ def _fit_line(
         residual, how = fit.residual_ratio, f"fit over {fit.sizes} sizes"
     else:
         times, sizes = rows["intrinsic_ns"].astype(float), rows["bytes"].astype(float)
-        latency = min(least or 0.0, float(times.median()))
+        latency = min(min_latency or 0.0, float(times.median()))
         line = LinkLine(
             latency_ns=latency,
             ns_per_byte=float(np.median((times - latency).clip(lower=0.0) / sizes)),
-            known=least is not None,
+            known=min_latency is not None,
         )
         residual = float(np.median(np.abs(times - line.latency_ns - line.ns_per_byte * sizes) / times))
-        how = "one size: latency and bandwidth cannot be separated"
-        if least is not None:
-            how = "one size, and the latency of messages of some bytes"
+        how = "single size: latency and bandwidth cannot be separated"
+        if min_latency is not None:
+            how = "single size, latency from messages of a few bytes"
     return line, FittedLink(
         kind=kind,
         group=group,
@@ -223,7 +227,7 @@ class MessageCosts:
 
     ``launch_ns``: thread time of a launch, by kind. ``pick_up_ns``: from launch to start on an idle link.
     ``queue_ns``: from the end of one message to the start of the next in the queue. ``wake_ns``: from the end
-    of a message to the resumption of the waiting thread. ``lanes``: True if each kind has its own link.
+    of a message until the waiting thread resumes. ``lanes``: True if each kind has its own link.
     """
 
     launch_ns: dict[str, float]
@@ -254,22 +258,22 @@ def measure_costs(rows: pd.DataFrame, *, device: bool) -> MessageCosts:
     )
 
 
-def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", otherwise: float = 0.0) -> float:
-    return max(0.0, float(np.median(values))) if len(values) else otherwise
+def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", default: float = 0.0) -> float:
+    return max(0.0, float(np.median(values))) if len(values) else default
 
 
 def _previous_ends(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
-    """Return the previous message's end for each message on its rank, and whether kinds run concurrently."""
+    """Return the end of the previous message on the same rank, and True if kinds run concurrently."""
     before = np.full(len(rows), -np.inf)
     rank, kind = rows["rank"].to_numpy(np.int64), encode_texts(rows["kind"])[0]
     start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)
-    beside = total = 0.0
-    for one in np.unique(rank):
-        mine = np.flatnonzero(rank == one)
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        reached = np.maximum.accumulate(end[mine])
-        before[mine[1:]] = reached[:-1]
-        over = np.maximum(0.0, np.minimum(reached[:-1], end[mine[1:]]) - start[mine[1:]])
-        beside += float(over[kind[mine[1:]] != kind[mine[:-1]]].sum())
-        total += float((end[mine] - start[mine]).sum())
-    return before, beside > _CONCURRENT_RATIO * max(1.0, total)
+    overlap_ns = total = 0.0
+    for each_rank in np.unique(rank):
+        indices = np.flatnonzero(rank == each_rank)
+        indices = indices[np.argsort(start[indices], kind="stable")]
+        latest_end = np.maximum.accumulate(end[indices])
+        before[indices[1:]] = latest_end[:-1]
+        overlaps = np.maximum(0.0, np.minimum(latest_end[:-1], end[indices[1:]]) - start[indices[1:]])
+        overlap_ns += float(overlaps[kind[indices[1:]] != kind[indices[:-1]]].sum())
+        total += float((end[indices] - start[indices]).sum())
+    return before, overlap_ns > _CONCURRENT_RATIO * max(1.0, total)

@@ -1,9 +1,9 @@
 """Find the start and the work of each pass of a rank's step.
 
 A pass starts when the wait for its gather starts. If no wait was recorded, it starts when the gather after
-the prefetched ones is launched (on a device: when that gather starts on an idle link), or when the thread
-resumes as the pass's own gather ends. A backward ends when its reduction is launched. Between two instants,
-all time in which the thread neither waits for nor launches the sharding's messages counts as work.
+the prefetched gathers is launched (on a device: when that gather starts on an idle link), or when the thread
+resumes at the end of the pass's own gather. A backward ends when its reduction is launched. Between two
+instants, all time in which the thread neither waits for nor launches sharding messages counts as work.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.replay.whatif.unit_messages import GATHER, UnitOrder, launch_times_ns, unit_names
+from zprof.replay.whatif.unit_messages import GATHER, UnitOrder, launch_times_ns, list_unit_names
 from zprof.replay.whatif.unit_passes import Floats, Pass, Phase
 
 #: A thread that waited for a message resumes within this time after it.
-_RESUMES_NS = 200_000
+_MAX_RESUME_NS = 200_000
 #: A message that starts within this time after another one was queued behind it.
-_IN_LINE_NS = 3_000
+_QUEUED_NS = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,32 +27,34 @@ class RankRows:
     """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
 
     rows: pd.DataFrame
-    held: Intervals
+    blocked: Intervals
     begins: dict[int, int]
     ends: dict[int, int]
     device: bool
 
-    def work_ns(self, since: Int64s, until: Int64s) -> Floats:
+    def work_ns(self, start_ns: Int64s, end_ns: Int64s) -> Floats:
         """Return the time between the instants during which the thread was not blocked."""
-        return np.asarray((until - since) - covered(self.held, since, until), dtype=np.float64)
+        return np.asarray((end_ns - start_ns) - covered(self.blocked, start_ns, end_ns), dtype=np.float64)
 
 
 def collect_rank_rows(
-    tracks: RankTracks, mine: pd.DataFrame, others: pd.DataFrame, *, device: bool
+    tracks: RankTracks, sharding: pd.DataFrame, others: pd.DataFrame, *, device: bool
 ) -> RankRows:
-    """Collect the rows of one rank; ``mine`` are the sharding's messages."""
-    waits = mine[mine["wait_start_ns"].notna()]
+    """Collect the rows of one rank; ``sharding`` are its sharding messages."""
+    waits = sharding[sharding["wait_start_ns"].notna()]
     spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
-    if len(waits) < len(mine) / 2:
-        elsewhere = union(intervals(others["start_ns"], others["end_ns"]))
-        spans = subtract(union(tracks.waiting, tracks.moving), elsewhere)
-    launches = mine[mine["launch_end_ns"].notna()]
+    if len(waits) < len(sharding) / 2:
+        other_messages = union(intervals(others["start_ns"], others["end_ns"]))
+        spans = subtract(union(tracks.waiting, tracks.moving), other_messages)
+    launches = sharding[sharding["launch_end_ns"].notna()]
     calls = spans[:0] if device else union(_spans(launches, "launch_start_ns", "launch_end_ns"))
-    ordered = mine.assign(at=launch_times_ns(mine), name=unit_names(mine)).sort_values("at", kind="stable")
+    ordered = sharding.assign(at=launch_times_ns(sharding), name=list_unit_names(sharding)).sort_values(
+        "at", kind="stable"
+    )
     numbers = [int(number) for number in tracks.steps.number]
     return RankRows(
         rows=ordered,
-        held=union(spans, calls),
+        blocked=union(spans, calls),
         begins=dict(zip(numbers, tracks.steps.begin_ns.tolist(), strict=True)),
         ends=dict(zip(numbers, tracks.steps.end_ns.tolist(), strict=True)),
         device=device,
@@ -65,45 +67,45 @@ def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
 
 def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int) -> Floats:
     """Return the start of each pass and, last, the end of the last one; NaN if not visible."""
-    found = np.full(len(passes) + 1, np.nan)
+    starts = np.full(len(passes) + 1, np.nan)
     rows = rank.rows[rank.rows["step"] == step]
-    _mark_backward_ends(found, rank, rows, order, passes)
-    if order.before and order.named:
-        _mark_gathered_passes(found, rank, rows, order, passes, ahead)
-    elif order.named:
-        _mark_awaited_passes(found, rank, step, order, passes)
+    _mark_backward_ends(starts, rank, rows, order, passes)
+    if order.gathers_before_passes and order.has_unit_names:
+        _mark_gathered_passes(starts, rank, rows, order, passes, ahead)
+    elif order.has_unit_names:
+        _mark_awaited_passes(starts, rank, step, order, passes)
     begin, end = rank.begins[step], rank.ends[step]
-    found[(found < begin) | (found > end)] = np.nan
-    known = ~np.isnan(found)
-    # an instant before an earlier pass's instant is a wrong guess: drop it
-    highest = np.maximum.accumulate(np.where(known, found, -np.inf))
-    found[known & (found < highest)] = np.nan
-    return found
+    starts[(starts < begin) | (starts > end)] = np.nan
+    known = ~np.isnan(starts)
+    # a start before the start of an earlier pass is a wrong guess: drop it
+    latest = np.maximum.accumulate(np.where(known, starts, -np.inf))
+    starts[known & (starts < latest)] = np.nan
+    return starts
 
 
 def _mark_backward_ends(
-    found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
+    starts: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark ends of backward passes: a reduction is launched when its pass ends and the next one starts."""
     reduces = rows[rows["kind"] != GATHER]
     at = _ready_times(rank, reduces)
-    if order.named:
-        wanted = [(index, order.units[each.unit].name) for index, each in enumerate(passes) if each.reduces]
-        seen: dict[tuple[str, int], int] = {}
+    if order.has_unit_names:
+        expected = [(index, order.units[each.unit].name) for index, each in enumerate(passes) if each.reduces]
+        counted: dict[tuple[str, int], int] = {}
         queue: dict[str, list[float]] = {}
         batch = reduces["micro_batch"].tolist()
         for name, instant, number in zip(reduces["name"], at, batch, strict=True):
             key = (name, -1 if pd.isna(number) else int(number))
-            if key not in seen:  # further pieces of the same unit add nothing
-                seen[key] = 1
+            if key not in counted:  # further pieces of the same unit add nothing
+                counted[key] = 1
                 queue.setdefault(name, []).append(instant)
-        for index, name in wanted:
+        for index, name in expected:
             if queue.get(name):
-                found[index + 1] = queue[name].pop(0)
+                starts[index + 1] = queue[name].pop(0)
         return
     ends = [index + 1 for index, each in enumerate(passes) if each.reduces]
     for index, instant in zip(ends, at, strict=False):
-        found[index] = instant
+        starts[index] = instant
 
 
 def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
@@ -114,11 +116,11 @@ def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
     ends = np.sort(rank.rows["end_ns"].to_numpy(np.int64))
     place = np.searchsorted(ends, start, side="right") - 1
     before = np.where(place >= 0, ends[np.maximum(place, 0)], np.iinfo(np.int64).min // 2)
-    return [float(s) if s - b > _IN_LINE_NS else np.nan for s, b in zip(start, before, strict=True)]
+    return [float(s) if s - b > _QUEUED_NS else np.nan for s, b in zip(start, before, strict=True)]
 
 
 def _mark_gathered_passes(
-    found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
+    starts: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
 ) -> None:
     """Mark stage 3 passes, which start with the wait for their gather."""
     gathers = rows[rows["kind"] == GATHER]
@@ -129,33 +131,35 @@ def _mark_gathered_passes(
         for index, each in enumerate(passes):
             if each.phase is phase and each.needs:
                 places.setdefault(order.units[each.unit].name, []).append(index)
-        mine = np.flatnonzero(phases == phase.value)
-        served = [places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[mine]]
-        for position, (row, index) in enumerate(zip(mine, served, strict=True)):
+        phase_rows = np.flatnonzero(phases == phase.value)
+        served = [
+            places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[phase_rows]
+        ]
+        for position, (row, index) in enumerate(zip(phase_rows, served, strict=True)):
             if index < 0:
                 continue
             own = float(awaited[row])
-            if np.isnan(own) and position + ahead < len(mine) and position:
-                own = ready[mine[position + ahead]]
+            if np.isnan(own) and position + ahead < len(phase_rows) and position:
+                own = ready[phase_rows[position + ahead]]
             if not np.isnan(own):
-                found[index] = own
+                starts[index] = own
 
 
 def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
     """Return when the thread started to wait for each gather, or resumed as it ended; NaN if unknown."""
     waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
     known = np.asarray(waits, dtype=np.float64)
-    if not len(rank.held):
+    if not len(rank.blocked):
         return known
     end = gathers["end_ns"].to_numpy(np.int64)
-    place = np.minimum(np.searchsorted(rank.held[:, 1], end - _IN_LINE_NS), len(rank.held) - 1)
-    begun, resumed = rank.held[place, 0], rank.held[place, 1]
-    fits = (resumed >= end - _IN_LINE_NS) & (resumed <= end + _RESUMES_NS) & (begun < end)
-    return np.asarray(np.where(np.isnan(known) & fits, resumed, known), dtype=np.float64)
+    place = np.minimum(np.searchsorted(rank.blocked[:, 1], end - _QUEUED_NS), len(rank.blocked) - 1)
+    start, resumed = rank.blocked[place, 0], rank.blocked[place, 1]
+    is_match = (resumed >= end - _QUEUED_NS) & (resumed <= end + _MAX_RESUME_NS) & (start < end)
+    return np.asarray(np.where(np.isnan(known) & is_match, resumed, known), dtype=np.float64)
 
 
 def _mark_awaited_passes(
-    found: Floats, rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...]
+    starts: Floats, rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark forwards of stages 1 and 2, which wait for the gathers of the previous step."""
     waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
@@ -170,4 +174,4 @@ def _mark_awaited_passes(
     }
     for name, instant in zip(inside["name"], inside["wait_start_ns"], strict=True):
         if name in names:
-            found[names[name]] = float(instant)
+            starts[names[name]] = float(instant)

@@ -41,7 +41,7 @@ class Case:
 
 
 def has_effect(model: CalibratedModel, change: Change) -> bool:
-    """Return whether the changed run differs from the measured one at all."""
+    """Return True if the change has any effect on the model."""
     same_link = (
         (change.bandwidth_ratio or 1.0) == 1.0
         and change.latency_ratio in (None, 1.0)
@@ -60,7 +60,7 @@ def min_range_ratio(model: CalibratedModel, change: Change) -> float:
 
 
 def likely_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
-    """Return the equally likely readings of a change; the prediction is their mean."""
+    """Return the equally likely interpretations of a change; the prediction is their mean."""
     if not is_gather_unknown(model, change):
         return (Case(change=change, link=model.link),)
     return tuple(
@@ -81,16 +81,16 @@ def outer_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
 
 
 def is_far_latency(change: Change) -> bool:
-    """Return whether latency is scaled so far that its unscaled part matters."""
+    """Return True if latency is scaled so far that its unscaled part matters."""
     ratio = change.latency_ratio
     return ratio is not None and not 1 / _FAR_RATIO <= ratio <= _FAR_RATIO
 
 
 def is_gather_unknown(model: CalibratedModel, change: Change) -> bool:
-    """Return whether the run leaves open if stage 1 or 2 hides the gather of new parameters."""
+    """Return True if the run does not show if stage 1 or 2 hides the gather of new parameters."""
     stage = model.policy.stage if change.stage is None else change.stage
-    told = not model.policy.updates_first or model.policy.stage in (1, 2)
-    return stage in (1, 2) and not told and change.overlap_gather is None
+    is_shown = not model.policy.updates_first or model.policy.stage in (1, 2)
+    return stage in (1, 2) and not is_shown and change.overlap_gather is None
 
 
 def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[Gap]:
@@ -100,9 +100,9 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
         found.append(
             Gap(
                 kind=GapKind.PREDICTION,
-                what="whether stages 1 and 2 hide the gather of new parameters",
-                reason="this run has none after its update: the range reaches from hidden under the next "
-                "forward to waited for at once",
+                what="overlap of the parameter gather in stages 1 and 2",
+                reason="this run has no gather after its update: the range extends from hidden under "
+                "the next forward to fully exposed",
                 remedy="set it with --overlap-gather on or off",
             )
         )
@@ -110,37 +110,38 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
         found.append(
             Gap(
                 kind=GapKind.PREDICTION,
-                what="how much of the latency is the link's",
-                reason="fitted is all that a message costs beside its bytes, software and threads too: the "
-                "range reaches from none of it scaled to all that the smallest message took",
-                remedy="record a run on such a link, or one with smaller units",
+                what="share of the latency due to the link",
+                reason="the fitted latency is the entire cost of a message apart from its bytes, including "
+                "software and threads: the range extends from not scaled to the full time of the smallest "
+                "message",
+                remedy="record a run on such a link, or with smaller units",
             )
         )
-    return found + [gap for change in changes if (gap := _no_effect_gap(model, change))]
+    return found + [gap for change in changes if (gap := _make_no_effect_gap(model, change))]
 
 
-def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
-    """Return a gap that says why a part of the change has no effect."""
+def _make_no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
+    """Return a gap with the reason why a part of the change has no effect."""
     stage = model.policy.stage if change.stage is None else change.stage
-    of_passes = change.prefetch is not None or change.keep_after_forward is not None
-    said = ""
+    changes_gathers = change.prefetch is not None or change.keep_after_forward is not None
+    reason = ""
     if change.overlap_gather is not None and stage not in (1, 2):
-        said = f"gathers of new parameters after the update are there in stages 1 and 2, not in stage {stage}"
-    elif of_passes and stage != 3:
-        said = f"units are gathered for their passes in stage 3, not in stage {stage}"
+        reason = f"only stages 1 and 2 gather new parameters after the update, not stage {stage}"
+    elif changes_gathers and stage != 3:
+        reason = f"only stage 3 gathers units for their passes, not stage {stage}"
     elif change.element_bytes_reduced is not None and not model.reduced_element_bytes:
-        said = "the run does not say how many bytes an element of its reductions has"
+        reason = "the run does not record the element size of its reductions"
     elif change.units_merged is not None and change.units_merged > len(model.skeleton.units):
-        said = f"the run has {len(model.skeleton.units)} units: all of them become one"
+        reason = f"the run has {len(model.skeleton.units)} units: all of them are merged into one"
     elif change != Change() and not has_effect(model, change):
-        said = "the run is like that already"
-    if not said:
+        reason = "the run already has this setting"
+    if not reason:
         return None
     return Gap(
         kind=GapKind.PREDICTION,
         what=f"{describe_change(change)}: effect on the step",
-        reason=said,
-        remedy="zprof whatif --help says what each change means",
+        reason=reason,
+        remedy="zprof whatif --help describes each change",
     )
 
 
@@ -180,16 +181,16 @@ class ModelledRun:
 
 def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
     """Replay the run unchanged and compare it with the measurement."""
-    mine = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
-    mine = mine[mine["step"].isin(model.skeleton.steps)]
+    modelled_steps = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
+    modelled_steps = modelled_steps[modelled_steps["step"].isin(model.skeleton.steps)]
     rows = analysis.steps
     measured = {name: float(rows[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
-    sampled = {name: float(mine[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
+    sampled = {name: float(modelled_steps[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
     played = _replay_change(model, Change(), model.link)
     # the modelled ranks and steps are a sample: their difference from the mean of all is not a model error
     modelled = {
         name: value + measured[name] - sampled[name]
-        for name, value in _modelled_terms(model, played, played, sampled).items()
+        for name, value in _compute_modelled_terms(model, played, played, sampled).items()
     }
     noise = float(analysis.time.step_noise_ns or 0)
     return ModelledRun(model=model, measured=measured, modelled=modelled, noise_ns=noise, played=played)
@@ -197,12 +198,12 @@ def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
 
 def predict_step(base: ModelledRun, change: Change) -> tuple[PredictedFigure, ...]:
     """Return ``wall_ns`` and the terms of the changed step, which sum to it."""
-    likely = [_case_delta(base, case) for case in likely_cases(base.model, change)]
-    outer = [_case_delta(base, case) for case in outer_cases(base.model, change)]
+    likely = [_compute_case_delta(base, case) for case in likely_cases(base.model, change)]
+    outer = [_compute_case_delta(base, case) for case in outer_cases(base.model, change)]
     delta = {name: sum(each[name] for each in likely) / len(likely) for name in likely[0]}
     wall = base.measured[_WALL] + delta[_WALL]
     walls = [
-        (base.measured[_WALL] + each[_WALL], _half_range(base, change, each[_WALL]))
+        (base.measured[_WALL] + each[_WALL], _compute_half_range(base, change, each[_WALL]))
         for each in likely + outer
     ]
     low, high = min(ns - half for ns, half in walls), max(ns + half for ns, half in walls)
@@ -210,22 +211,25 @@ def predict_step(base: ModelledRun, change: Change) -> tuple[PredictedFigure, ..
     below, above = (min(ns for ns, _ in walls) - wall, max(ns for ns, _ in walls) - wall)
     terms = _balance_terms(base, delta, wall)
     for name in LEDGER_TERMS:
-        doubt = abs(base.modelled[name] - base.measured[name]) + TRUST_RATIO * abs(delta.get(name, 0.0))
-        least, most = terms[name] - doubt + min(0.0, below), terms[name] + doubt + max(0.0, above)
-        rows.append(_make_row(name, base, terms[name], least, most))
+        uncertainty = abs(base.modelled[name] - base.measured[name]) + TRUST_RATIO * abs(delta.get(name, 0.0))
+        min_ns, max_ns = (
+            terms[name] - uncertainty + min(0.0, below),
+            terms[name] + uncertainty + max(0.0, above),
+        )
+        rows.append(_make_row(name, base, terms[name], min_ns, max_ns))
     return tuple(rows)
 
 
-def _half_range(base: ModelledRun, change: Change, delta: float) -> float:
+def _compute_half_range(base: ModelledRun, change: Change, delta: float) -> float:
     if not has_effect(base.model, change):
         return base.noise_ns
-    missed = abs(base.modelled[_WALL] - base.measured[_WALL])
-    missed = missed if base.reproduces else 2 * missed
-    floor = min_range_ratio(base.model, change) * base.measured[_WALL]
-    return base.noise_ns + max(missed + TRUST_RATIO * abs(delta), floor)
+    error_ns = abs(base.modelled[_WALL] - base.measured[_WALL])
+    error_ns = error_ns if base.reproduces else 2 * error_ns
+    min_half_range = min_range_ratio(base.model, change) * base.measured[_WALL]
+    return base.noise_ns + max(error_ns + TRUST_RATIO * abs(delta), min_half_range)
 
 
-def _case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
+def _compute_case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
     before = base.played
     if case.link is not base.model.link:
         before = _replay_change(base.model, Change(), case.link)
@@ -244,7 +248,7 @@ def _replay_change(model: CalibratedModel, change: Change, link: Link) -> Replay
     return replay_steps(ops, skeleton.work, link.changed(change), model.costs)
 
 
-def _modelled_terms(
+def _compute_modelled_terms(
     model: CalibratedModel, played: ReplayedSteps, base: ReplayedSteps, sampled: Mapping[str, float]
 ) -> dict[str, float]:
     """Return modelled terms: wait and transfer from the replay, idle as the remainder, others as measured."""
@@ -259,12 +263,12 @@ def _modelled_terms(
 def _balance_terms(base: ModelledRun, delta: Mapping[str, float], wall: float) -> dict[str, float]:
     """Return non-negative terms that sum to the wall; idle takes the remainder."""
     terms = {name: max(0.0, base.measured[name] + delta.get(name, 0.0)) for name in LEDGER_TERMS}
-    rest = wall - sum(ns for name, ns in terms.items() if name != _IDLE)
-    if rest >= 0:
-        return terms | {_IDLE: rest}
+    remainder = wall - sum(ns for name, ns in terms.items() if name != _IDLE)
+    if remainder >= 0:
+        return terms | {_IDLE: remainder}
     terms[_IDLE] = 0.0
-    whole = sum(terms.values())
-    return {name: ns * wall / whole if whole else 0.0 for name, ns in terms.items()}
+    total = sum(terms.values())
+    return {name: ns * wall / total if total else 0.0 for name, ns in terms.items()}
 
 
 def _make_row(name: str, base: ModelledRun, value: float, low: float, high: float) -> PredictedFigure:

@@ -1,11 +1,11 @@
-"""Select the sharding's messages of a run, and detect the order of units from them.
+"""Select the sharding traffic of a run, and detect the order of units from it.
 
 Each rank's sharding group is the one that moves the most bytes by all_gather, else by reduce_scatter, else by
 all_reduce. Small messages of that group (norms, losses) are dropped. Up to 9 ranks represent any number of
 ranks: the median one and ranks spread evenly over the order of compute time, including the slowest.
 
-A unit that is gathered first in the backward and reduced last encloses the others (the root). Messages
-without a unit name are buckets: each counts as a unit, in the reverse order of the reductions.
+A unit that is gathered first in the backward and reduced last is the root unit, which encloses the others.
+Messages without a unit name are buckets: each counts as a unit, in the reverse order of the reductions.
 """
 
 from collections import Counter
@@ -31,80 +31,84 @@ _MIN_SIZE_RATIO = 1 / 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingMessages:
-    """Collective rows of the modelled ranks and steps: those of the sharding, and all others.
+    """Collective rows of the modelled ranks and steps, split into sharding traffic and all others.
 
-    ``every``: rows of the sharding on all ranks and in all steps.
+    ``all_sharding``: sharding rows of all ranks and steps.
     """
 
     sharding: pd.DataFrame
     others: pd.DataFrame
-    every: pd.DataFrame
+    all_sharding: pd.DataFrame
     group_size: int
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
 
 
 def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
-    """Select the sharding's messages; None if there are none."""
-    rows = _with_phases(analysis)
-    mine = _is_sharding(rows)
-    if not mine.any():
+    """Select the sharding traffic; None if there is none."""
+    rows = _add_phases(analysis)
+    is_sharding = _is_sharding(rows)
+    if not is_sharding.any():
         return None
-    ranks, steps = _select_ranks(analysis), _select_steps(analysis, int(mine.sum()))
-    kept = (rows["rank"].isin(ranks) & rows["step"].isin([steps[0] - 1, *steps])).to_numpy(bool)
+    ranks, steps = _select_ranks(analysis), _select_steps(analysis, int(is_sharding.sum()))
+    is_modelled = (rows["rank"].isin(ranks) & rows["step"].isin([steps[0] - 1, *steps])).to_numpy(bool)
     return ShardingMessages(
-        sharding=rows[mine & kept],
-        others=rows[~mine & kept],
-        every=rows[mine],
-        group_size=int(rows.loc[mine, "group_size"].median()),
+        sharding=rows[is_sharding & is_modelled],
+        others=rows[~is_sharding & is_modelled],
+        all_sharding=rows[is_sharding],
+        group_size=int(rows.loc[is_sharding, "group_size"].median()),
         ranks=ranks,
         steps=steps,
     )
 
 
-def _with_phases(analysis: RunAnalysis) -> pd.DataFrame:
+def _add_phases(analysis: RunAnalysis) -> pd.DataFrame:
     rows = analysis.collectives
     rows = rows.assign(kind=rows["kind"].astype(str), group=rows["group"].astype(str))
     if not len(analysis.passes):
         return rows.assign(phase="unknown", micro_batch=np.nan)
-    said = analysis.passes.set_index("row")[["phase", "micro_batch"]]
-    said = said[~said.index.duplicated()]
+    phases = analysis.passes.set_index("row")[["phase", "micro_batch"]]
+    phases = phases[~phases.index.duplicated()]
     return rows.assign(
-        phase=said["phase"].reindex(rows.index).fillna("unknown").astype(str),
-        micro_batch=said["micro_batch"].reindex(rows.index),
+        phase=phases["phase"].reindex(rows.index).fillna("unknown").astype(str),
+        micro_batch=phases["micro_batch"].reindex(rows.index),
     )
 
 
 def _is_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    several = (rows["group_size"] > 1).to_numpy(bool)
+    has_peers = (rows["group_size"] > 1).to_numpy(bool)
     for kind in (GATHER, SCATTER, ALL_REDUCE):
-        mine = rows[several & (rows["kind"] == kind).to_numpy(bool)]
-        if not len(mine) or mine["bytes"].max() <= 0:
+        candidates = rows[has_peers & (rows["kind"] == kind).to_numpy(bool)]
+        if not len(candidates) or candidates["bytes"].max() <= 0:
             continue
-        if kind == ALL_REDUCE and mine["bytes"].max() < 1024:
+        if kind == ALL_REDUCE and candidates["bytes"].max() < 1024:
             continue
-        moved = mine.groupby(["rank", "group"], observed=True)["bytes"].sum()
+        moved = candidates.groupby(["rank", "group"], observed=True)["bytes"].sum()
         groups = {group for _, group in moved.groupby(level="rank").idxmax()}
         kinds = (GATHER, SCATTER) if kind != ALL_REDUCE else (ALL_REDUCE,)
-        inside = several & rows["group"].isin(groups).to_numpy(bool) & rows["kind"].isin(kinds).to_numpy(bool)
-        least = _MIN_SIZE_RATIO * rows.loc[inside, "bytes"].max()
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = inside & (rows["bytes"] > least).to_numpy(bool)
+        in_group = (
+            has_peers & rows["group"].isin(groups).to_numpy(bool) & rows["kind"].isin(kinds).to_numpy(bool)
+        )
+        min_bytes = _MIN_SIZE_RATIO * rows.loc[in_group, "bytes"].max()
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = in_group & (rows["bytes"] > min_bytes).to_numpy(
+            bool
+        )
         return found
     return np.zeros(len(rows), dtype=bool)
 
 
 def _select_ranks(analysis: RunAnalysis) -> tuple[int, ...]:
-    """Return ranks spread over the order of compute time, with the slowest and the median one."""
-    busy = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
-    order = [int(str(rank)) for rank in busy.index]
-    places = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
-    return tuple(sorted({order[place] for place in places} | {order[len(order) // 2]}))
+    """Return ranks spread evenly over the order of compute time, including the slowest and the median."""
+    compute_ns = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
+    order = [int(str(rank)) for rank in compute_ns.index]
+    indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
+    return tuple(sorted({order[index] for index in indices} | {order[len(order) // 2]}))
 
 
 def _select_steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
     steps = sorted({int(step) for step in analysis.steps["step"].unique()})
-    each = max(1, messages // max(1, len(analysis.steps)))
-    return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // each)) :])
+    messages_per_step = max(1, messages // max(1, len(analysis.steps)))
+    return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // messages_per_step)) :])
 
 
 #: Names that engines give to the unit that encloses the others.
@@ -113,18 +117,18 @@ _ROOTS = frozenset({"root", "", "model", "module"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOrder:
-    """Units in forward order; ``backward`` lists the inner ones in the order of their reductions.
+    """Units in forward order; ``backward`` lists the inner units in the order of their reductions.
 
-    ``kept``: units gathered for the forward only. ``before``: gathers serve the passes (stage 3). ``named``:
-    messages name their unit.
+    ``not_resharded``: units gathered for the forward only. ``gathers_before_passes``: gathers precede forward
+    and backward (stage 3). ``has_unit_names``: messages have the name of their unit.
     """
 
     units: tuple[UnitSize, ...]
     backward: tuple[int, ...]
-    kept: frozenset[int]
-    before: bool
-    gathers: bool
-    named: bool
+    not_resharded: frozenset[int]
+    gathers_before_passes: bool
+    has_gathers: bool
+    has_unit_names: bool
     micro_batches: int
     reduce_each: bool
 
@@ -135,26 +139,37 @@ def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
     gathers, reduces = step[step["kind"] == GATHER], step[step["kind"] != GATHER]
     if reduces.empty:
         return None
-    named = bool(reduces["unit"].notna().all())
-    if not named:
+    has_names = bool(reduces["unit"].notna().all())
+    if not has_names:
         return _order_buckets(gathers, reduces)
     reduced = _unique_names(reduces["unit"])
-    into = gathers[gathers["phase"].isin(["backward", "recompute"])]
-    ahead = gathers[gathers["phase"] == "forward"]
-    before = bool(len(into)) or (bool(len(ahead)) and _starts_before(ahead, reduces))
-    forward = _unique_names((ahead if before else gathers)["unit"]) or reduced[::-1]
+    backward_gathers = gathers[gathers["phase"].isin(["backward", "recompute"])]
+    forward_gathers = gathers[gathers["phase"] == "forward"]
+    gathers_before = bool(len(backward_gathers)) or (
+        bool(len(forward_gathers)) and _starts_earlier(forward_gathers, reduces)
+    )
+    forward = _unique_names((forward_gathers if gathers_before else gathers)["unit"]) or reduced[::-1]
     forward = _add_missing(forward, reduced)
-    root = _find_root(forward, reduced, _unique_names(into["unit"]), before and bool(len(into)))
+    root = _find_root(
+        forward,
+        reduced,
+        _unique_names(backward_gathers["unit"]),
+        gathers_before and bool(len(backward_gathers)),
+    )
     sizes = [_measure_unit(unit, gathers, reduces, encloses=unit == root) for unit in forward]
     count = max(1, max(Counter(reduces["unit"]).values()))
-    batches = max(count, max(Counter(ahead["unit"]).values(), default=1) if before else 1)
+    batches = max(count, max(Counter(forward_gathers["unit"]).values(), default=1) if gathers_before else 1)
     return UnitOrder(
         units=tuple(sizes),
         backward=tuple(forward.index(unit) for unit in reduced if unit != root),
-        kept=frozenset(forward.index(unit) for unit in forward if before and unit not in set(into["unit"])),
-        before=before,
-        gathers=bool(len(gathers)),
-        named=True,
+        not_resharded=frozenset(
+            forward.index(unit)
+            for unit in forward
+            if gathers_before and unit not in set(backward_gathers["unit"])
+        ),
+        gathers_before_passes=gathers_before,
+        has_gathers=bool(len(gathers)),
+        has_unit_names=True,
         micro_batches=batches,
         reduce_each=count == batches,
     )
@@ -165,10 +180,10 @@ def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
     reduces = rows[rows["kind"] != GATHER]
     chosen = rows if reduces.empty else rows[rows["step"].isin(reduces["step"])]
     counts = chosen.groupby(["rank", "step"]).size()
-    usual = counts.mode().iloc[-1]
-    rank, step = counts[counts == usual].index[-1]
-    mine: pd.DataFrame = chosen[(chosen["rank"] == rank) & (chosen["step"] == step)]
-    return mine.assign(at=launch_times_ns(mine)).sort_values("at", kind="stable")
+    typical_count = counts.mode().iloc[-1]
+    rank, step = counts[counts == typical_count].index[-1]
+    messages: pd.DataFrame = chosen[(chosen["rank"] == rank) & (chosen["step"] == step)]
+    return messages.assign(at=launch_times_ns(messages)).sort_values("at", kind="stable")
 
 
 def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
@@ -176,7 +191,7 @@ def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
     return rows["launch_start_ns"].fillna(rows["start_ns"]).astype("int64")
 
 
-def _starts_before(gathers: pd.DataFrame, reduces: pd.DataFrame) -> bool:
+def _starts_earlier(gathers: pd.DataFrame, reduces: pd.DataFrame) -> bool:
     return bool(gathers["at"].iloc[0] < reduces["at"].iloc[0])
 
 
@@ -189,19 +204,23 @@ def _add_missing(forward: list[str], reduced: list[str]) -> list[str]:
     return [*forward, *missing]
 
 
-def _find_root(forward: list[str], reduced: list[str], again: list[str], gathered: bool) -> str | None:
+def _find_root(
+    forward: list[str], reduced: list[str], backward_gathered: list[str], has_backward_gathers: bool
+) -> str | None:
     first = forward[0]
     if len(forward) < 2 or first != reduced[-1]:
         return None
-    if gathered and again:
-        return first if again[0] == first else None
+    if has_backward_gathers and backward_gathered:
+        return first if backward_gathered[0] == first else None
     return first if first in _ROOTS else None
 
 
 def _measure_unit(unit: str, gathers: pd.DataFrame, reduces: pd.DataFrame, *, encloses: bool) -> UnitSize:
     reduced = reduces[reduces["unit"] == unit]
-    pieces = reduced.groupby("micro_batch", dropna=False)["bytes"].sum() if len(reduced) else None
-    reduce_bytes = float(pieces.max()) if pieces is not None else 0.0
+    bytes_per_micro_batch = (
+        reduced.groupby("micro_batch", dropna=False)["bytes"].sum() if len(reduced) else None
+    )
+    reduce_bytes = float(bytes_per_micro_batch.max()) if bytes_per_micro_batch is not None else 0.0
     gathered = gathers.loc[gathers["unit"] == unit, "bytes"]
     return UnitSize(
         name=unit,
@@ -213,23 +232,23 @@ def _measure_unit(unit: str, gathers: pd.DataFrame, reduces: pd.DataFrame, *, en
 
 def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | None:
     sizes = reduces["bytes"].astype(float).tolist()
-    whole = float(gathers["bytes"].sum()) / sum(sizes) if len(gathers) else 1.0
+    gather_to_reduce_ratio = float(gathers["bytes"].sum()) / sum(sizes) if len(gathers) else 1.0
     units = [
-        UnitSize(name=f"bucket {number}", gather_bytes=size * whole, reduce_bytes=size)
+        UnitSize(name=f"bucket {number}", gather_bytes=size * gather_to_reduce_ratio, reduce_bytes=size)
         for number, size in enumerate(reversed(sizes))
     ]
     return UnitOrder(
         units=tuple(units),
         backward=tuple(reversed(range(len(units)))),
-        kept=frozenset(),
-        before=False,
-        gathers=bool(len(gathers)),
-        named=False,
+        not_resharded=frozenset(),
+        gathers_before_passes=False,
+        has_gathers=bool(len(gathers)),
+        has_unit_names=False,
         micro_batches=1,
         reduce_each=True,
     )
 
 
-def unit_names(rows: pd.DataFrame) -> Sequence[str]:
-    """Return the unit of each row; empty if the row has none."""
+def list_unit_names(rows: pd.DataFrame) -> Sequence[str]:
+    """Return the unit name of each row; empty if it has none."""
     return [name if isinstance(name, str) else "" for name in rows["unit"]]

@@ -1,4 +1,4 @@
-"""Describe a measured step as passes: which unit computes, in which order, what it needs and what it reduces.
+"""Describe a measured step as passes: which unit computes, in which order, and what it needs and reduces.
 
 A rank's step consists of a head, its passes, and a tail (the optimizer and everything after it). A unit that
 encloses the others (the root) has two passes in a backward: before the others, where it needs its parameters,
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSize:
-    """A unit that is gathered and reduced as a whole; bytes are those of the full tensors on the wire."""
+    """A unit that is gathered and reduced in one piece; bytes are of the full tensors on the wire."""
 
     name: str
     gather_bytes: float
@@ -48,7 +48,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """Work of ranks while the sharding does not block them, in ns.
+    """Time of each rank that is not blocked by sharding traffic, in ns.
 
     ``passes`` is [pass, step, rank]; the others are [step, rank]. ``between``: from one step to the next.
     """
@@ -76,19 +76,19 @@ def list_passes(
 ) -> tuple[Pass, ...]:
     """Return all passes of a step.
 
-    ``units`` are in forward order; ``backward`` lists the inner ones in backward order.
+    ``units`` are in forward order; ``backward`` lists the inner units in backward order.
     """
-    found: list[Pass] = []
-    around = [index for index, unit in enumerate(units) if unit.encloses]
+    passes: list[Pass] = []
+    enclosing = [index for index, unit in enumerate(units) if unit.encloses]
     for number in range(micro_batches):
         reduces = reduce_each or number == micro_batches - 1
-        found += [Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number) for unit in range(len(units))]
-        found += [Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number) for unit in around]
-        found += [
+        passes += [Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number) for unit in range(len(units))]
+        passes += [Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number) for unit in enclosing]
+        passes += [
             Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, reduces=reduces) for unit in backward
         ]
-        found += [
+        passes += [
             Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, needs=False, reduces=reduces)
-            for unit in reversed(around)
+            for unit in reversed(enclosing)
         ]
-    return tuple(found)
+    return tuple(passes)

@@ -1,9 +1,10 @@
-"""Replay the steps of all ranks: run the operations of a step on a link in the reference engine's order.
+"""Replay the steps of all ranks: run the operations of a step in the order of the reference engine.
 
 Stage 3: when a unit is needed, it and the prefetched units are gathered; the unit is waited for and released
-after its pass. The unit that encloses the others comes first in both directions, stays until the forward is
-over and is reduced last. Stages 1 and 2: each unit is gathered after its update, and its next forward waits
-for it. An engine with ``updates_first`` that waits at once does so after the whole update. From stage 2 on, a
+after its pass. The unit that encloses the others comes first in both directions, stays gathered until the
+forward is over and is reduced last. Stages 1 and 2: each unit is gathered after its update, and its next
+forward waits for it. An engine with ``updates_first`` that waits immediately does so after the entire
+update. From stage 2 on, a
 reduction that would exceed ``in_flight`` first waits for the oldest. Each backward ends with a wait for all.
 
     start_i = max(launch_i + pick up, end of the previous message + queue)
@@ -30,7 +31,7 @@ HEAD, TAIL = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Work of a pass (by number), of the head, or of a share of the tail."""
+    """Work of a pass (by index), of the head, or of a share of the tail."""
 
     what: int
     share: float = 1.0
@@ -47,7 +48,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Await:
-    """Wait for a message; one that was never launched does not block."""
+    """Wait for a message; a message that was never launched does not block."""
 
     key: str
 
@@ -57,7 +58,7 @@ Op = Compute | Launch | Await
 
 def build_program(skeleton: StepPasses, policy: EnginePolicy) -> tuple[Op, ...]:
     """Return the operations of one step; consecutive steps repeat them."""
-    return tuple(_ProgramBuilder(skeleton, policy).ops())
+    return tuple(_ProgramBuilder(skeleton, policy).build())
 
 
 class _ProgramBuilder:
@@ -66,87 +67,87 @@ class _ProgramBuilder:
     def __init__(self, skeleton: StepPasses, policy: EnginePolicy) -> None:
         self._skeleton = skeleton
         self._policy = policy
-        self._present: set[int] = set()
-        self._flying: list[str] = []
+        self._gathered: set[int] = set()
+        self._in_flight: list[str] = []
         self._count = 0
 
-    def ops(self) -> Iterator[Op]:
+    def build(self) -> Iterator[Op]:
         yield Compute(what=HEAD)
         passes = self._skeleton.passes
         for number, each in enumerate(passes):
-            yield from self._need(number, each)
+            yield from self._require(number, each)
             yield Compute(what=number)
             if each.reduces:
                 yield from self._reduce(each)
-            self._give_back(number, each)
+            self._release(number, each)
             if self._ends_backward(number):
-                yield from self._settle(0)
+                yield from self._wait_pending(0)
         yield from self._finish()
 
     def _ends_backward(self, number: int) -> bool:
         passes = self._skeleton.passes
         return number + 1 == len(passes) or passes[number + 1].micro_batch != passes[number].micro_batch
 
-    def _need(self, number: int, each: Pass) -> Iterator[Op]:
+    def _require(self, number: int, each: Pass) -> Iterator[Op]:
         if not each.needs:
             return
         if self._policy.stage < 3:
             if self._policy.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
                 yield Await(key=f"parameters.{each.unit}")
             return
-        yield from self._gather(each.unit)
-        ahead = self._following(number, each)
+        yield from self._launch_gather(each.unit)
+        ahead = self._list_prefetched(number, each)
         for unit in ahead:
-            yield from self._gather(unit)
+            yield from self._launch_gather(unit)
         yield Await(key=f"gather.{each.unit}")
 
-    def _following(self, number: int, each: Pass) -> list[int]:
-        later = [
+    def _list_prefetched(self, number: int, each: Pass) -> list[int]:
+        units = [
             other.unit
             for other in self._skeleton.passes[number + 1 :]
             if (other.phase, other.micro_batch) == (each.phase, each.micro_batch) and other.needs
         ]
-        return later[: self._policy.prefetch]
+        return units[: self._policy.prefetch]
 
-    def _gather(self, unit: int) -> Iterator[Op]:
-        if unit not in self._present:
-            self._present.add(unit)
+    def _launch_gather(self, unit: int) -> Iterator[Op]:
+        if unit not in self._gathered:
+            self._gathered.add(unit)
             yield Launch(key=f"gather.{unit}", kind=GATHER, bytes=self._skeleton.units[unit].gather_bytes)
 
-    def _give_back(self, number: int, each: Pass) -> None:
+    def _release(self, number: int, each: Pass) -> None:
         if each.phase is Phase.BACKWARD:
             encloses = self._skeleton.units[each.unit].encloses
             if not (encloses and each.needs):
-                self._present.discard(each.unit)
+                self._gathered.discard(each.unit)
             return
-        if not self._skeleton.units[each.unit].encloses and not self._stays(each.unit):
-            self._present.discard(each.unit)
-        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, also the root's
-            self._present = {unit for unit in self._present if self._stays(unit)}
+        if not self._skeleton.units[each.unit].encloses and not self._stays_gathered(each.unit):
+            self._gathered.discard(each.unit)
+        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, also of the root
+            self._gathered = {unit for unit in self._gathered if self._stays_gathered(unit)}
 
-    def _stays(self, unit: int) -> bool:
+    def _stays_gathered(self, unit: int) -> bool:
         if self._policy.keep == "all":
             return True
-        inside = [index for index, each in enumerate(self._skeleton.units) if not each.encloses]
-        return self._policy.keep == "last" and unit == inside[-1]
+        inner = [index for index, each in enumerate(self._skeleton.units) if not each.encloses]
+        return self._policy.keep == "last" and unit == inner[-1]
 
     def _reduce(self, each: Pass) -> Iterator[Op]:
-        size = self._skeleton.units[each.unit].reduce_bytes
-        if size <= 0:
+        reduce_bytes = self._skeleton.units[each.unit].reduce_bytes
+        if reduce_bytes <= 0:
             return
         if self._policy.stage >= 2:
-            yield from self._settle(self._policy.in_flight - 1)
+            yield from self._wait_pending(self._policy.in_flight - 1)
         self._count += 1
         key = f"reduce.{self._count}"
-        yield Launch(key=key, kind=SCATTER if self._policy.stage else ALL_REDUCE, bytes=size)
+        yield Launch(key=key, kind=SCATTER if self._policy.stage else ALL_REDUCE, bytes=reduce_bytes)
         if self._policy.overlap_reduce:
-            self._flying.append(key)
+            self._in_flight.append(key)
         else:
             yield Await(key=key)
 
-    def _settle(self, most: int) -> Iterator[Op]:
-        while len(self._flying) > max(0, most):
-            yield Await(key=self._flying.pop(0))
+    def _wait_pending(self, max_pending: int) -> Iterator[Op]:
+        while len(self._in_flight) > max(0, max_pending):
+            yield Await(key=self._in_flight.pop(0))
 
     def _finish(self) -> Iterator[Op]:
         units = self._skeleton.units
@@ -168,7 +169,7 @@ class _ProgramBuilder:
                 yield Await(key=f"parameters.{index}")
 
 
-#: Messages of a lane that a blocked thread is compared with.
+#: Number of recent messages whose transfer can block a thread.
 _LOOK_BACK = 64
 
 
@@ -193,15 +194,15 @@ def replay_steps(ops: Sequence[Op], work: PassWork, link: Link, costs: MessageCo
     """Run the steps one after another, after a warm-up step whose messages carry over into step 0."""
     machine = _Machine(work, link, costs)
     count, ranks = work.head.shape
-    walls, waits, moves, works = (np.zeros((count, ranks)) for _ in range(4))
+    walls, waits, transfers, works = (np.zeros((count, ranks)) for _ in range(4))
     for step in range(-1, count):  # warm-up step: its messages are still in flight when step 0 starts
         machine.begin(max(step, 0))
         machine.run(ops)
         if step >= 0:
             walls[step] = machine.host - machine.begun
-            waits[step], moves[step], works[step] = machine.waited, machine.moved, machine.worked
+            waits[step], transfers[step], works[step] = machine.waited, machine.moved, machine.worked
         machine.host = machine.host + work.between[max(step, 0)]
-    return ReplayedSteps(wall_ns=walls, wait_ns=waits, transfer_ns=moves, work_ns=works)
+    return ReplayedSteps(wall_ns=walls, wait_ns=waits, transfer_ns=transfers, work_ns=works)
 
 
 class _Machine:
@@ -267,18 +268,18 @@ class _Machine:
         sent = self._sent.get(op.key)
         if sent is None:
             return
-        late = self.host < sent.end
-        if not late.any():
+        is_blocked = self.host < sent.end
+        if not is_blocked.any():
             return
-        since = self.host
-        least = float(since.min())
+        host = self.host
+        earliest = float(host.min())
         for other in reversed(self._lane):
-            if other.end <= least and not self._costs.lanes:
+            if other.end <= earliest and not self._costs.lanes:
                 break  # messages run one after another, so earlier ones ended before this one
-            if other.end <= least or other.arrival > sent.end:
+            if other.end <= earliest or other.arrival > sent.end:
                 continue
-            moving = np.minimum(other.end, sent.end) - np.maximum(since, other.arrival)
-            waiting = other.arrival - np.maximum(since, other.start)
-            self.moved += np.where(late, np.maximum(0.0, moving), 0.0)
-            self.waited += np.where(late, np.maximum(0.0, waiting), 0.0)
-        self.host = np.where(late, sent.end + self._costs.wake_ns, since)
+            moving = np.minimum(other.end, sent.end) - np.maximum(host, other.arrival)
+            waiting = other.arrival - np.maximum(host, other.start)
+            self.moved += np.where(is_blocked, np.maximum(0.0, moving), 0.0)
+            self.waited += np.where(is_blocked, np.maximum(0.0, waiting), 0.0)
+        self.host = np.where(is_blocked, sent.end + self._costs.wake_ns, host)
