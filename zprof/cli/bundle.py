@@ -18,7 +18,7 @@ class BundleCommand:
 
     Contains the report, the manifests, the software versions of this machine, and the
     collectives of each rank (times and sizes). Only allow-listed data is included. Names
-    of modules, groups, hosts and runs are replaced by placeholders such as module-3; in
+    of modules, groups, hosts and runs are replaced by pseudonyms such as module-3; in
     texts only zprof's own words and numbers are kept, so paths, kernel names and the like
     are hidden. Events and stacks are never included.
 
@@ -45,7 +45,7 @@ class BundleCommand:
             "--names",
             metavar="FILE",
             type=Path,
-            help="write the mapping from names to placeholders to FILE; do not share it",
+            help="write the mapping from names to pseudonyms to FILE; do not share it",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -70,7 +70,7 @@ def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
     from zprof.run.output_path import replace_run
 
     for scene in scenes:
-        job = scene.job(folder)
+        job = scene.make_job(folder)
         assert job.run is not None
         replaced = replace_run(job.run, force=True)
         with replaced, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:

@@ -69,9 +69,9 @@ class ImportCommand:
         from zprof.integrations.imports.options import ImportOptions
 
         options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
-        with import_progress() as watch:
+        with import_progress() as progress:
             imported = import_paths(
-                arguments.paths, arguments.output, arguments.force, options=options, watch=watch
+                arguments.paths, arguments.output, arguments.force, options=options, progress=progress
             )
         for note in imported.notes:
             console.print_note(f"zprof: {printable(note)}")

@@ -51,8 +51,8 @@ def _import_if_raw(path: Path) -> Path:
         return path
     from zprof.cli.progress import import_progress
 
-    with import_progress() as watch:
-        return import_cached(path, lambda text: console.print_note(f"zprof: {printable(text)}"), watch)
+    with import_progress() as progress:
+        return import_cached(path, lambda text: console.print_note(f"zprof: {printable(text)}"), progress)
 
 
 #: Default output of ``zprof baseline save``.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.integrations.imports.options import ImportWatch, NoImportWatch
+from zprof.integrations.imports.options import ImportProgress, NoImportProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -36,10 +36,10 @@ _MIN_BAR_BYTES = 4 << 20
 
 
 @contextmanager
-def import_progress() -> Iterator[ImportWatch]:
+def import_progress() -> Iterator[ImportProgress]:
     """Yield the object to which an import reports its progress."""
     if not console.are_terminals(sys.stderr):
-        yield NoImportWatch()
+        yield NoImportProgress()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,18 +59,18 @@ class _ImportBar:
         self._finished = 0
         self._ranks = 0
 
-    def begin(self, ranks: int, total_bytes: int) -> None:
+    def start(self, ranks: int, total_bytes: int) -> None:
         """Show the bar, unless the import is too small for one."""
         self._ranks = ranks
         if total_bytes > _MIN_BAR_BYTES:
             self._task = self._progress.add_task(self._describe_progress(), total=total_bytes)
 
-    def bytes_read(self, total_bytes: int) -> None:
+    def report_bytes(self, total_bytes: int) -> None:
         """Advance the bar."""
         if self._task is not None:
             self._progress.update(self._task, completed=total_bytes)
 
-    def rank_done(self) -> None:
+    def finish_rank(self) -> None:
         """Count a finished rank."""
         self._finished += 1
         if self._task is not None:

@@ -58,7 +58,7 @@ class VerifyCommand:
             arguments.trace,
             ranks=arguments.ranks,
             wall_s=arguments.hta_seconds,
-            note=lambda text: console.print_note(f"zprof: {printable(text)}"),
+            print_note=lambda text: console.print_note(f"zprof: {printable(text)}"),
         )
         if arguments.format == "json":
             console.print_data(to_json(verification))

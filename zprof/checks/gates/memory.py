@@ -49,20 +49,20 @@ def read_peak_memory(gate_input: GateInput) -> Reading:
 
 
 def read_tenant_memory(gate_input: GateInput) -> Reading:
-    """Read the bytes of one tenant (after the dot in the gate's name) position a peak.
+    """Read the bytes of one tenant (after the dot in the gate's name) at a peak.
 
     A relative limit applies to the rank with the highest peak, the only one that a baseline stores. An
     absolute limit applies to the rank where the tenant is largest.
     """
     tenant = gate_input.limit.gate.partition(".")[2]
     current, baseline = _get_memory(gate_input)
-    before_bytes = None if baseline is None else _get_tenant_bytes(baseline).get(tenant)
+    baseline_bytes = None if baseline is None else _get_tenant_bytes(baseline).get(tenant)
     index, rank = _find_rank_with_most(gate_input, tenant) if current is not None else (0, None)
     size = None if rank is None else _get_tenant_size(rank, tenant)
     if current is None or rank is None or size is None:
         missing = _MISSING if current is None else f"the run has no data for {tenant}"
         return Reading(
-            baseline=_make_figure(baseline, before_bytes, ()),
+            baseline=_make_figure(baseline, baseline_bytes, ()),
             missing=missing,
             remedy=_RECORD_HINT,
             format_value=format_bytes,
@@ -75,7 +75,7 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
             can_be_lower=rank.upper_bound,
             can_be_higher=current.lower_bound or bool(missing_ranks),
         ),
-        baseline=_make_figure(baseline, before_bytes, _list_ranks_missing_in_baseline(baseline, current)),
+        baseline=_make_figure(baseline, baseline_bytes, _list_ranks_missing_in_baseline(baseline, current)),
         format_value=format_bytes,
         report_path=f"memory.per_rank[{index}].{leaf}",
         subject=f"{tenant} on rank {rank.rank}",
