@@ -1,7 +1,7 @@
 """Launch the reference engine on this machine and record the run, from the parent process.
 
-The parent does not need torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and monitors the ranks.
-They run ``zprof.integrations.reference_rank``, which reads the job as JSON.
+The parent does not need torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and monitors the
+ranks. They run ``zprof.integrations.reference_rank``, which reads the job as JSON.
 """
 
 import json

@@ -102,7 +102,7 @@ class HtaProcess:
         self._scratch.cleanup()
 
     def _end(self) -> None:
-        """Kill the child's session, which includes its children; only once, because process numbers are reused."""
+        """Kill the child's session, which includes its children; only once, as numbers are reused."""
         if self._closed:
             return
         self._closed = True

@@ -104,7 +104,7 @@ def temporal(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def kinds(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return communication and memory times with HTA's classification; its own table truncates to microseconds."""
+    """Return communication and memory times by HTA's classification, without its rounding to microseconds."""
     device, names = loaded.device.copy(), loaded.names()
     device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
     return {
@@ -141,7 +141,7 @@ def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
 
 
 def critical(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the critical path through all steps except the first, which lacks events, or the entire trace."""
+    """Return the critical path through all steps except the first, which lacks events, or the trace."""
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
     first = min(1, max(0, steps - 1))

@@ -2,9 +2,9 @@
 
 Both measure the same window: the entire trace, one rank at a time. Times must agree within 1 µs per 1000
 device rows, and at least 1 µs: HTA stores fractional times as doubles in microseconds, whose resolution is
-about 1 ns today, but 250 ns in traces without a base time. The rounding of n edges then adds up to a few times
-sqrt(n) times the resolution, so 2 sqrt(n) times the resolution is allowed in addition. The overlap must agree
-within 0.01 points, to which HTA rounds it.
+about 1 ns today, but 250 ns in traces without a base time. The rounding of n edges then adds up to a few
+times sqrt(n) times the resolution, so 2 sqrt(n) times the resolution is allowed in addition. The overlap must
+agree within 0.01 points, to which HTA rounds it.
 """
 
 import math
@@ -218,11 +218,11 @@ _MAX_NAME_LENGTH = 60
 
 
 def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[str]:
-    """Yield reasons for differences of one rank; ``equal_without_other``: HTA agrees if only work rows count."""
+    """Yield reasons for differences; ``equal_without_other``: HTA agrees if only work rows count."""
     if rows.kept < rows.device:
         yield (
-            f"HTA drops {rows.device - rows.kept} of {_count_rows(rows.device)} of the device: their launch is "
-            "not in the trace, or comes after its last step"
+            f"HTA drops {rows.device - rows.kept} of {_count_rows(rows.device)} of the device: their launch "
+            "is not in the trace, or comes after its last step"
         )
     other = [row for row in rows.names if row.category not in WORK]
     if other:

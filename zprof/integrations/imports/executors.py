@@ -1,8 +1,8 @@
 """Run one task per file on processes of this machine or on a Dask cluster.
 
 Local processes start from a clean server process (forkserver), so no threads, locks or open files of the
-caller are copied. A process that dies breaks its pool. The files that were being read are then read again, one
-process each, which identifies the file that kills its reader and saves the others.
+caller are copied. A process that dies breaks its pool. The files that were being read are then read again,
+one process each, which identifies the file that kills its reader and saves the others.
 
 A cluster is selected with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """

@@ -1,7 +1,7 @@
 """Export the ranks of a run as one Chrome JSON trace, for ui.perfetto.dev and chrome://tracing.
 
-Each rank is a process with its rows in order; only one rank is in memory at a time. Arrows point from the last
-rank to reach a collective to the ranks that waited for it.
+Each rank is a process with its rows in order; only one rank is in memory at a time. Arrows point from the
+last rank to reach a collective to the ranks that waited for it.
 """
 
 import json

@@ -19,8 +19,10 @@ from zprof.model.job import Backend, Job, Unit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.tenants import DISPLAY_ORDER
 
-_METHOD = "one rank in a fake process group, on fake tensors: storages and their owners at the peak of the "
+_METHOD = (
+    "one rank in a fake process group, on fake tensors: storages and their owners at the peak of the "
     "second step"
+)
 
 
 def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = None) -> PlanVerification:
