@@ -103,7 +103,7 @@ def _describe_link(link: LinkModel) -> str:
 
 def _describe_compute(compute: ComputeModel) -> Iterator[str]:
     forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
-    yield f"compute of {forward} forward and {backward} backward per block"
+    yield f"compute of {forward} forward and {backward} backward a block"
     delay = format_ns(compute.straggler_s * 1e9)
     if compute.straggler_rank is not None:
         yield f"straggler: rank {compute.straggler_rank} late by {delay} per step"

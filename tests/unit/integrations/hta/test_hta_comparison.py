@@ -32,7 +32,7 @@ EQUAL, DIFFERS, UNKNOWN = FigureStatus.EQUAL, FigureStatus.DIFFERS, FigureStatus
 
 def said(**values) -> Answers:
     lines = [{"what": name, "value": value} for name, value in (SAME | values).items() if value is not None]
-    return read_answers([json.dumps(line).encode() for line in lines], ended="it was ended")
+    return read_answers([json.dumps(line).encode() for line in lines], failure="it was ended")
 
 
 def statuses(answers: Answers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
