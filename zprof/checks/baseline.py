@@ -1,13 +1,13 @@
 """Make the baseline of a report, and write and read its file (``zprof.baseline/1``).
 
-Every value is a leaf of the report, or a sum or a mean of a list of leaves:
+Every value is a leaf of the report, or the sum or mean of a list of leaves:
 
-    memory        the rank with the highest peak, the first one of equals
+    memory        the rank with the highest peak, the first one if equal
     collectives   per kind, data type and group size: the sum over groups of mean * group size / world size
     time          per step, the mean over the ranks that ran it
 
-The file is JSON for review in a repository: stable keys, each list of numbers on one line. It may be hostile,
-so it is read strictly: a plain file of at most 1 MiB, of this schema, with values that a run can have.
+The file is JSON to be reviewed in a repository: stable keys, each list of numbers on one line. It is
+untrusted input, so it must be a regular file of at most 1 MiB, of this schema, with plausible values.
 """
 
 import json
@@ -39,7 +39,7 @@ from zprof.model.time import CollectiveTime, StepTime
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
-#: Maximum columns of a name from a run; no data type or device has a longer one.
+#: Maximum columns of a name from a run; names of data types and devices are shorter.
 _MAX_NAME_COLUMNS = 100
 
 
@@ -49,9 +49,9 @@ def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> 
         zprof_version=__version__,
         name=_clean_name(name),
         conditions=read_conditions(report, environment),
-        memory=_memory(report),
-        collectives=_collectives(report),
-        time=_time(report),
+        memory=_make_memory(report),
+        collectives=_make_collectives(report),
+        time=_make_time(report),
     )
 
 
@@ -65,17 +65,17 @@ def read_conditions(report: Report, environment: Mapping[str, str]) -> Condition
         engine=_clean_name(run.engine),
         stage=run.stage,
         torch=_clean_name(environment.get("torch", "")),
-        modelled=tuple(_clean_name(said) for said in run.modelled[:MAX_MODELLED]),
+        modelled=tuple(_clean_name(description) for description in run.modelled[:MAX_MODELLED]),
         window="trace" if window is not None and window.is_whole else "step",
     )
 
 
 def find_highest_peak(ranks: Sequence[RankMemory]) -> int:
-    """Return the index of the rank with the highest peak, the first one of equals; ``ranks`` is not empty."""
-    return max(range(len(ranks)), key=lambda place: (ranks[place].peak_bytes, -place))
+    """Return the index of the rank with the highest peak, the first one if equal; ``ranks`` is not empty."""
+    return max(range(len(ranks)), key=lambda index: (ranks[index].peak_bytes, -index))
 
 
-def _memory(report: Report) -> MemoryBaseline | None:
+def _make_memory(report: Report) -> MemoryBaseline | None:
     ranks = report.memory.per_rank
     if not ranks:
         return None
@@ -90,12 +90,12 @@ def _memory(report: Report) -> MemoryBaseline | None:
     )
 
 
-def _list_missing_ranks(report: Report, seen: set[int]) -> tuple[int, ...]:
-    return tuple(rank for rank in range(report.run.world_size) if rank not in seen)
+def _list_missing_ranks(report: Report, present: set[int]) -> tuple[int, ...]:
+    return tuple(rank for rank in range(report.run.world_size) if rank not in present)
 
 
-def _collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
-    """Return None if no step was timed, or if several ranks ran and no collective was seen."""
+def _make_collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
+    """Return the collectives, None if no step was timed or if several ranks recorded no collective."""
     entries, world = report.time.collectives, report.run.world_size
     if not report.time.per_rank or (not entries and world > 1):
         return None
@@ -108,21 +108,21 @@ def _collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
 def _scale_to_rank(
     kind: str, dtype: str, size: int, entries: Sequence[CollectiveTime], world: int
 ) -> CollectiveBaseline:
-    """Return the mean per rank: a single group of all ranks as it is, several groups weighted by size."""
-    alone = len(entries) == 1 and size >= world
-    weight, whole = (1, 1) if alone or not size else (size, max(1, world))
-    moves = kind != CollectiveKind.BARRIER
+    """Return the mean per rank: a single group of all ranks unchanged, several groups weighted by size."""
+    is_single_group = len(entries) == 1 and size >= world
+    weight, total = (1, 1) if is_single_group or not size else (size, max(1, world))
+    has_bytes = kind != CollectiveKind.BARRIER
     return CollectiveBaseline(
         kind=kind,
         dtype=dtype,
         group_size=size,
-        count=sum(entry.count for entry in entries) * weight / whole,
-        bytes=round(sum(entry.bytes for entry in entries) * weight / whole),
-        lower_bound=moves and any(entry.bytes == 0 for entry in entries),
+        count=sum(entry.count for entry in entries) * weight / total,
+        bytes=round(sum(entry.bytes for entry in entries) * weight / total),
+        lower_bound=has_bytes and any(entry.bytes == 0 for entry in entries),
     )
 
 
-def _time(report: Report) -> TimeBaseline | None:
+def _make_time(report: Report) -> TimeBaseline | None:
     steps: defaultdict[int, list[StepTime]] = defaultdict(list)
     for entry in report.time.steps:
         steps[entry.step].append(entry)
@@ -159,24 +159,24 @@ def _average_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
     return wall, exposed, collective, wait
 
 
-def _clean_name(said: str) -> str:
-    return shorten(printable(said), _MAX_NAME_COLUMNS)
+def _clean_name(text: str) -> str:
+    return shorten(printable(text), _MAX_NAME_COLUMNS)
 
 
 _MAX_BYTES = 1 << 20
-#: Maximum size, time, count and number of ranks that a run can have.
+#: Maximum plausible size, time, count and number of ranks of a run.
 _MAX_AMOUNT = 1 << 60
 _MAX_COUNT = 1e9
 _MAX_RANKS = 1 << 24
 _MAX_NAME_LENGTH = 400
-#: Maximum number of modelled properties that a run can have.
+#: Maximum plausible number of modelled properties of a run.
 MAX_MODELLED = 16
 _SAVE_AGAIN = "save it again: zprof baseline save RUN"
 _T = TypeVar("_T")
 
 
 def to_json(baseline: Baseline) -> str:
-    """Return the baseline as the text of its file.
+    """Format the baseline as the text of its file.
 
     Raises:
         BadInput: The text is too large to be read back.
@@ -184,7 +184,7 @@ def to_json(baseline: Baseline) -> str:
     text = "\n".join(_format_lines(to_tree(baseline), "")) + "\n"
     if len(text) > _MAX_BYTES:  # ASCII, so characters are bytes
         raise BadInput(
-            f"{_clip_text(baseline.name)}: its baseline is larger than one can be (1 MiB)",
+            f"{_clip_text(baseline.name)}: the baseline would be larger than 1 MiB",
             hint="record fewer time steps (--time-steps)",
         )
     return text
@@ -194,31 +194,31 @@ def read_baseline(path: Path) -> Baseline:
     """Read and check a baseline.
 
     Raises:
-        BadInput: The file is missing, damaged, no baseline or from a newer zprof, or holds impossible values.
+        BadInput: The file is missing, damaged, not a baseline, from a newer zprof, or has impossible values.
     """
     content = _read_bytes(path)
     _check_schema(_decode(content, _Versioned, path).schema, path)
     baseline = _decode(content, Baseline, path)
-    wrong = next(_find_wrong(baseline), None)
-    if wrong is not None:
-        raise BadInput(f"{_format_path(path)}: no baseline that a run can have ({wrong})", hint=_SAVE_AGAIN)
+    problem = next(_find_problems(baseline), None)
+    if problem is not None:
+        raise BadInput(f"{_format_path(path)}: not a valid baseline ({problem})", hint=_SAVE_AGAIN)
     return baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
-    """The field that baselines of all versions have."""
+    """The field that all versions of the schema have."""
 
     schema: str = ""
 
 
 def clamp_ratio(part: int, whole: int) -> float | None:
-    """Return a ratio of sums, clamped to 0 to 1, None if the whole is not positive."""
+    """Return ``part / whole``, clamped to 0 to 1, None if ``whole`` is not positive."""
     return min(1.0, max(0.0, part / whole)) if whole > 0 else None
 
 
 def _format_lines(value: Any, indent: str) -> list[str]:
-    """Return ``value`` as lines, of which the first is not indented."""
+    """Format ``value`` as lines; the first one is not indented."""
     if isinstance(value, dict) and value:
         return _format_block(value, indent)
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -245,13 +245,15 @@ def _read_bytes(path: Path) -> bytes:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise BadInput(
-            f"{_format_path(path)}: no such baseline", hint=f"make one: {_SAVE_AGAIN[15:]}"
+            f"{_format_path(path)}: no such baseline", hint=f"create one: {_SAVE_AGAIN[15:]}"
         ) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name is none"
+        reason = getattr(error, "strerror", None) or "invalid file name"
         raise BadInput(f"{_format_path(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
     if len(content) > _MAX_BYTES:
-        raise BadInput(f"{_format_path(path)}: larger than a baseline can be (1 MiB)", hint=_SAVE_AGAIN)
+        raise BadInput(
+            f"{_format_path(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
+        )
     return content
 
 
@@ -261,7 +263,7 @@ def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(
-            f"{_format_path(path)}: no baseline ({_clip_text(reason)})", hint=_SAVE_AGAIN
+            f"{_format_path(path)}: not a baseline ({_clip_text(reason)})", hint=_SAVE_AGAIN
         ) from None
 
 
@@ -270,84 +272,84 @@ def _check_schema(schema: str, path: Path) -> None:
         return
     if schema.startswith("zprof.baseline/"):
         raise BadInput(
-            f'{_format_path(path)}: schema "{_clip_text(schema)}", this zprof reads "{BASELINE_SCHEMA}"',
+            f'{_format_path(path)}: schema is "{_clip_text(schema)}", this zprof reads "{BASELINE_SCHEMA}"',
             hint=f"upgrade zprof, or {_SAVE_AGAIN}",
         )
-    raise BadInput(f"{_format_path(path)}: no baseline of zprof", hint=_SAVE_AGAIN)
+    raise BadInput(f"{_format_path(path)}: not a zprof baseline", hint=_SAVE_AGAIN)
 
 
-def _find_wrong(baseline: Baseline) -> Iterator[str]:
-    """Yield values that no run can have, in the order of the file."""
+def _find_problems(baseline: Baseline) -> Iterator[str]:
+    """Yield implausible values, in the order of the file."""
     conditions = baseline.conditions
-    texts = (baseline.name, baseline.zprof_version, conditions.device, conditions.backend)
-    more = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)
-    if any(len(text) > _MAX_NAME_LENGTH for text in (*texts, *more)):
+    names = (baseline.name, baseline.zprof_version, conditions.device, conditions.backend)
+    more_names = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)
+    if any(len(text) > _MAX_NAME_LENGTH for text in (*names, *more_names)):
         yield f"a name of more than {_MAX_NAME_LENGTH} characters"
     if len(conditions.modelled) > MAX_MODELLED:
-        yield f"more than {MAX_MODELLED} things modelled"
+        yield f"more than {MAX_MODELLED} modelled properties"
     if not 1 <= conditions.world_size <= _MAX_RANKS:
         yield "world_size"
     if baseline.memory is not None:
-        yield from _find_wrong_memory(baseline.memory)
-    yield from _find_wrong_collectives(baseline.collectives or ())
+        yield from _find_problems_in_memory(baseline.memory)
+    yield from _find_problems_in_collectives(baseline.collectives or ())
     if baseline.time is not None:
-        yield from _find_wrong_time(baseline.time)
+        yield from _find_problems_in_time(baseline.time)
 
 
-def _find_wrong_memory(memory: MemoryBaseline) -> Iterator[str]:
-    if not _all_sizes((memory.peak_bytes, memory.untagged_bytes, *memory.tenants.values())):
+def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
+    if not _are_plausible((memory.peak_bytes, memory.untagged_bytes, *memory.tenants.values())):
         yield "bytes of memory"
     if sum(memory.tenants.values()) + memory.untagged_bytes != memory.peak_bytes:
         yield "tenants that do not sum to the peak"
     yield from (f'tenant "{_clip_text(name)}"' for name in memory.tenants if name not in set(Tenant))
-    yield from _find_wrong_ranks(memory.missing_ranks)
+    yield from _find_problems_in_ranks(memory.missing_ranks)
 
 
-def _find_wrong_collectives(entries: Sequence[CollectiveBaseline]) -> Iterator[str]:
+def _find_problems_in_collectives(entries: Sequence[CollectiveBaseline]) -> Iterator[str]:
     for entry in entries:
         if entry.kind not in set(CollectiveKind) or len(entry.dtype) > _MAX_NAME_LENGTH:
             yield f'collective "{_clip_text(entry.kind)}"'
-        if not _all_sizes((entry.bytes, entry.group_size)) or not 0 <= entry.count <= _MAX_COUNT:
+        if not _are_plausible((entry.bytes, entry.group_size)) or not 0 <= entry.count <= _MAX_COUNT:
             yield f'amounts of "{_clip_text(entry.kind)}"'
     if len({(entry.kind, entry.dtype, entry.group_size) for entry in entries}) < len(entries):
-        yield "a collective that stands there twice"
+        yield "a duplicate collective"
 
 
-def _find_wrong_time(time: TimeBaseline) -> Iterator[str]:
+def _find_problems_in_time(time: TimeBaseline) -> Iterator[str]:
     lists = (time.wall_ns, time.exposed_ns, time.collective_ns or time.wall_ns)
     if not time.wall_ns or len({len(entries) for entries in lists}) > 1:
-        yield "lists of steps of unequal length"
+        yield "step lists of unequal length"
     waits = () if time.exposed_wait_ns is None else (time.exposed_wait_ns,)
-    if not _all_sizes((*waits, *(value for entries in lists for value in entries))):
+    if not _are_plausible((*waits, *(value for entries in lists for value in entries))):
         yield "times"
     if any(exposed > wall for exposed, wall in zip(time.exposed_ns, time.wall_ns, strict=False)):
-        yield "a step that is exposed for longer than it takes"
+        yield "a step whose exposed time exceeds its duration"
     ratios = [ratio for ratio in (time.exposed_ratio, time.overlap_ratio) if ratio is not None]
     if not all(math.isfinite(ratio) and 0 <= ratio <= 1 for ratio in ratios):
-        yield "a ratio beyond 0 to 1"
+        yield "a ratio outside 0 to 1"
     wall, exposed, collective = (
         sum(entries) for entries in (time.wall_ns, time.exposed_ns, time.collective_ns)
     )
     if not (
-        _is_same(time.exposed_ratio, clamp_ratio(exposed, wall))
-        and _is_same(time.overlap_ratio, clamp_ratio(collective - exposed, collective))
+        _is_close(time.exposed_ratio, clamp_ratio(exposed, wall))
+        and _is_close(time.overlap_ratio, clamp_ratio(collective - exposed, collective))
     ):
-        yield "ratios that are not those of its steps"
-    yield from _find_wrong_ranks(time.missing_ranks)
+        yield "ratios that do not match the steps"
+    yield from _find_problems_in_ranks(time.missing_ranks)
 
 
-def _find_wrong_ranks(ranks: Sequence[int]) -> Iterator[str]:
+def _find_problems_in_ranks(ranks: Sequence[int]) -> Iterator[str]:
     if not all(0 <= rank < _MAX_RANKS for rank in ranks):
         yield "missing_ranks"
 
 
-def _is_same(stated: float | None, found: float | None) -> bool:
-    if stated is None or found is None:
-        return stated is found
-    return math.isclose(stated, found, rel_tol=1e-9, abs_tol=1e-9)
+def _is_close(stated: float | None, computed: float | None) -> bool:
+    if stated is None or computed is None:
+        return stated is computed
+    return math.isclose(stated, computed, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _all_sizes(values: Sequence[int]) -> bool:
+def _are_plausible(values: Sequence[int]) -> bool:
     return all(0 <= value <= _MAX_AMOUNT for value in values)
 
 

@@ -14,7 +14,7 @@ _Figures = dict[str, _Figure]
 
 
 def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
-    """Return all figures of both, named like the gates; None for a side that lacks one."""
+    """Return all figures of both baselines, named like the gates; None where one lacks a figure."""
     a, b = dict(_list_figures(before)), dict(_list_figures(after))
     return tuple(
         Row(name=name, unit=(b.get(name) or a[name])[0], a=_value(a, name), b=_value(b, name))
@@ -23,9 +23,9 @@ def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
 
 
 def list_bounds(baseline: Baseline) -> tuple[str, ...]:
-    """Return one line for each figure that is a bound or lacks ranks; a check judges less by them."""
-    ends = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
-    return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(ends))
+    """Return one line for each figure that is a bound or lacks ranks, which weakens a check."""
+    suffixes = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
+    return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(suffixes))
 
 
 def list_changes(before: Baseline, after: Baseline) -> tuple[Row, ...]:
@@ -33,8 +33,8 @@ def list_changes(before: Baseline, after: Baseline) -> tuple[Row, ...]:
     return tuple(row for row in compare_figures(before, after) if row.a != row.b)
 
 
-def other_conditions(before: Baseline, after: Baseline) -> tuple[str, ...]:
-    """Return why ``after`` cannot replace ``before`` without confirmation; empty if it can."""
+def list_condition_differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
+    """List the differing conditions, which require confirmation before ``after`` replaces ``before``."""
     return find_condition_differences(before.conditions, after.conditions)
 
 
@@ -53,10 +53,10 @@ def _list_figures(baseline: Baseline) -> Iterator[tuple[str, _Figure]]:
             "peak_memory", _memory_bounds(baseline.memory), baseline.memory.missing_ranks
         )
     for entry in baseline.collectives or ():
-        of = _describe_kind(entry)
-        yield f"{entry.kind} bytes{of}", ("bytes", entry.bytes)
-        yield f"{entry.kind} count{of}", ("count", entry.count)
-        yield from _bound_figures(f"{entry.kind} bytes{of}", (_LOWER,) if entry.lower_bound else ())
+        kind = _describe_kind(entry)
+        yield f"{entry.kind} bytes{kind}", ("bytes", entry.bytes)
+        yield f"{entry.kind} count{kind}", ("count", entry.count)
+        yield from _bound_figures(f"{entry.kind} bytes{kind}", (_LOWER,) if entry.lower_bound else ())
     if baseline.time is not None:
         yield from _time_figures(baseline.time)
 
@@ -87,21 +87,21 @@ def _time_figures(time: TimeBaseline) -> Iterator[tuple[str, _Figure]]:
 def _bound_figures(
     name: str, bounds: Sequence[str], missing_ranks: Sequence[int] = ()
 ) -> Iterator[tuple[str, _Figure]]:
-    """Yield why a figure is a bound or incomplete; a check judges less by it."""
+    """Yield the reasons why a figure is a bound or incomplete."""
     if bounds:
         yield f"{name}, {_ONLY}", ("text", " and ".join(bounds))
     if missing_ranks:
-        yield f"{name}, {_WITHOUT}", ("text", _name_ranks(missing_ranks))
+        yield f"{name}, {_WITHOUT}", ("text", _format_all_ranks(missing_ranks))
 
 
-def _name_ranks(ranks: Sequence[int]) -> str:
-    """Return all ranks without shortening, so that the row changes with each of them."""
+def _format_all_ranks(ranks: Sequence[int]) -> str:
+    """Format all ranks without shortening, so that the row changes with each rank."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
 def _memory_bounds(memory: MemoryBaseline) -> tuple[str, ...]:
-    sides = ((_UPPER, memory.upper_bound), (_LOWER, memory.lower_bound))
-    return tuple(side for side, holds in sides if holds)
+    bounds = ((_UPPER, memory.upper_bound), (_LOWER, memory.lower_bound))
+    return tuple(bound for bound, applies in bounds if applies)
 
 
 def _describe_kind(entry: CollectiveBaseline) -> str:
@@ -110,26 +110,25 @@ def _describe_kind(entry: CollectiveBaseline) -> str:
 
 
 _UNKNOWN = "unknown"
-#: Prefixes of ``modelled`` entries that are planted on purpose: a check is to detect them, so they are no
-#: condition.
+#: Prefixes of ``modelled`` entries for planted faults, which a check should detect: they are not conditions.
 _PLANTED = ("planted ", "straggler:")
-#: Maximum columns of a condition in a sentence; the comparison uses all of it.
-_COLUMNS = 120
-_WINDOWS = {"step": "by steps", "trace": "as one stretch"}
+#: Maximum columns of a condition in a sentence; the comparison uses the full text.
+_MAX_COLUMNS = 120
+_WINDOWS = {"step": "step by step", "trace": "as one interval"}
 
 
-def find_condition_differences(of_baseline: Conditions, of_run: Conditions) -> tuple[str, ...]:
-    """Return a phrase for each difference: ``world size 4, the baseline has 2``; empty if there is none."""
-    pairs = zip(_describe_conditions(of_baseline), _describe_conditions(of_run), strict=True)
+def find_condition_differences(baseline: Conditions, run: Conditions) -> tuple[str, ...]:
+    """Describe each difference: ``world size 4, the baseline has 2``; empty if there is none."""
+    pairs = zip(_describe_conditions(baseline), _describe_conditions(run), strict=True)
     return tuple(
-        f"{what} {shorten(now, _COLUMNS)}, the baseline has {shorten(before, _COLUMNS)}"
-        for (what, before), (_, now) in pairs
-        if before != now
+        f"{name} {shorten(current, _MAX_COLUMNS)}, the baseline has {shorten(before, _MAX_COLUMNS)}"
+        for (name, before), (_, current) in pairs
+        if before != current
     )
 
 
 def torch_release(version: str) -> str:
-    """Return ``2.13.0`` for ``2.13.0+cpu``: the local part tells the build, not the behavior."""
+    """Return ``2.13.0`` for ``2.13.0+cpu``: the local part identifies the build, not the behavior."""
     return version.partition("+")[0]
 
 
@@ -146,9 +145,9 @@ def _describe_conditions(conditions: Conditions) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _describe_modelled(said: Sequence[str]) -> str:
-    return printable("; ".join(part for part in said if not part.startswith(_PLANTED))) or "nothing"
+def _describe_modelled(descriptions: Sequence[str]) -> str:
+    return printable("; ".join(part for part in descriptions if not part.startswith(_PLANTED))) or "nothing"
 
 
-def _text_or_unknown(said: str) -> str:
-    return printable(said) or _UNKNOWN
+def _text_or_unknown(text: str) -> str:
+    return printable(text) or _UNKNOWN

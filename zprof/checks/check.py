@@ -1,18 +1,27 @@
 """Judge each limit by its gate; the worst result is the outcome of the check.
 
-failed > unknown > warned > within noise > passed
-nothing judged at all: unknown, except on a first run without a baseline
+Severity: failed > unknown > warned > within noise > passed. If no limit was judged, the outcome is unknown,
+except on a first run without a baseline.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from zprof.checks.baseline import make_baseline
 from zprof.checks.baseline_comparison import find_condition_differences
-from zprof.checks.gates.communication import collective_bytes, collective_bytes_law, collective_count
+from zprof.checks.gates.communication import (
+    read_collective_bytes,
+    read_collective_bytes_law,
+    read_collective_count,
+)
 from zprof.checks.gates.judge import SAVE_HINT, judge
-from zprof.checks.gates.memory import peak_memory, tenant_memory, untagged_ratio
+from zprof.checks.gates.memory import read_peak_memory, read_tenant_memory, read_untagged_ratio
 from zprof.checks.gates.reading import GateInput, Reading
-from zprof.checks.gates.time import exposed_ratio, exposed_wait, overlap_ratio, step_time
+from zprof.checks.gates.time import (
+    read_exposed_ratio,
+    read_exposed_wait,
+    read_overlap_ratio,
+    read_step_time,
+)
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
@@ -20,15 +29,15 @@ from zprof.model.report import Report
 from zprof.version import __version__
 
 GATES: Mapping[str, Callable[[GateInput], Reading]] = {
-    "peak_memory": peak_memory,
-    "untagged_ratio": untagged_ratio,
-    "exposed_ratio": exposed_ratio,
-    "overlap_ratio": overlap_ratio,
-    "collective_bytes": collective_bytes,
-    "collective_count": collective_count,
-    "collective_bytes_law": collective_bytes_law,
-    "step_time": step_time,
-    "exposed_wait": exposed_wait,
+    "peak_memory": read_peak_memory,
+    "untagged_ratio": read_untagged_ratio,
+    "exposed_ratio": read_exposed_ratio,
+    "overlap_ratio": read_overlap_ratio,
+    "collective_bytes": read_collective_bytes,
+    "collective_count": read_collective_count,
+    "collective_bytes_law": read_collective_bytes_law,
+    "step_time": read_step_time,
+    "exposed_wait": read_exposed_wait,
 }
 _TENANT_PREFIX = "peak_memory."
 _WORST_FIRST = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.WITHIN_NOISE, Outcome.PASSED)
@@ -47,55 +56,60 @@ def check(
     Args:
         report: The report on the run.
         limits: The limits, in the order of their results.
-        baseline: None on a first run: limits relative to it are skipped.
-        environment: The environment from the run's manifest, for the version of torch.
-        any_conditions: Compare even if the conditions of the recordings differ.
+        baseline: None on a first run; relative limits are then skipped.
+        environment: The environment from the run's manifest, for the torch version.
+        any_conditions: Compare even if the recording conditions differ.
 
     Raises:
-        BadInput: The conditions differ from those of the baseline, or there is no such gate.
+        BadInput: The conditions differ from those of the baseline, or a gate is unknown.
     """
-    now = make_baseline(report, environment, report.run.name)
-    apart = find_condition_differences(baseline.conditions, now.conditions) if baseline is not None else ()
-    if apart and not any_conditions:
+    current = make_baseline(report, environment, report.run.name)
+    differences = (
+        find_condition_differences(baseline.conditions, current.conditions) if baseline is not None else ()
+    )
+    if differences and not any_conditions:
         raise BadInput(
-            f"{now.name}: not comparable with its baseline: {'; '.join(apart)}",
-            hint="zprof baseline update saves this run in its place; --any-conditions compares all the same",
+            f"{current.name}: not comparable with its baseline: {'; '.join(differences)}",
+            hint="use zprof baseline update to replace the baseline, or --any-conditions to compare anyway",
         )
     results = tuple(
-        _judge_limit(GateInput(limit=limit, report=report, now=now, before=baseline)) for limit in limits
+        _judge_limit(GateInput(limit=limit, report=report, current=current, baseline=baseline))
+        for limit in limits
     )
-    outcome, notices = _worst_outcome(results, now, baseline)
-    held = (f"held against a baseline of other conditions: {'; '.join(apart)}",) if apart else ()
+    outcome, notices = _find_worst_outcome(results, current, baseline)
+    conditions_notice = (
+        (f"compared with a baseline recorded under different conditions: {'; '.join(differences)}",)
+        if differences
+        else ()
+    )
     return Check(
         zprof_version=__version__,
-        run=now.name,
+        run=current.name,
         baseline=None if baseline is None else baseline.name,
         outcome=outcome,
         results=results,
-        notices=(*held, *notices),
+        notices=(*conditions_notice, *notices),
     )
 
 
-def _judge_limit(asked: GateInput) -> GateResult:
-    gate = asked.limit.gate
-    read = tenant_memory if gate.startswith(_TENANT_PREFIX) else GATES.get(gate)
+def _judge_limit(gate_input: GateInput) -> GateResult:
+    gate = gate_input.limit.gate
+    read = read_tenant_memory if gate.startswith(_TENANT_PREFIX) else GATES.get(gate)
     if read is None:
-        raise BadInput(f"there is no gate {gate[:60]!r}", hint=f"known: {', '.join(GATES)}")
-    return judge(asked.limit, read(asked), has_baseline=asked.before is not None)
+        raise BadInput(f"unknown gate {gate[:60]!r}", hint=f"known: {', '.join(GATES)}")
+    return judge(gate_input.limit, read(gate_input), has_baseline=gate_input.baseline is not None)
 
 
-def _worst_outcome(
-    results: Sequence[GateResult], now: Baseline, baseline: Baseline | None
+def _find_worst_outcome(
+    results: Sequence[GateResult], current: Baseline, baseline: Baseline | None
 ) -> tuple[Outcome, tuple[str, ...]]:
-    seen = {result.outcome for result in results}
-    first = (
-        () if baseline is not None else (f"no baseline yet: limits that need one were skipped; {SAVE_HINT}",)
-    )
-    worst = next((outcome for outcome in _WORST_FIRST if outcome in seen), None)
+    outcomes = {result.outcome for result in results}
+    notices = () if baseline is not None else (f"no baseline yet: relative limits were skipped; {SAVE_HINT}",)
+    worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
     if worst is not None:
-        return worst, first
-    measured = now.memory is not None or now.time is not None
-    if baseline is None and results and measured:
-        return Outcome.PASSED, first
-    reason = "nothing was judged: " + ("no gate could be" if results else "no limit is on")
-    return Outcome.UNKNOWN, (*first, f"{reason}; record both windows, or state limits (--peak-memory +2%)")
+        return worst, notices
+    is_measured = current.memory is not None or current.time is not None
+    if baseline is None and results and is_measured:
+        return Outcome.PASSED, notices
+    reason = "nothing was judged: " + ("no gate could be evaluated" if results else "all limits are off")
+    return Outcome.UNKNOWN, (*notices, f"{reason}; record both windows, or set limits (--peak-memory +2%)")

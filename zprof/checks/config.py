@@ -1,8 +1,9 @@
 """Find the limits that apply: defaults < pyproject.toml < zprof.toml < the command line.
 
-Each file is searched from a folder upwards to the root of the repository (the folder that holds ``.git``).
-The first one that configures zprof counts. A layer replaces weaker limits gate by gate, or turns a gate off.
-Memory may be split by tenant, in any of the ways that TOML offers:
+Each file is looked up from a folder towards the root of the repository (the folder with ``.git``). The
+first one that configures zprof is used. Each layer overrides lower-priority limits gate by gate, or disables
+a gate.
+Peak memory may be split by tenant, in any TOML syntax:
 
     [tool.zprof.check]                         [tool.zprof.check.peak_memory]
     peak_memory = "+2%"                        total = "+2%"
@@ -19,7 +20,7 @@ from typing import Any
 from zprof.checks.limit_text import quote_input
 from zprof.checks.limits import (
     GATES,
-    LIMIT_WORDS,
+    LIMIT_KEYS,
     MEMORY_PARTS,
     PEAK_MEMORY,
     find_gate,
@@ -46,10 +47,10 @@ class Section:
 
 
 def find_sections(folder: Path) -> tuple[Section, ...]:
-    """Return the tables of the nearest pyproject.toml and the nearest zprof.toml, the weaker one first.
+    """Return the tables of the nearest pyproject.toml and the nearest zprof.toml, lowest priority first.
 
     Raises:
-        BadInput: One of them cannot be used.
+        BadInput: A file is invalid.
     """
     found = (_find_nearest(folder, PYPROJECT), _find_nearest(folder, ZPROF_TOML))
     return tuple(section for section in found if section is not None)
@@ -59,7 +60,7 @@ def read_section(path: Path) -> Section | None:
     """Return the table of limits in ``path``, None if the file does not configure zprof.
 
     Raises:
-        BadInput: The file does not exist or is not TOML, or the table has another type.
+        BadInput: The file does not exist or is not TOML, or the value is not a table.
     """
     document = _read_document(path)
     if path.name != PYPROJECT:
@@ -71,9 +72,9 @@ def read_section(path: Path) -> Section | None:
 
 
 def _find_nearest(folder: Path, name: str) -> Section | None:
-    for place in _walk_up(folder):
-        path = place / name
-        section = read_section(path) if _is_there(path, Path.is_file) else None
+    for parent in _walk_up(folder):
+        path = parent / name
+        section = read_section(path) if _exists(path, Path.is_file) else None
         if section is not None:
             return section
     return None
@@ -82,35 +83,35 @@ def _find_nearest(folder: Path, name: str) -> Section | None:
 def _walk_up(folder: Path) -> Iterator[Path]:
     """Yield ``folder`` and its parents, up to the root of the repository."""
     start = folder.resolve()
-    for place in (start, *start.parents)[:_MAX_FOLDERS]:
-        yield place
-        if _is_there(place / ".git", Path.exists):
+    for parent in (start, *start.parents)[:_MAX_FOLDERS]:
+        yield parent
+        if _exists(parent / ".git", Path.exists):
             return
 
 
-def _is_there(path: Path, test: Callable[[Path], bool]) -> bool:
+def _exists(path: Path, test: Callable[[Path], bool]) -> bool:
     try:
         return test(path)
-    except OSError:  # a folder without read permission configures nothing
+    except OSError:  # skip folders that cannot be read
         return False
 
 
-def _check_section(path: Path, holder: Mapping[str, Any], prefix: str) -> Section:
-    for key in holder:
+def _check_section(path: Path, parent: Mapping[str, Any], prefix: str) -> Section:
+    for key in parent:
         if key != _TABLE_NAME:
-            where = f"[{prefix[:-1]}]" if prefix else "its top"
+            table_name = f"[{prefix[:-1]}]" if prefix else "the top level"
             raise BadInput(
-                f"{path}: {where} has {quote_input(key)}, which zprof does not know",
-                hint=f"limits stand in [{prefix}{_TABLE_NAME}]",
+                f"{path}: unknown key {quote_input(key)} in {table_name}",
+                hint=f"put limits in [{prefix}{_TABLE_NAME}]",
             )
-    table = _get_table(path, holder, _TABLE_NAME, prefix)
+    table = _get_table(path, parent, _TABLE_NAME, prefix)
     return Section(path=path, name=f"[{prefix}{_TABLE_NAME}]", table=table)
 
 
-def _get_table(path: Path, holder: Mapping[str, Any], key: str, prefix: str) -> Mapping[str, Any]:
-    table = holder.get(key, {})
+def _get_table(path: Path, parent: Mapping[str, Any], key: str, prefix: str) -> Mapping[str, Any]:
+    table = parent.get(key, {})
     if not isinstance(table, dict):
-        raise BadInput(f"{path}: {prefix}{key} is no table", hint=f"write [{prefix}{key}]")
+        raise BadInput(f"{path}: {prefix}{key} must be a table", hint=f"write [{prefix}{key}]")
     return table
 
 
@@ -118,9 +119,9 @@ def _read_document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_read_text(path))
     except RecursionError:
-        raise BadInput(f"{path}: nested too deep", hint="mend it") from None
+        raise BadInput(f"{path}: nested too deeply", hint="fix the file") from None
     except ValueError as error:  # not TOML, or a number with too many digits
-        raise BadInput(f"{path}: is no TOML: {_quote_reason(error)}", hint="mend it") from None
+        raise BadInput(f"{path}: invalid TOML: {_quote_reason(error)}", hint="fix the syntax error") from None
 
 
 def _quote_reason(error: ValueError) -> str:
@@ -130,17 +131,17 @@ def _quote_reason(error: ValueError) -> str:
 def _read_text(path: Path) -> str:
     try:
         if not path.is_file():
-            raise BadInput(f"{path}: no such file", hint="name a TOML file with limits")
+            raise BadInput(f"{path}: no such file", hint="pass the path of a TOML file with limits")
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another file") from None
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="choose another file") from None
     if len(content) > _MAX_BYTES:
-        raise BadInput(f"{path}: larger than 1 MiB", hint="limits take a few lines")
+        raise BadInput(f"{path}: larger than 1 MiB", hint="this does not look like a limits file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise BadInput(f"{path}: is no UTF-8", hint="save it as UTF-8") from None
+        raise BadInput(f"{path}: not valid UTF-8", hint="save it as UTF-8") from None
 
 
 _TOTAL = "total"
@@ -148,34 +149,34 @@ _TOTAL = "total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedLimit:
-    """A limit as written: ``origin`` is shown beside it, ``place`` names where to correct it."""
+    """A limit as the user wrote it; ``origin`` is displayed next to it, ``location`` in error messages."""
 
     gate: str
-    said: object
+    value: object
     origin: str
-    place: str
+    location: str
 
 
-def limits_for(
+def resolve_limits(
     folder: Path, *, config: Path | None = None, flags: Iterable[StatedLimit] = ()
 ) -> tuple[Limit, ...]:
     """Return the limits that apply in ``folder``, in the order of the gates.
 
-    ``config`` is read instead of the files around ``folder``. ``flags`` override all files.
+    ``config`` replaces the files found from ``folder``. ``flags`` override all files.
 
     Raises:
-        BadInput: A file or a flag states an invalid limit; the message names it.
+        BadInput: A file or a flag contains an invalid limit; the message names it.
     """
-    held: dict[str, Limit | None] = {limit.gate: limit for limit in default_limits()}
+    limits: dict[str, Limit | None] = {limit.gate: limit for limit in default_limits()}
     for section in _choose_sections(folder, config):
-        held |= _parse_limits(list_stated_limits(section, folder))
-    held |= _parse_limits(flags)
-    in_order = (held.get(gate.name) for gate in GATES)
-    return tuple(limit for limit in in_order if limit is not None)
+        limits |= _parse_limits(list_stated_limits(section, folder))
+    limits |= _parse_limits(flags)
+    ordered_limits = (limits.get(gate.name) for gate in GATES)
+    return tuple(limit for limit in ordered_limits if limit is not None)
 
 
 def list_stated_limits(section: Section, folder: Path) -> Iterator[StatedLimit]:
-    """Yield the limits of a file, one per tenant. Their origin is its path below ``folder``, else its name.
+    """Yield the limits of a file, split by tenant; ``origin`` is its path relative to ``folder`` or its name.
 
     Raises:
         BadInput: A gate has two limits.
@@ -183,13 +184,13 @@ def list_stated_limits(section: Section, folder: Path) -> Iterator[StatedLimit]:
     seen: set[str] = set()
     path = folder / section.path
     origin = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-    for key, said in section.table.items():
-        place = f"{section.path}, {section.name} {_quote_key(key)}"
-        for gate, part, at in _split_parts(key, said, place):
+    for key, value in section.table.items():
+        location = f"{section.path}, {section.name} {_quote_key(key)}"
+        for gate, part, part_location in _split_parts(key, value, location):
             if gate in seen:
-                raise BadInput(f"{at}: {gate} has two limits", hint="leave one")
+                raise BadInput(f"{part_location}: {gate} has two limits", hint="remove one")
             seen.add(gate)
-            yield StatedLimit(gate=gate, said=part, origin=origin, place=at)
+            yield StatedLimit(gate=gate, value=part, origin=origin, location=part_location)
 
 
 def _choose_sections(folder: Path, config: Path | None) -> tuple[Section, ...]:
@@ -197,34 +198,34 @@ def _choose_sections(folder: Path, config: Path | None) -> tuple[Section, ...]:
         return find_sections(folder)
     section = read_section(config)
     if section is None:
-        raise BadInput(f"{config}: has no [tool.zprof.check]", hint="add it, or leave out --config")
+        raise BadInput(f"{config}: has no [tool.zprof.check]", hint="add it, or remove --config")
     return (section,)
 
 
 def _parse_limits(stated: Iterable[StatedLimit]) -> dict[str, Limit | None]:
     return {
-        entry.gate: parse_limit(entry.gate, entry.said, origin=entry.origin, place=entry.place)
+        entry.gate: parse_limit(entry.gate, entry.value, origin=entry.origin, place=entry.location)
         for entry in stated
     }
 
 
-def _split_parts(key: str, said: object, place: str) -> Iterator[tuple[str, object, str]]:
-    """Yield gate, limit and place; a table of tenants is split, anything else is one gate."""
-    if key != PEAK_MEMORY or not isinstance(said, Mapping):
-        yield key, said, place
+def _split_parts(key: str, value: object, location: str) -> Iterator[tuple[str, object, str]]:
+    """Yield gate, limit and location; a table is split into one gate per tenant, else there is one gate."""
+    if key != PEAK_MEMORY or not isinstance(value, Mapping):
+        yield key, value, location
         return
-    total = {word: part for word, part in said.items() if word in LIMIT_WORDS}
-    if total or not said:
-        yield PEAK_MEMORY, total, place
-    for name, part in said.items():
-        if name in LIMIT_WORDS:
+    total = {name: part for name, part in value.items() if name in LIMIT_KEYS}
+    if total or not value:
+        yield PEAK_MEMORY, total, location
+    for name, part in value.items():
+        if name in LIMIT_KEYS:
             continue
         if name != _TOTAL and name not in MEMORY_PARTS:
             raise BadInput(
-                f"{place}: has no part {quote_input(name)}",
-                hint=suggest_names(name, (_TOTAL, *MEMORY_PARTS, *LIMIT_WORDS)),
+                f"{location}: unknown tenant {quote_input(name)}",
+                hint=suggest_names(name, (_TOTAL, *MEMORY_PARTS, *LIMIT_KEYS)),
             )
-        yield PEAK_MEMORY if name == _TOTAL else f"{PEAK_MEMORY}.{name}", part, f"{place}.{name}"
+        yield PEAK_MEMORY if name == _TOTAL else f"{PEAK_MEMORY}.{name}", part, f"{location}.{name}"
 
 
 def _quote_key(key: str) -> str:
@@ -245,34 +246,35 @@ DEFAULTS: Mapping[str, object] = {
 
 def default_limits() -> tuple[Limit, ...]:
     """Return the limits of :data:`DEFAULTS`, each with origin ``default``."""
-    limits = (parse_limit(gate, said, origin=DEFAULT) for gate, said in DEFAULTS.items())
+    limits = (parse_limit(gate, value, origin=DEFAULT) for gate, value in DEFAULTS.items())
     return tuple(limit for limit in limits if limit is not None)
 
 
-def soften_for_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
+def downgrade_for_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
     """Return ``limits`` as they apply on ``device`` (``cpu`` or a GPU).
 
-    On CPU ranks a default limit of time warns and does not fail. Such ranks share their cores with whatever
-    else a CI machine runs, so their times reflect that as much as the program. A limit that a user stated
-    fails on any device, and so does every limit of bytes and counts.
+    On CPU ranks a default time limit only warns: such ranks share their cores with other jobs on a CI
+    machine, which affects their times as much as the program does. Limits set by the user and limits on
+    bytes and counts fail on any device.
     """
-    return tuple(replace(limit, warns=True) if _is_softened(limit, device) else limit for limit in limits)
+    return tuple(replace(limit, warns=True) if _is_downgraded(limit, device) else limit for limit in limits)
 
 
-def list_softened(limits: Iterable[Limit], found: Check) -> tuple[str, ...]:
-    """Return the gates that would have failed in ``found`` without :func:`soften_for_device`."""
-    fail = {limit.gate for limit in limits if not limit.warns}
+def list_downgraded_gates(limits: Iterable[Limit], result: Check) -> tuple[str, ...]:
+    """Return the gates that would have failed in ``result`` without :func:`downgrade_for_device`."""
+    failing_gates = {limit.gate for limit in limits if not limit.warns}
     return tuple(
-        result.limit.gate
-        for result in found.results
-        if result.outcome is Outcome.WARNED
-        and result.limit.warns
-        and result.limit.gate in fail
-        and not result.remedy  # a result with a remedy was not judged
-        and (result.limit.gate != "exposed_wait" or result.subject)  # without a late rank it only warns
+        gate_result.limit.gate
+        for gate_result in result.results
+        if gate_result.outcome is Outcome.WARNED
+        and gate_result.limit.warns
+        and gate_result.limit.gate in failing_gates
+        and not gate_result.remedy  # a result with a remedy was not judged
+        # Without a late rank, exposed_wait warns on any device.
+        and (gate_result.limit.gate != "exposed_wait" or gate_result.subject)
     )
 
 
-def _is_softened(limit: Limit, device: str) -> bool:
+def _is_downgraded(limit: Limit, device: str) -> bool:
     gate = find_gate(limit.gate)
     return device == "cpu" and limit.origin == DEFAULT and gate is not None and gate.is_timed

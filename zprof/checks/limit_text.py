@@ -12,9 +12,9 @@ from zprof.model.check import Sense
 from zprof.model.formatting import printable, shorten
 
 _MAX_LENGTH = 80
-#: As word processors write it.
+#: Minus sign as inserted by word processors.
 _MINUS = "\N{MINUS SIGN}"
-_SHOWN_COLUMNS = 48
+_MAX_QUOTE_COLUMNS = 48
 _NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,12})?"
 _LIMIT = re.compile(
     rf"""(?P<side><=|>=|≤|≥)?\s*
@@ -25,22 +25,22 @@ _LIMIT = re.compile(
     re.VERBOSE,
 )
 #: Units that follow their number without a space.
-_CLOSE = ("", "%", "pt", "pp", "Ψ", "ψ")
-_SIDES = {"<=": Sense.AT_MOST, "≤": Sense.AT_MOST, ">=": Sense.AT_LEAST, "≥": Sense.AT_LEAST}
+_UNSPACED_UNITS = ("", "%", "pt", "pp", "Ψ", "ψ")
+_SENSES = {"<=": Sense.AT_MOST, "≤": Sense.AT_MOST, ">=": Sense.AT_LEAST, "≥": Sense.AT_LEAST}
 
 
 class InvalidLimit(ValueError):
-    """A limit that is not valid: ``why``, and a ``hint`` at what would be."""
+    """An invalid limit: the ``reason``, and a ``hint`` how to write a valid one."""
 
-    def __init__(self, why: str, hint: str) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitText:
-    """The parts of a limit as written. ``number`` is signed if ``signed``; ``text`` is the quantity alone."""
+    """The parts of a limit as written. ``signed``: the number has a sign; ``text``: only the quantity."""
 
     side: Sense | None
     exact: bool
@@ -53,7 +53,7 @@ class LimitText:
 
 
 def parse_limit_text(text: str) -> LimitText:
-    """Return the parts of ``text``.
+    """Parse the parts of a limit.
 
     Raises:
         InvalidLimit: The text is not a limit.
@@ -62,11 +62,12 @@ def parse_limit_text(text: str) -> LimitText:
     found = _LIMIT.fullmatch(plain)
     if found is None:
         raise InvalidLimit(
-            "is no limit", "write a change such as +2% or +3pt, or a value such as 24 MiB, 10%, 120 ms, >=0.7"
+            "is not a limit",
+            "write a change such as +2% or +3pt, or a value such as 24 MiB, 10%, 120 ms, >=0.7",
         )
     sign = found["sign"] or ""
     return LimitText(
-        side=_SIDES.get(found["side"] or ""),
+        side=_SENSES.get(found["side"] or ""),
         exact=found["exact"] is not None,
         signed=bool(sign),
         number=Decimal(sign + (found["number"] or "0")),
@@ -77,44 +78,44 @@ def parse_limit_text(text: str) -> LimitText:
     )
 
 
-def parse_confidence(said: object) -> Decimal:
-    """Return ``0.95`` or ``"95%"`` as a number above 0.5 and below 1.
+def parse_confidence(value: object) -> Decimal:
+    """Parse ``0.95`` or ``"95%"`` as a number above 0.5 and below 1.
 
     Raises:
         InvalidLimit: The value is not a confidence.
     """
-    text = format_number(said) if is_number(said) else said if isinstance(said, str) else ""
+    text = format_number(value) if is_number(value) else value if isinstance(value, str) else ""
     found = re.fullmatch(rf"({_NUMBER})\s*(%?)", text[:_MAX_LENGTH])
     if found is None:
-        raise _confidence_error()
-    value = _check_confidence(found[1], found[2])
-    assert value is not None
-    return value
+        raise _make_confidence_error()
+    confidence = _check_confidence(found[1], found[2])
+    assert confidence is not None
+    return confidence
 
 
-def is_number(said: object) -> bool:
-    """Return whether ``said`` is an int or a float, and not a boolean."""
-    return isinstance(said, int | float) and not isinstance(said, bool)
+def is_number(value: object) -> bool:
+    """Return True if ``value`` is an int or a float, and not a boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def format_number(said: object) -> str:
-    """Return a number as the text of a limit, without an exponent.
+def format_number(value: object) -> str:
+    """Format a number as the text of a limit, without an exponent.
 
     Raises:
         InvalidLimit: The number is too large for a limit, or not finite.
     """
-    if not isinstance(said, int | float) or not -1e18 < said < 1e18:
-        raise InvalidLimit("is no limit", "write a finite number")
-    return f"{Decimal(repr(said)):f}"
+    if not isinstance(value, int | float) or not -1e18 < value < 1e18:
+        raise InvalidLimit("is not a limit", "write a finite number")
+    return f"{Decimal(repr(value)):f}"
 
 
-def quote_input(said: object) -> str:
-    """Return user input in quotes, shortened and safe to print."""
+def quote_input(value: object) -> str:
+    """Quote user input, shortened and safe to print."""
     try:
-        text = str(said)
+        text = str(value)
     except ValueError:  # an int with more digits than Python converts to text
-        text = type(said).__name__
-    return f'"{shorten(printable(text[: 4 * _SHOWN_COLUMNS]), _SHOWN_COLUMNS)}"'
+        text = type(value).__name__
+    return f'"{shorten(printable(text[: 4 * _MAX_QUOTE_COLUMNS]), _MAX_QUOTE_COLUMNS)}"'
 
 
 def _check_confidence(number: str | None, percent: str | None) -> Decimal | None:
@@ -122,17 +123,17 @@ def _check_confidence(number: str | None, percent: str | None) -> Decimal | None
         return None
     value = Decimal(number) / (100 if percent else 1)
     if not Decimal("0.5") < value < 1:
-        raise _confidence_error()
+        raise _make_confidence_error()
     return value
 
 
-def _confidence_error() -> InvalidLimit:
-    return InvalidLimit("has no confidence above 0.5 and below 1", "write 0.95")
+def _make_confidence_error() -> InvalidLimit:
+    return InvalidLimit("needs a confidence above 0.5 and below 1", "write 0.95")
 
 
 def _format_quantity(found: re.Match[str]) -> str:
     if found["exact"]:
         return "exact"
     unit = found["unit"] or ""
-    gap = "" if unit in _CLOSE else " "
+    gap = "" if unit in _UNSPACED_UNITS else " "
     return f"{found['sign'] or ''}{found['number']}{gap}{unit}"

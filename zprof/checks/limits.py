@@ -1,13 +1,13 @@
-"""Parse limits as users write them, text or table, to :class:`~zprof.model.check.Limit`; list all gates.
+"""Parse limits from text or tables into :class:`~zprof.model.check.Limit`, and list all gates.
 
-Text: ``+2%``, ``exact`` (as ``+0%``: equal or less, nothing more), ``24 MiB``, ``10%``, ``>=0.7``, ``-5pt``,
-``120 ms``, ``3Ψ`` or ``3 psi``. With ``@0.95`` a limit fails only if the interval of that confidence is
+Text: ``+2%``, ``exact`` (same as ``+0%``: equal or less), ``24 MiB``, ``10%``, ``>=0.7``, ``-5pt``,
+``120 ms``, ``3Ψ`` or ``3 psi``. With ``@0.95`` a limit fails only if the interval with that confidence is
 beyond it, with ``warn`` it never fails. Table: ``{max = "+3%", confidence = 0.95, warn = true}``, ``min`` for
 a lower limit. ``false`` and ``off`` turn a gate off. A signed percentage is relative to the baseline. An
-unsigned one is a value, which only ratios accept.
+unsigned one is an absolute value, which only ratios accept.
 
-Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters as they are
-communicated, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
+Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters in the
+communication data type, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
 """
 
 import difflib
@@ -40,9 +40,9 @@ _MAX_NAME_LENGTH = 64
 class Gate:
     """A gate and the kinds of limits that it accepts.
 
-    ``exact``: its value is counted and the same in each recording of equal work, so ``exact`` has a meaning.
-    ``sampled``: its value varies over steps, so ``confidence`` has a meaning. ``of_baseline``: a limit may
-    allow a change against the baseline.
+    ``exact``: the value is a count that is equal in each recording of the same work, so it accepts ``exact``.
+    ``sampled``: the value varies over steps, so it accepts ``confidence``. ``of_baseline``: a limit may be
+    relative to the baseline.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Gate:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the gate rests on clocks, and therefore on the load of the machine."""
-        return self.name in _TIMED
+        """True if the gate measures time, which depends on the load of the machine."""
+        return self.name in _TIME_GATES
 
 
-_TIMED = ("exposed_ratio", "overlap_ratio", "step_time", "exposed_wait")
+_TIME_GATES = ("exposed_ratio", "overlap_ratio", "step_time", "exposed_wait")
 
-#: In the order in which they are judged and shown.
+#: All gates, in the order in which they are judged and displayed.
 GATES: tuple[Gate, ...] = (
     Gate(name=PEAK_MEMORY, unit="bytes", exact=True),
     *(Gate(name=f"{PEAK_MEMORY}.{part}", unit="bytes", exact=True) for part in MEMORY_PARTS),
@@ -78,120 +78,125 @@ _BY_NAME = {gate.name: gate for gate in GATES}
 
 
 def find_gate(name: str) -> Gate | None:
-    """Return the gate with exactly that name, None if there is none."""
+    """Return the gate with this name, None if there is none."""
     return _BY_NAME.get(name)
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the names that ``name`` may have meant (``did you mean peak_memory?``), or all names."""
+    """Return a hint with similar names (``did you mean peak_memory?``), or with all names."""
     names = list(known)
     near = difflib.get_close_matches(name[:_MAX_NAME_LENGTH].lower(), names, n=_MAX_SUGGESTIONS, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
 
 
-#: The keys of a limit that is written as a table.
-LIMIT_WORDS = ("max", "min", "confidence", "warn")
+#: The keys of a limit in table form.
+LIMIT_KEYS = ("max", "min", "confidence", "warn")
 
 
-def parse_limit(gate: str, said: object, *, origin: str, place: str = "") -> Limit | None:
-    """Return the limit of ``gate`` that ``said`` (text, number, table or boolean) states, None if it is off.
+def parse_limit(gate: str, stated: object, *, origin: str, place: str = "") -> Limit | None:
+    """Parse a limit of ``gate`` from a text, number, table or boolean; return None if it is off.
 
-    ``origin`` names the source of the limit. ``place`` names it for error messages, with file and key.
+    ``origin`` is the source of the limit. ``place`` is the source for error messages, with file and key.
 
     Raises:
-        BadInput: There is no such gate, or the limit does not fit it.
+        BadInput: The gate is unknown, or the limit does not fit it.
     """
     place = place or origin
     known = find_gate(gate)
     if known is None:
         raise BadInput(
-            f"{place}: there is no gate {quote_input(gate)}",
+            f"{place}: unknown gate {quote_input(gate)}",
             hint=suggest_names(gate, [entry.name for entry in GATES]),
         )
     try:
-        found = _parse_wording(said)
-        return None if found is None else _make_limit(known, found, origin)
+        parts = _parse_stated(stated)
+        return None if parts is None else _make_limit(known, parts, origin)
     except InvalidLimit as error:
-        raise BadInput(f"{place}: {_quote_limit(said)} {error.why}", hint=error.hint) from None
+        raise BadInput(f"{place}: {_quote_limit(stated)} {error.reason}", hint=error.hint) from None
 
 
-def _quote_limit(said: object) -> str:
-    if isinstance(said, Mapping):
-        inner = ", ".join(f"{key} = {value}" for key, value in list(said.items())[:4] if _is_leaf(value))
+def _quote_limit(stated: object) -> str:
+    if isinstance(stated, Mapping):
+        inner = ", ".join(f"{key} = {value}" for key, value in list(stated.items())[:4] if _is_leaf(value))
         return quote_input(f"{{{inner}}}")
-    return quote_input(said)
+    return quote_input(stated)
 
 
 def _is_leaf(value: object) -> bool:
     return isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) < 10**18)
 
 
-def _parse_wording(said: object) -> LimitText | None:
-    """Return the parts of a limit, None if it turns the gate off."""
-    if said is False or (isinstance(said, str) and said.strip().lower() == "off"):
+def _parse_stated(stated: object) -> LimitText | None:
+    """Parse the parts of a limit; return None if it turns the gate off."""
+    if stated is False or (isinstance(stated, str) and stated.strip().lower() == "off"):
         return None
-    if isinstance(said, str):
-        return parse_limit_text(said)
-    if is_number(said):
-        return parse_limit_text(format_number(said))
-    if isinstance(said, Mapping):
-        return _parse_table(said)
+    if isinstance(stated, str):
+        return parse_limit_text(stated)
+    if is_number(stated):
+        return parse_limit_text(format_number(stated))
+    if isinstance(stated, Mapping):
+        return _parse_table(stated)
     raise InvalidLimit(
-        "is no limit", 'write text such as "+2%", a table {max = "+2%"}, or false to turn it off'
+        "is not a limit", 'write text such as "+2%", a table {max = "+2%"}, or false to turn it off'
     )
 
 
 def _parse_table(table: Mapping[object, object]) -> LimitText | None:
     for key in table:
-        if key not in LIMIT_WORDS:
-            raise InvalidLimit(f"has no word {quote_input(key)}", suggest_names(str(key), LIMIT_WORDS))
+        if key not in LIMIT_KEYS:
+            raise InvalidLimit(f"has the unknown key {quote_input(key)}", suggest_names(str(key), LIMIT_KEYS))
     sides = [
-        (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in LIMIT_WORDS[:2] if key in table
+        (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in LIMIT_KEYS[:2] if key in table
     ]
     if len(sides) != 1:
-        raise InvalidLimit("needs max or min, and not both", 'write {max = "+3%", confidence = 0.95}')
+        raise InvalidLimit("needs either max or min", 'write {max = "+3%", confidence = 0.95}')
     key, side = sides[0]
     if isinstance(table[key], Mapping):
         raise InvalidLimit(f"has a table for {key}", f'write {key} = "+3%"')
-    found = _parse_wording(table[key])
+    found = _parse_stated(table[key])
     if found is None:
-        raise InvalidLimit(f"has no limit for {key}", "turn a gate off with false in place of the table")
+        raise InvalidLimit(
+            f"has no limit for {key}", "to turn the gate off, write false instead of the table"
+        )
     if found.side not in (None, side):
-        raise InvalidLimit(f"contradicts itself: {key} with a limit of the other side", "leave out <= or >=")
+        raise InvalidLimit(
+            f"contradicts itself: {key} with a limit in the other direction", "remove <= or >="
+        )
     return replace(
-        found, side=side, confidence=_one_confidence(table, found), warns=_parse_warn(table, found)
+        found, side=side, confidence=_choose_confidence(table, found), warns=_parse_warn(table, found)
     )
 
 
-def _one_confidence(table: Mapping[object, object], found: LimitText) -> Decimal | None:
+def _choose_confidence(table: Mapping[object, object], found: LimitText) -> Decimal | None:
     if "confidence" not in table:
         return found.confidence
     if found.confidence is not None:
-        raise InvalidLimit("states its confidence twice", "write it once")
+        raise InvalidLimit("has two confidences", "remove one")
     return parse_confidence(table["confidence"])
 
 
 def _parse_warn(table: Mapping[object, object], found: LimitText) -> bool:
     warn = table.get("warn", found.warns)
     if not isinstance(warn, bool):
-        raise InvalidLimit("has a word for warn that is not true or false", "write warn = true")
+        raise InvalidLimit("has a value for warn that is not true or false", "write warn = true")
     return warn
 
 
 def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
     if found.confidence is not None and not gate.sampled:
         raise InvalidLimit(
-            f"has a confidence, and {gate.name} is one value, no sample of steps", "leave out the confidence"
+            f"has a confidence, but {gate.name} is a single value, not a sample over steps",
+            "remove the confidence",
         )
-    amount = read_amount(gate, found)
+    amount = parse_amount(gate, found)
     return Limit(
         gate=gate.name,
         unit=gate.unit,
         sense=found.side or gate.sense,
-        value=_float(amount.value),
-        change_ratio=_float(amount.change_ratio),
-        change_points=_float(amount.change_points),
-        confidence=_float(found.confidence),
+        value=_to_float(amount.value),
+        change_ratio=_to_float(amount.change_ratio),
+        change_points=_to_float(amount.change_points),
+        confidence=_to_float(found.confidence),
         warns=found.warns,
         said=_format_limit(found, gate),
         origin=origin,
@@ -199,7 +204,7 @@ def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
 
 
 def _format_limit(found: LimitText, gate: Gate) -> str:
-    """Return the limit on one line, in a form that can be parsed again."""
+    """Format the limit on one line, in a form that can be parsed again."""
     side = ""
     if found.side is Sense.AT_LEAST and not found.signed:
         side = ">="
@@ -209,22 +214,22 @@ def _format_limit(found: LimitText, gate: Gate) -> str:
     return f"{side}{found.text}{confidence}{' warn' if found.warns else ''}"
 
 
-def _float(value: Decimal | None) -> float | None:
+def _to_float(value: Decimal | None) -> float | None:
     return None if value is None else float(value)
 
 
 _POINTS = ("pt", "pp")
 _PERCENT = "%"
-#: A larger change guards nothing and is more likely a typo than intended.
+#: Larger changes are most likely typos.
 _MAX_CHANGE = Decimal(10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """The factors of a unit's texts, the maximum that makes sense, and an example."""
+    """The factors of a unit's spellings, the maximum plausible value, and an example."""
 
     units: Mapping[str, Decimal]
-    most: Decimal
+    max_value: Decimal
     example: str
 
 
@@ -234,34 +239,34 @@ _SCALES: Mapping[str, _Scale] = {
         | {f"{prefix}B": Decimal(1000) ** power for power, prefix in enumerate(("k", "M", "G", "T"), 1)}
         | {f"{prefix}iB": Decimal(1024) ** power for power, prefix in enumerate(("K", "M", "G", "T"), 1)}
         | {"KB": Decimal(1000)},
-        most=Decimal(1 << 60),
+        max_value=Decimal(1 << 60),
         example="24 MiB",
     ),
-    "ratio": _Scale(units={"": Decimal(1), _PERCENT: Decimal("0.01")}, most=Decimal(1), example="10%"),
+    "ratio": _Scale(units={"": Decimal(1), _PERCENT: Decimal("0.01")}, max_value=Decimal(1), example="10%"),
     "ns": _Scale(
         units={"ns": Decimal(1), "us": Decimal(1_000), "µs": Decimal(1_000), "μs": Decimal(1_000)}
         | {"ms": Decimal(1_000_000), "s": Decimal(1_000_000_000)},
-        most=Decimal(10**15),
+        max_value=Decimal(10**15),
         example="120 ms",
     ),
-    "count": _Scale(units={"": Decimal(1)}, most=Decimal(10**9), example="48"),
+    "count": _Scale(units={"": Decimal(1)}, max_value=Decimal(10**9), example="48"),
     "psi": _Scale(
-        units=dict.fromkeys(("Ψ", "ψ", "psi", "Psi"), Decimal(1)), most=Decimal(1000), example="3Ψ"
+        units=dict.fromkeys(("Ψ", "ψ", "psi", "Psi"), Decimal(1)), max_value=Decimal(1000), example="3Ψ"
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """The amount that a limit allows: a value in the gate's unit, or a change in share or points."""
+    """The amount that a limit allows: a value in the gate's unit, or a change as a ratio or in points."""
 
     value: Decimal | None = None
     change_ratio: Decimal | None = None
     change_points: Decimal | None = None
 
 
-def read_amount(gate: Gate, found: LimitText) -> Amount:
-    """Return how much of ``gate`` the limit ``found`` allows.
+def parse_amount(gate: Gate, found: LimitText) -> Amount:
+    """Return the amount that the limit allows.
 
     Raises:
         InvalidLimit: The unit does not fit, or the amount is impossible or allows everything.
@@ -269,51 +274,57 @@ def read_amount(gate: Gate, found: LimitText) -> Amount:
     example = _SCALES[gate.unit].example
     if found.exact:
         if not gate.exact:
-            raise InvalidLimit(f"is for bytes and counts, and {gate.name} is neither", f"write {example}")
+            raise InvalidLimit(f"applies to bytes and counts only, not to {gate.name}", f"write {example}")
         _refuse_wrong_side(gate, found.side or gate.sense, Decimal(0))
         return Amount(change_ratio=Decimal(0))
     is_points = found.unit in _POINTS
     if not found.signed and not is_points:
-        return Amount(value=_read_absolute(gate, found))
+        return Amount(value=_parse_absolute(gate, found))
     if not gate.of_baseline:
         raise InvalidLimit(
-            f"is a change, and {gate.name} is compared with a formula, not with a baseline",
+            f"is a change, but {gate.name} is compared with a formula, not with a baseline",
             f"write {example}",
         )
     if not found.signed:
-        raise InvalidLimit("has no sign", f"write +{found.text} for more than the baseline, - for less")
+        raise InvalidLimit(
+            "needs a sign", f"write +{found.text} for an increase over the baseline, - for a decrease"
+        )
     if is_points and gate.unit != "ratio":
-        raise InvalidLimit(f"is in points, and {gate.name} is no ratio", "write +2%, a share of the baseline")
+        raise InvalidLimit(f"is in points, but {gate.name} is not a ratio", "write +2% of the baseline")
     if not is_points and found.unit != _PERCENT:
-        raise InvalidLimit("is a change that is not in percent", f"write +2% of the baseline, or {example}")
-    share = found.number / 100
-    _refuse_wrong_side(gate, found.side or gate.sense, share)
-    _refuse_useless(share, is_points=is_points)
-    return Amount(change_points=share) if is_points else Amount(change_ratio=share)
+        raise InvalidLimit("is a change, but not in percent", f"write +2% of the baseline, or {example}")
+    change = found.number / 100
+    _refuse_wrong_side(gate, found.side or gate.sense, change)
+    _refuse_useless(change, is_points=is_points)
+    return Amount(change_points=change) if is_points else Amount(change_ratio=change)
 
 
-def _read_absolute(gate: Gate, found: LimitText) -> Decimal:
+def _parse_absolute(gate: Gate, found: LimitText) -> Decimal:
     scale = _SCALES[gate.unit]
     factor = scale.units.get(found.unit)
     if factor is None:
-        change = f", or +{found.text} of the baseline" if found.unit == _PERCENT and gate.of_baseline else ""
-        raise InvalidLimit(f"has no unit that fits {gate.name}", f"write {scale.example}{change}")
+        alternative = (
+            f", or +{found.text} of the baseline" if found.unit == _PERCENT and gate.of_baseline else ""
+        )
+        raise InvalidLimit(
+            f"does not have a unit that fits {gate.name}", f"write {scale.example}{alternative}"
+        )
     value = found.number * factor
-    if value > scale.most:
-        raise InvalidLimit(f"is more than {gate.name} can be", f"write {scale.example}")
+    if value > scale.max_value:
+        raise InvalidLimit(f"is larger than {gate.name} can be", f"write {scale.example}")
     return value
 
 
 def _refuse_wrong_side(gate: Gate, sense: Sense, change: Decimal) -> None:
-    rises = gate.sense is Sense.AT_MOST
-    if sense is not gate.sense or (change < 0 if rises else change > 0):
-        kind, less = ("an upper", "less") if rises else ("a lower", "more")
+    is_upper = gate.sense is Sense.AT_MOST
+    if sense is not gate.sense or (change < 0 if is_upper else change > 0):
+        kind, direction = ("an upper", "less") if is_upper else ("a lower", "more")
         raise InvalidLimit(
-            f"forbids {less} than the baseline has: a change of {gate.name} is {kind} limit",
-            "write +2%, or a value" if rises else "write -5pt, or a value such as >=0.7",
+            f"requires {direction} than the baseline: a relative limit of {gate.name} is {kind} limit",
+            "write +2%, or a value" if is_upper else "write -5pt, or a value such as >=0.7",
         )
 
 
 def _refuse_useless(change: Decimal, *, is_points: bool) -> None:
     if change <= -1 or change > _MAX_CHANGE or (is_points and change >= 1):
-        raise InvalidLimit("allows everything", "write less, or turn the gate off with false")
+        raise InvalidLimit("allows everything", "write a smaller change, or turn the gate off with false")

@@ -1,4 +1,4 @@
-"""The command line: one module per command, looked up by name in the registry."""
+"""Command line: one module per command, looked up by name in the registry."""
 
 from zprof.cli.entry import main
 

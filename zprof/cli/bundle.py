@@ -1,4 +1,4 @@
-"""``zprof bundle``: write one file for a support ticket."""
+"""``zprof bundle``: write an anonymized support bundle."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zprof.cli import console
 from zprof.cli.inputs import open_run
-from zprof.cli.output import check_target, deliver, open_atomically
+from zprof.cli.output import check_output_target, open_atomically, write_document
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class BundleCommand:
-    """Put what support needs of a run into one zip file, and say what is in it first.
+    """Write an anonymized zip file of a run for support, and list its contents first.
 
-    The report, the manifests, this machine's versions, and the collectives of each rank
-    (times and sizes). Only what is on an allow-list goes in; names of modules, groups,
-    hosts and runs get stand-ins such as module-3, and of texts only zprof's own words and
-    numbers stay: paths, kernels and all else are hidden. Events and stacks stay here.
+    Contains the report, the manifests, the software versions of this machine, and the
+    collectives of each rank (times and sizes). Only allow-listed data is included. Names
+    of modules, groups, hosts and runs are replaced by pseudonyms such as module-3; in
+    texts only zprof's own words and numbers are kept, so paths, kernel names and the like
+    are hidden. Events and stacks are never included.
 
     examples:
       zprof bundle zero3.zprof -o ticket.zip
@@ -31,39 +32,45 @@ class BundleCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN and the output files."""
-        parser.add_argument("run", metavar="RUN", type=Path, help="a recording, or traces")
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
-        parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="(default: RUN's name .zip)")
+        parser.add_argument("run", metavar="RUN", type=Path, help="recording folder or traces")
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, help="output file (default: name of RUN with .zip)"
+        )
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
-        parser.add_argument("--list", action="store_true", help="say what would be in it, write nothing")
+        parser.add_argument(
+            "--list", action="store_true", help="list the contents without writing the bundle"
+        )
         parser.add_argument(
             "--names",
             metavar="FILE",
             type=Path,
-            help="write which name got which stand-in; keep it to yourself",
+            help="write the mapping from names to pseudonyms to FILE; do not share it",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Collect the bundle, print its contents, and write it."""
         output: Path = arguments.output or Path(f"{arguments.run.resolve().stem}.zip")
         if not arguments.list:
-            check_target(output, force=arguments.force)
+            check_output_target(output, force=arguments.force)
         if arguments.names is not None:
-            check_target(arguments.names, force=arguments.force)
-            _check_apart(arguments.names, output)
+            check_output_target(arguments.names, force=arguments.force)
+            _check_separate(arguments.names, output)
         bundle = _collect_bundle(arguments)
-        console.data(_describe_contents(bundle))
+        console.print_data(_describe_contents(bundle))
         if arguments.names is not None:
-            _deliver_names(bundle, arguments.names, force=arguments.force)
+            _write_names(bundle, arguments.names, force=arguments.force)
         if not arguments.list:
-            _deliver(bundle, output, force=arguments.force)
+            _write_bundle(bundle, output, force=arguments.force)
         return 0
 
 
-def _check_apart(names: Path, output: Path) -> None:
-    """Raise if both are one file: the names must stay apart from the bundle."""
+def _check_separate(names: Path, output: Path) -> None:
+    """Raise if both are the same file: the names must not end up in the bundle."""
     if names.resolve() == output.resolve():
-        raise BadInput(f"{names}: both the bundle and the names", hint="name another file for --names")
+        raise BadInput(
+            f"{names}: used for both the bundle and the names", hint="choose another file for --names"
+        )
 
 
 def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
@@ -80,19 +87,19 @@ def _describe_contents(bundle: "Bundle") -> str:
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.small_pages import bundle_page
 
-    parts = [(part.name, part.says, len(part.content)) for part in bundle.parts]
+    parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
     return page_text(bundle_page(parts, len(bundle.names), bundle.left_out))
 
 
-def _deliver(bundle: "Bundle", output: Path, *, force: bool) -> None:
+def _write_bundle(bundle: "Bundle", output: Path, *, force: bool) -> None:
     from zprof.integrations.support_bundle import write_bundle
 
     with open_atomically(output, force=force) as file:
         write_bundle(bundle, file)
-    console.note(f"zprof: wrote {output}")
+    console.print_note(f"zprof: wrote {output}")
 
 
-def _deliver_names(bundle: "Bundle", path: Path, *, force: bool) -> None:
+def _write_names(bundle: "Bundle", path: Path, *, force: bool) -> None:
     import json
 
-    deliver(json.dumps(bundle.names, indent=1) + "\n", path, force=force)
+    write_document(json.dumps(bundle.names, indent=1) + "\n", path, force=force)

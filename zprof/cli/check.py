@@ -1,7 +1,4 @@
-"""``zprof check``: check a run against limits and a baseline.
-
-Each gate has one flag for its limit.
-"""
+"""``zprof check``: check a run against limits and a baseline, with one flag per gate."""
 
 import argparse
 import shlex
@@ -23,15 +20,16 @@ if TYPE_CHECKING:
 
 
 class CheckCommand:
-    """Hold a run against limits and a baseline: fail where memory or overlap regressed.
+    """Check a run against limits and a baseline: fail if memory or overlap regressed.
 
-    Bytes and counts are exact and are compared as they are; times fail only where the
-    interval over the steps is beyond the limit. Limits stand in [tool.zprof.check] of
-    pyproject.toml, in [check] of zprof.toml, or here. Without a baseline only absolute
-    limits are judged, and the check passes with a notice, unless --require-baseline.
+    Bytes and counts are exact and compared directly; times fail only if the whole
+    confidence interval over the steps is beyond the limit. Set limits in
+    [tool.zprof.check] of pyproject.toml, in [check] of zprof.toml, or with the options
+    below. Without a baseline only absolute limits are checked, and the check passes with
+    a notice unless --require-baseline is given.
 
-    exit codes: 0 holds, 1 a gate failed, 2 bad input or a baseline of other conditions,
-    3 too little was measured to judge.
+    exit codes: 0 passed, 1 a gate failed, 2 bad input or a baseline recorded under
+    different conditions, 3 not enough was measured to decide.
 
     examples:
       zprof check zero3.zprof --baseline zprof-baseline.json --require-baseline
@@ -45,23 +43,29 @@ class CheckCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the baseline, the limits and the outputs."""
-        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument(
-            "--baseline", metavar="FILE|RUN", type=Path, help="saved by zprof baseline, or another run"
+            "--baseline",
+            metavar="FILE|RUN",
+            type=Path,
+            help="baseline file from zprof baseline save, or another run",
         )
         parser.add_argument(
             "--require-baseline",
             action="store_true",
-            help="a baseline that is not there is bad input, and no first run",
+            help="fail with exit code 2 if the baseline does not exist",
         )
         parser.add_argument(
-            "--config", metavar="FILE", type=Path, help="read limits here, not in the files around"
+            "--config",
+            metavar="FILE",
+            type=Path,
+            help="read limits from FILE instead of pyproject.toml and zprof.toml",
         )
         parser.add_argument(
             "--any-conditions",
             action="store_true",
-            help="take a baseline of another device, world size, stage or torch",
+            help="accept a baseline with a different device, world size, stage or torch version",
         )
         add_limit_options(parser)
         add_check_outputs(parser)
@@ -69,104 +73,99 @@ class CheckCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Read the limits, measure, judge, write the outputs."""
-        from zprof.checks.config import limits_for
+        from zprof.checks.config import resolve_limits
 
-        wanted = choose_outputs(arguments)
-        limits = limits_for(_working_directory(), config=arguments.config, flags=read_limits(arguments))
+        outputs = choose_outputs(arguments)
+        limits = resolve_limits(_working_directory(), config=arguments.config, flags=read_limits(arguments))
         run, check = _run_check(arguments, limits)
-        write_outputs(check, run.report, wanted)
+        write_outputs(check, run.report, outputs)
         return check.exit_code
 
 
 def _working_directory() -> Path:
-    """Return the folder where the search for limits starts."""
+    """Return the folder from which configuration files are looked up."""
     try:
         return Path.cwd()
     except OSError as error:
-        reason = f"the working directory cannot be used ({error.strerror})"
-        raise BadInput(reason, hint="change to a folder that exists") from None
+        reason = f"cannot use the working directory ({error.strerror})"
+        raise BadInput(reason, hint="change to an existing folder") from None
 
 
 def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
     from zprof.checks.check import check
-    from zprof.checks.config import soften_for_device
+    from zprof.checks.config import downgrade_for_device
 
     baseline, notices = _find_baseline(arguments)
     run = measure_run(arguments.run, arguments)
-    held = soften_for_device(limits, run.report.run.device)
-    found = check(
+    result = check(
         run.report,
-        held,
+        downgrade_for_device(limits, run.report.run.device),
         baseline,
         environment=run.environment,
         any_conditions=arguments.any_conditions,
     )
-    notices += _explain_softened(limits, found)
-    return run, replace(found, notices=(*found.notices, *notices))
+    notices += _explain_downgraded(limits, result)
+    return run, replace(result, notices=(*result.notices, *notices))
 
 
 def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
-    """Return the baseline and notices; no baseline on a first run, with a notice that says how to make
-    one.
-    """
+    """Return the baseline, or None and a notice on how to save one if this is the first run."""
     path: Path | None = arguments.baseline
     if path is not None and not is_missing_baseline(path):
         return load_baseline(path, arguments), ()
     run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
     save = f"zprof baseline save {run} -o {file}, commit it"
     if arguments.require_baseline:
-        raise BadInput(f"{printable(path or '--baseline')}: no such baseline, and one is required", hint=save)
+        raise BadInput(f"{printable(path or '--baseline')}: a baseline is required but not found", hint=save)
     if path is None:
-        return None, (f"to hold later runs against this one: {save}, and name it with --baseline",)
-    return None, (f"{file} is not there yet: {save}",)
+        return None, (f"to compare later runs with this one: {save}, and pass it with --baseline",)
+    return None, (f"{file} does not exist yet: {save}",)
 
 
-def _explain_softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
-    """Return a notice on gates that only warned because their limits are defaults, on CPU ranks."""
-    from zprof.checks.config import list_softened
+def _explain_downgraded(limits: Sequence[Limit], result: Check) -> tuple[str, ...]:
+    """Return a notice naming the gates that only warned because default time limits warn on CPU ranks."""
+    from zprof.checks.config import list_downgraded_gates
 
-    gates = list_softened(limits, found)
+    gates = list_downgraded_gates(limits, result)
     if not gates:
         return ()
-    return (
-        f"{', '.join(gates)}: zprof's own limits of time only warn on CPU ranks; one that you state fails",
-    )
+    return (f"{', '.join(gates)}: default time limits only warn on CPU ranks; a limit that you set can fail",)
 
 
 _FLAGS = (
-    ("peak_memory", "+2%%, exact, or 24 MiB: the highest peak of any rank"),
-    ("untagged_ratio", "0.1%%: share of the peak that no tenant claims"),
-    ("exposed_ratio", "10%%, or +3pt more than the baseline: share of a step"),
-    ("overlap_ratio", "'>=0.7', or -5pt (write --overlap-ratio=-5pt)"),
-    ("collective_bytes", "+0%%, or 500 MB: of a step and rank"),
-    ("collective_count", "+0%%, or 48: of a step and rank"),
-    ("collective_bytes_law", "'3 psi': bytes in units of the parameters"),
-    ("step_time", "'+3%%@0.95': with an interval of that confidence"),
-    ("exposed_wait", "+10%%: fails only where one rank is late in nearly all steps"),
+    ("peak_memory", "+2%%, exact, or 24 MiB: highest peak of any rank"),
+    ("untagged_ratio", "0.1%%: untagged share of the peak"),
+    ("exposed_ratio", "10%%, or +3pt above the baseline: exposed share of the step"),
+    ("overlap_ratio", "'>=0.7', or -5pt (write --overlap-ratio=-5pt): hidden share of communication"),
+    ("collective_bytes", "+0%%, or 500 MB: per step and rank"),
+    ("collective_count", "+0%%, or 48: per step and rank"),
+    ("collective_bytes_law", "'3 psi': bytes relative to the size of all parameters"),
+    ("step_time", "'+3%%@0.95': fail only if the 95%% interval is beyond +3%%"),
+    ("exposed_wait", "+10%%: fail only if one rank is late in nearly all steps"),
 )
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
     """Declare one flag per gate; ``off`` disables it."""
     group = parser.add_argument_group(
-        "limits", "stronger than those of zprof.toml, pyproject.toml and zprof itself; off turns one off"
+        "limits", "override zprof.toml, pyproject.toml and the defaults; off disables a gate"
     )
     for gate, help_text in _FLAGS:
-        group.add_argument(_flag_name(gate), metavar="LIMIT", help=help_text)
+        group.add_argument(_format_flag(gate), metavar="LIMIT", help=help_text)
     group.add_argument(
         "--tenant",
         metavar="NAME=LIMIT",
         action="append",
         default=[],
-        help="activations=+0%%: a part of the peak; may be repeated",
+        help="activations=+0%%: limit one tenant's part of the peak; may be repeated",
     )
 
 
 def read_limits(arguments: argparse.Namespace) -> "list[StatedLimit]":
-    """Return the limits of the command line, in the order of the flags; the last of a repeated one counts.
+    """Return the limits from the command line, in the order of the flags; the last of repeated flags wins.
 
     Raises:
-        BadInput: a ``--tenant`` has no name or no limit, or there is no such tenant.
+        BadInput: a ``--tenant`` lacks a name or limit, or names an unknown tenant.
     """
     return [*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)]
 
@@ -175,29 +174,29 @@ def _read_gate_flags(arguments: argparse.Namespace) -> "Iterator[StatedLimit]":
     from zprof.checks.config import StatedLimit
 
     for gate, _ in _FLAGS:
-        said: str | None = getattr(arguments, gate)
-        if said is not None:
-            yield StatedLimit(gate=gate, said=said, origin=_flag_name(gate), place=_flag_name(gate))
+        value: str | None = getattr(arguments, gate)
+        if value is not None:
+            yield StatedLimit(gate=gate, value=value, origin=_format_flag(gate), location=_format_flag(gate))
 
 
-def _read_tenant_flag(said: str) -> "StatedLimit":
+def _read_tenant_flag(text: str) -> "StatedLimit":
     from zprof.checks.config import StatedLimit
     from zprof.checks.limit_text import quote_input
     from zprof.checks.limits import MEMORY_PARTS, PEAK_MEMORY, suggest_names
 
-    name, _, limit = (part.strip() for part in said.partition("="))
+    name, _, limit = (part.strip() for part in text.partition("="))
     name = name.replace("-", "_")
     if not name or not limit:
         raise BadInput(
-            f"--tenant: {quote_input(said)} is no tenant with a limit", hint="--tenant activations=+0%"
+            f"--tenant: {quote_input(text)} is not NAME=LIMIT", hint="write --tenant activations=+0%"
         )
     if name not in MEMORY_PARTS:
         raise BadInput(
-            f"--tenant: there is no tenant {quote_input(name)}", hint=suggest_names(name, MEMORY_PARTS)
+            f"--tenant: unknown tenant {quote_input(name)}", hint=suggest_names(name, MEMORY_PARTS)
         )
     origin = f"--tenant {name}"
-    return StatedLimit(gate=f"{PEAK_MEMORY}.{name}", said=limit, origin=origin, place=origin)
+    return StatedLimit(gate=f"{PEAK_MEMORY}.{name}", value=limit, origin=origin, location=origin)
 
 
-def _flag_name(gate: str) -> str:
+def _format_flag(gate: str) -> str:
     return f"--{gate.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""Write the outputs of ``zprof check``: a page on stdout, files, GitHub annotations and step summary."""
+"""Write the outputs of ``zprof check``: stdout, files, GitHub annotations and step summary."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.cli.output import check_target, deliver
+from zprof.cli.output import check_output_target, write_document
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from zprof.reports.formats import Checked, Format
 
 
-#: Variable with the file to which a step of a GitHub workflow may append Markdown.
+#: Environment variable with the file to which a GitHub workflow step may append Markdown.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Outputs to write: to stdout in this order, to files, and to GitHub's step summary."""
+    """Formats for stdout in print order, formats and paths of files, and GitHub's step summary."""
 
-    shown: "tuple[Format[Checked], ...]"
+    stdout_formats: "tuple[Format[Checked], ...]"
     files: "tuple[tuple[Format[Checked], Path], ...]"
     summary: Path | None
     force: bool
@@ -34,7 +34,7 @@ class Outputs:
 
 def add_check_outputs(parser: argparse.ArgumentParser) -> None:
     """Declare the output options."""
-    group = parser.add_argument_group("output", "the page goes to stdout, whatever else is written")
+    group = parser.add_argument_group("output", "the result is always printed to stdout as well")
     group.add_argument(
         "-f",
         "--format",
@@ -48,52 +48,55 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="write here too, by its suffix (.txt .json .md .html .xml .sarif) or -f; may be repeated",
+        help="also write FILE, in the format of its suffix (.txt .json .md .html .xml .sarif) or of -f; "
+        "may be repeated",
     )
-    group.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML here")
-    group.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF here")
+    group.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML to FILE")
+    group.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF to FILE")
     group.add_argument(
-        "--github", action="store_true", help=f"annotations on stdout, Markdown to ${STEP_SUMMARY}"
+        "--github",
+        action="store_true",
+        help=f"print annotations to stdout and append Markdown to ${STEP_SUMMARY}",
     )
     group.add_argument("--force", action="store_true", help="overwrite files")
 
 
 def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Outputs:
-    """Return the requested outputs; raise before any work if one cannot be written.
+    """Return the requested outputs; raise before any work if one of them cannot be written.
 
     Raises:
-        BadInput: no such format, a file that cannot be written, or one file for two outputs.
+        BadInput: a format is unknown, a file cannot be written, or two outputs share a file.
     """
     from zprof.reports.formats import CHECKS, by_name
 
-    shown = by_name(arguments.format or "text", CHECKS)
-    if arguments.github and shown.name not in ("text", "github"):
+    stdout_format = by_name(arguments.format or "text", CHECKS)
+    if arguments.github and stdout_format.name not in ("text", "github"):
         raise BadInput(
-            f"--github: its annotations would stand amid the {shown.name} on stdout",
-            hint=f"leave out -f {shown.name}, and write it with -o FILE",
+            f"--github would mix annotations into the {stdout_format.name} on stdout",
+            hint=f"write the {stdout_format.name} to a file with -o FILE instead of -f {stdout_format.name}",
         )
-    annotates = arguments.github and shown.name != "github"
+    is_annotated = arguments.github and stdout_format.name != "github"
     summary = environment.get(STEP_SUMMARY) if arguments.github else None
     return Outputs(
-        shown=(shown, by_name("github", CHECKS)) if annotates else (shown,),
+        stdout_formats=(stdout_format, by_name("github", CHECKS)) if is_annotated else (stdout_format,),
         files=_choose_files(arguments),
         summary=Path(summary) if summary else None,
         force=arguments.force,
     )
 
 
-def write_outputs(check: "Check", report: "Report", wanted: Outputs) -> None:
+def write_outputs(check: "Check", report: "Report", outputs: Outputs) -> None:
     """Write all outputs, stdout first.
 
     Raises:
         BadInput: a file cannot be written.
     """
-    for entry in wanted.shown:
-        console.data(entry.render((check, report)))
-    for entry, path in wanted.files:
-        deliver(entry.render((check, report)), path, force=wanted.force)
-    if wanted.summary is not None:
-        _append_summary(check, report, wanted.summary)
+    for output_format in outputs.stdout_formats:
+        console.print_data(output_format.render((check, report)))
+    for output_format, path in outputs.files:
+        write_document(output_format.render((check, report)), path, force=outputs.force)
+    if outputs.summary is not None:
+        _append_summary(check, report, outputs.summary)
 
 
 def _choose_files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked], Path], ...]":
@@ -109,24 +112,24 @@ def _choose_files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked]
     return tuple(files)
 
 
-def _choose_format(path: Path, said: str | None) -> "Format[Checked]":
+def _choose_format(path: Path, name: str | None) -> "Format[Checked]":
     from zprof.reports.formats import CHECKS, by_name, by_path
 
-    known = any(path.suffix.lower() in entry.suffixes for entry in CHECKS)
-    return by_name(said, CHECKS) if said and not known else by_path(path, CHECKS)
+    is_known_suffix = any(path.suffix.lower() in entry.suffixes for entry in CHECKS)
+    return by_name(name, CHECKS) if name and not is_known_suffix else by_path(path, CHECKS)
 
 
 def _check_files(paths: Sequence[Path], *, force: bool) -> None:
     seen: set[Path] = set()
     for path in paths:
-        check_target(path, force=force)
-        if (place := path.resolve()) in seen:
-            raise BadInput(f"{path}: asked for twice", hint="name a file for each")
-        seen.add(place)
+        check_output_target(path, force=force)
+        if (resolved := path.resolve()) in seen:
+            raise BadInput(f"{path}: two outputs use this file", hint="choose a different file for each")
+        seen.add(resolved)
 
 
 def _append_summary(check: "Check", report: "Report", path: Path) -> None:
-    """Append Markdown to GitHub's summary; a failure is only a note and leaves the check's outcome."""
+    """Append Markdown to GitHub's step summary; a failure prints a note and does not change the outcome."""
     from zprof.reports.formats import CHECKS, by_name
 
     try:
@@ -134,4 +137,4 @@ def _append_summary(check: "Check", report: "Report", path: Path) -> None:
             markdown = by_name("md", CHECKS).render((check, report))
             file.write(markdown.encode("utf-8", errors="backslashreplace"))
     except (OSError, ValueError) as error:
-        console.note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({error})"))
+        console.print_note(printable(f"zprof: cannot write to ${STEP_SUMMARY} ({error})"))

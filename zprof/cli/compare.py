@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class CompareCommand:
-    """Put every figure of two runs side by side, and what differs in how they were run.
+    """Compare all metrics of two runs side by side, and list the settings that differ.
 
-    The verdict is that of B against A. What is 0 or unknown in both, and settings that
-    are equal, are left out. zprof diagnose B --baseline A says what it means.
+    The verdict compares B with A. Metrics that are 0 or unknown in both runs and equal
+    settings are omitted. zprof diagnose B --baseline A explains the difference.
 
     examples:
       zprof compare ddp.zprof zero3.zprof
@@ -33,13 +33,15 @@ class CompareCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare A, B and the output options."""
-        for name, what in (
-            ("a", "run to compare with"),
-            ("b", "run, a trace, a snapshot or a folder of them"),
+        for name, help_text in (
+            ("a", "run to compare B with"),
+            ("b", "recording folder, trace or memory snapshot, or a folder of traces or snapshots"),
         ):
-            parser.add_argument(name, metavar=name.upper(), type=Path, help=what)
-        parser.add_argument("--all", action="store_true", help="also what is equal, 0 or unknown in both")
-        add_measuring_options(parser, of="each recording")
+            parser.add_argument(name, metavar=name.upper(), type=Path, help=help_text)
+        parser.add_argument(
+            "--all", action="store_true", help="also show what is equal, 0 or unknown in both runs"
+        )
+        add_measuring_options(parser, subject="each recording")
         add_output_options(parser, "text, json, md or html")
         add_work_options(parser, ("B", "A"))
 

@@ -1,6 +1,6 @@
-"""Print: data to stdout, notes and errors to stderr.  No other module prints.
+"""Print data to stdout, notes and errors to stderr; no other module prints.
 
-If the terminal or pipe cannot encode a glyph, its ASCII replacement is printed.
+A glyph that the stream cannot encode is printed as its ASCII replacement.
 """
 
 import errno
@@ -19,15 +19,15 @@ _ASCII = str.maketrans(
 )  # fmt: skip
 
 
-class ReaderGone(Exception):
-    """The reader of stdout is gone (``| head``): there is nothing more to do, and nobody to notify."""
+class StdoutClosed(Exception):
+    """Raised when the reader of stdout has exited (``| head``): exit silently."""
 
 
 def open_closed_streams() -> None:
     """Open descriptors 0, 1 and 2 on /dev/null if the caller closed them.
 
-    Otherwise the next opened file would get the number, and with it the output of a child.  They are opened
-    for the wrong direction, so they fail as closed ones would.
+    Otherwise the next file to be opened would reuse the descriptor and receive a child's output.  They are
+    opened in the wrong mode, so that using them still fails.
     """
     for descriptor, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -37,56 +37,56 @@ def open_closed_streams() -> None:
                 os.open(os.devnull, flags)
 
 
-def data(text: str) -> None:
+def print_data(text: str) -> None:
     """Print the output that the user asked for.
 
     Raises:
-        BadInput: stdout cannot be written.
-        ReaderGone: the reader has closed the pipe.
+        BadInput: stdout is not writable.
+        StdoutClosed: the reader has closed the pipe.
     """
     try:
         _write(sys.stdout, text)
     except OSError as error:
-        _give_up(error)
+        _raise_write_error(error)
 
 
-def page(text: str) -> None:
+def print_page(text: str) -> None:
     """Print a page of text, in colour if the terminal supports it (https://no-color.org).
 
-    Raises the same errors as ``data``.
+    Raises the same errors as ``print_data``.
     """
     if has_colour():
         from zprof.reports.terminal import coloured
 
         text = coloured(text)
-    data(text)
+    print_data(text)
 
 
 def has_colour() -> bool:
-    """Return whether stdout is a terminal with colours, and the user wants them."""
+    """Return True if stdout is a terminal that supports colour, and NO_COLOR is unset."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is a terminal."""
+    """Return True if stdout is a terminal."""
     return are_terminals(sys.stdout)
 
 
 def are_terminals(*streams: TextIO | None) -> bool:
-    """Return whether all are terminals; Python sets None for a stream that was closed when it started."""
+    """Return True if all streams are terminals; None is a stream that was closed at start-up."""
     return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
 
 def flush() -> None:
-    """Flush what others (argparse) left in stdout; raises the same errors as ``data``."""
+    """Flush stdout, e.g. what argparse buffered; raises the same errors as ``print_data``."""
     if sys.stdout is not None and not sys.stdout.closed:
         try:
             sys.stdout.flush()
         except OSError as error:
-            _give_up(error)
+            _raise_write_error(error)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print one line of progress or a hint; does nothing if stderr cannot be written."""
     try:
         _write(sys.stderr, f"{text}\n")
@@ -94,8 +94,8 @@ def note(text: str) -> None:
         _discard(sys.stderr)
 
 
-def encodable(text: str, encoding: str) -> str:
-    """Return ``text`` in characters that ``encoding`` has."""
+def make_encodable(text: str, encoding: str) -> str:
+    """Replace characters that ``encoding`` cannot represent."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -106,21 +106,21 @@ def encodable(text: str, encoding: str) -> str:
 def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:  # closed when Python started
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    stream.write(encodable(text, getattr(stream, "encoding", None) or "ascii"))
+    stream.write(make_encodable(text, getattr(stream, "encoding", None) or "ascii"))
     stream.flush()
 
 
-def _give_up(error: OSError) -> None:
+def _raise_write_error(error: OSError) -> None:
     _discard(sys.stdout)
     if isinstance(error, BrokenPipeError):
-        raise ReaderGone from None
-    raise BadInput(f"stdout: cannot be written ({error.strerror})", hint="-o FILE writes to a file") from None
+        raise StdoutClosed from None
+    raise BadInput(
+        f"cannot write to stdout ({error.strerror})", hint="use -o FILE to write to a file"
+    ) from None
 
 
 def _discard(stream: TextIO | None) -> None:
-    """Redirect a stream to /dev/null: Python flushes at exit what is left, and complains if it still
-    cannot.
-    """
+    """Redirect a stream to /dev/null: Python flushes it at exit and would report the error again."""
     if stream is None:
         return
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""``zprof demo``: play the support call on ranks of this machine."""
+"""``zprof demo``: reproduce a typical support case on this machine."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 "We turned sharding on to get headroom, and the step got slower. Where do we look?"
 
-This plays that call on 2 ranks of this machine. Real: the ranks, the engine, every
-collective (gloo) and every byte of memory. MODELLED: the speed of the link and the
-compute time of a block, so that two cores can show overlap. About a minute.
+This demo reproduces that case with 2 ranks on this machine. The ranks, the engine, the
+collectives (gloo) and the memory are real. Link speed and compute time per block are
+MODELLED, so that overlap shows on two cores. Takes about a minute.
 
 """
 
 
 class DemoCommand:
-    """Play the support call on this machine: sharding made the step slower, why?
+    """Reproduce a typical support case: why did sharding make the step slower?
 
     Trains a small GPT-2-shaped model three times on two ranks: plain data parallel
-    (A), fully sharded on a slow modelled link (B), and with the fix that the report
-    of B asks for (C). Needs no GPU.
+    (A), fully sharded on a slow modelled link (B), and with the fix that B's report
+    recommends (C). Does not need a GPU.
 
     examples:
       zprof demo
@@ -38,30 +38,30 @@ class DemoCommand:
     name = "demo"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the folder of the runs."""
+        """Declare ``--output``."""
         parser.add_argument(
             "-o",
             "--output",
             metavar="FOLDER",
             type=Path,
             default=Path("zprof-demo"),
-            help="runs go here (%(default)s)",
+            help="output folder for the runs (default: %(default)s)",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Record A and B, say why B is slower; record C, show that the fix holds."""
+        """Record A and B and diagnose B; record C and show that the fix works."""
         from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
         from zprof.reports.formats import by_name
 
         folder: Path = arguments.output
-        console.data(_INTRODUCTION)
+        console.print_data(_INTRODUCTION)
         _record(folder, (BASELINE, SLOWER))
-        slower = _report(folder, SLOWER, BASELINE)
-        console.page(by_name("text").render(slower) + "\n")
+        slower = _diagnose_scene(folder, SLOWER, BASELINE)
+        console.print_page(by_name("text").render(slower) + "\n")
         _record(folder, (FIXED,))
-        reports = (_report(folder, BASELINE), slower, _report(folder, FIXED))
-        console.page(_outcome((BASELINE, SLOWER, FIXED), reports) + "\n")
-        console.data(_next_commands(folder))
+        reports = (_diagnose_scene(folder, BASELINE), slower, _diagnose_scene(folder, FIXED))
+        console.print_page(_render_summary((BASELINE, SLOWER, FIXED), reports) + "\n")
+        console.print_data(_list_next_commands(folder))
         return 0
 
 
@@ -70,14 +70,14 @@ def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
     from zprof.run.output_path import replace_run
 
     for scene in scenes:
-        job = scene.job(folder)
+        job = scene.make_job(folder)
         assert job.run is not None
         replaced = replace_run(job.run, force=True)
         with replaced, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
             train_reference(job, on_step=on_step)
 
 
-def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "Report":
+def _diagnose_scene(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "Report":
     from zprof.rules.diagnose import diagnose
     from zprof.run.reader import load
 
@@ -85,7 +85,7 @@ def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "R
     return diagnose(run, load(folder / f"{baseline.run}.zprof") if baseline else None)
 
 
-def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
+def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
     from zprof.model.formatting import format_bytes, format_ns, format_percent
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.memory_figures import peak_bytes
@@ -106,11 +106,11 @@ def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
     return page_text(demo_page(rows))
 
 
-def _next_commands(folder: Path) -> str:
+def _list_next_commands(folder: Path) -> str:
     return (
         "next:\n"
         f"  zprof diagnose {folder}/zero3.zprof --baseline {folder}/ddp.zprof\n"
         f"  zprof compare {folder}/zero3.zprof {folder}/zero3-prefetch.zprof\n"
         f"  zprof report {folder}/zero3.zprof --baseline {folder}/ddp.zprof -f json\n"
-        "  zprof train --help      train with other stages, links and sizes\n"
+        "  zprof train --help      try other stages, links and model sizes\n"
     )

@@ -1,4 +1,4 @@
-"""``zprof diagnose``: say briefly why a run is slow."""
+"""``zprof diagnose``: explain briefly why a run is slow."""
 
 import argparse
 from pathlib import Path
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class DiagnoseCommand:
-    """Say why a run is slow, what it costs, and what to change.
+    """Explain why a run is slow, how much time that costs, and what to change.
 
-    The verdict first; then where the time went, with a baseline from its step to this
-    one; then what to change, by saving; then what no finding explains and what was not
-    tested. zprof report shows everything that this rests on.
+    Prints the verdict, where the time goes (with a baseline: what made the step slower
+    or faster), what to change in order of saving, the time that no finding explains, and
+    what was not tested. zprof report shows all the data behind it.
 
     examples:
       zprof diagnose zero3.zprof --baseline ddp.zprof
@@ -36,9 +36,9 @@ class DiagnoseCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, its baseline and the output options."""
-        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
         add_measuring_options(parser)
         add_output_options(parser)
         add_work_options(parser)

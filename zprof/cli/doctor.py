@@ -1,4 +1,4 @@
-"""``zprof doctor``: check which of its dependencies zprof can use on this machine."""
+"""``zprof doctor``: check which dependencies zprof can use on this machine."""
 
 import argparse
 
@@ -7,10 +7,10 @@ from zprof.model.errors import CheckFailed
 
 
 class DoctorCommand:
-    """Say what this machine has of what zprof can use, and what to do where it is missing.
+    """Show which features zprof can use on this machine, and how to enable the others.
 
-    Libraries are tried in processes of their own, so that one that crashes does no harm.
-    The exit code is 1 where something that zprof needs is broken.
+    Each library is tested in a separate process, so that a crash does no harm. The exit
+    code is 1 if something that zprof requires is broken.
 
     examples:
       zprof doctor
@@ -29,15 +29,15 @@ class DoctorCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Examine the machine and print the result; exit code 1 if something that zprof needs is broken."""
+        """Examine the machine and print the result; exit code 1 if a requirement is broken."""
         from zprof.integrations.doctor import examine
         from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text
         from zprof.reports.presenters.small_pages import doctor_page
 
-        found = examine()
+        examination = examine()
         if arguments.format == "json":
-            console.data(to_json(found))
+            console.print_data(to_json(examination))
         else:
-            console.page(page_text(doctor_page(found)))
-        return 0 if found.is_well else CheckFailed.exit_code
+            console.print_page(page_text(doctor_page(examination)))
+        return 0 if examination.is_well else CheckFailed.exit_code

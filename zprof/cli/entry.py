@@ -1,7 +1,7 @@
 """Run the command line: parse the arguments, run the command, print errors and return the exit code.
 
-Only ``main()`` prints errors and exits.  The parser describes only the command that is called, and raises
-what argparse would print.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment, 3 not
+Only ``main()`` prints errors and exits.  The parser declares the options of the called command only, and
+raises what argparse would print.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment, 3 not
 enough data, 70 internal error, 130 interrupted.
 """
 
@@ -22,13 +22,13 @@ from zprof.model.interrupts import keep_interrupts
 from zprof.model.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
 from zprof.version import __version__
 
-SURROUNDINGS = BadInput.exit_code
-INTERNAL = 70
+ENVIRONMENT_ERROR = BadInput.exit_code
+INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name, and return the exit code."""
+    """Run the command given by the arguments and return the exit code."""
     console.open_closed_streams()
     with keep_interrupts() as interrupts, import_within_memory_limit():
         try:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ZprofError as error:
             _print_error(error.message, error.hint)
             return error.exit_code
-        except console.ReaderGone:
+        except console.StdoutClosed:
             return 0
         except KeyboardInterrupt:
             return _report_interrupt()
@@ -59,7 +59,7 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     command, parsed = parse(arguments)
     if command is None:
-        raise BadInput("no command given", hint="zprof --help lists them")
+        raise BadInput("no command given", hint="zprof --help lists the commands")
     if not console.is_terminal():
         return command.run(parsed)
     from zprof.reports.layout import page_columns
@@ -70,55 +70,54 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _print_error(message: str, hint: str) -> None:
     line = f"zprof: {message}" + (f"; {hint}" if hint else "")
-    console.note(printable(line))
+    console.print_note(printable(line))
 
 
 def _report_interrupt() -> int:
-    # If the interrupt came inside exec() of a string (dataclasses are created so), ``python -m`` ends by
-    # SIGINT regardless of the exit code, even though the exception was caught.  The next exec() of a string
-    # clears that.
+    # If the interrupt came inside exec() of a string (as used by dataclasses), ``python -m`` ends by SIGINT
+    # regardless of the exit code, even though the exception was caught.  Another exec() clears that state.
     exec("")
-    console.note("zprof: interrupted")
+    console.print_note("zprof: interrupted")
     return INTERRUPTED
 
 
 def _report_unexpected(error: Exception) -> int:
-    """Report an unexpected error; lack of memory and system errors are not faults of zprof."""
+    """Report an unexpected error; memory shortage and system errors are not bugs of zprof."""
     if os.environ.get("ZPROF_DEBUG") == "1":
         traceback.print_exception(error)
     if is_memory_shortage(error):
         return _report_out_of_memory()
     if isinstance(error, OSError) and error.errno is not None:
-        what = (
+        message = (
             f"{error.filename}: {os.strerror(error.errno)}"
             if error.filename is not None
             else error.strerror or os.strerror(error.errno)  # "No usable temporary directory found in ..."
         )
-        _print_error(what, "the system refused that; ZPROF_DEBUG=1 shows where")
-        return SURROUNDINGS
+        _print_error(message, "set ZPROF_DEBUG=1 to see where this happened")
+        return ENVIRONMENT_ERROR
     _print_error(
         f"internal error, {type(error).__name__}: {str(error)[:200]}",
-        "this is a fault of zprof: run again with ZPROF_DEBUG=1 and report what it prints",
+        "this is a bug in zprof: run again with ZPROF_DEBUG=1 and report the output",
     )
-    return INTERNAL
+    return INTERNAL_ERROR
 
 
 def _report_out_of_memory() -> int:
-    """Report that memory ran out, with the little that is left."""
+    """Report that memory ran out, using as little memory as possible."""
     try:
         limit = read_memory_limit()
         if limit is None:
-            _print_error("there is not enough memory", "use a machine with more, or fewer ranks at a time")
+            _print_error("not enough memory", "use a machine with more memory, or fewer ranks at a time")
         else:
             _print_error(
-                f"there is not enough memory: this process may use {limit >> 20} MiB", "raise ulimit -v"
+                f"not enough memory: this process is limited to {limit >> 20} MiB", "raise ulimit -v"
             )
     except MemoryError:
-        os.write(2, b"zprof: there is not enough memory\n")
-    return SURROUNDINGS
+        os.write(2, b"zprof: not enough memory\n")
+    return ENVIRONMENT_ERROR
 
 
-_DESCRIPTION = "Says why sharded training is slow or out of memory, and what to change."
+_DESCRIPTION = "Explains why sharded training is slow or runs out of memory, and what to change."
 _EXAMPLE = "example:\n  zprof report zero3.zprof --baseline ddp.zprof"
 
 
@@ -126,21 +125,21 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are ZprofErrors: only ``main()`` prints and exits."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print."""
-        raise BadInput(message, hint=f"{self.prog} --help shows how")
+        """Raise the message that argparse would print."""
+        raise BadInput(message, hint=f"see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version; argparse would silently drop them if stdout cannot be written."""
-        console.data(message)
+        """Print help and version; argparse itself would ignore that stdout is not writable."""
+        console.print_data(message)
 
 
 def parse(
     arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS
 ) -> tuple[Command | None, argparse.Namespace]:
-    """Return the called command, or None if none is named, and its arguments.
+    """Return the called command (None if none is given) and its arguments.
 
     Raises:
-        BadInput: the arguments are not valid.
+        BadInput: the arguments are invalid.
         SystemExit: after ``--help`` and ``--version``.
     """
     parser = build_parser()

@@ -1,4 +1,4 @@
-"""``zprof explain``: print the page of a finding."""
+"""``zprof explain``: explain a finding."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from zprof.model.errors import BadInput
 
 
 class ExplainCommand:
-    """Print the page of a finding: how it is found, what to change, how to disprove it.
+    """Explain a finding: how it is detected, what to change, how to disprove it.
 
     examples:
       zprof explain ZP301
@@ -19,8 +19,10 @@ class ExplainCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the finding's ID and --list."""
-        parser.add_argument("finding", metavar="ID", nargs="?", help="a finding: ZP301, or straggler_rank")
-        parser.add_argument("--list", action="store_true", help="all findings, a line or two each")
+        parser.add_argument(
+            "finding", metavar="ID", nargs="?", help="ID or name of a finding, e.g. ZP301 or straggler_rank"
+        )
+        parser.add_argument("--list", action="store_true", help="list all findings")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
@@ -30,10 +32,10 @@ class ExplainCommand:
         from zprof.reports.terminal import markdown_text
 
         if arguments.list == (arguments.finding is not None):
-            raise BadInput("name one finding, or --list", hint="zprof explain ZP301")
+            raise BadInput("pass one finding or --list", hint="for example: zprof explain ZP301")
         if arguments.list:
-            console.page(page_text(finding_list_page()))
+            console.print_page(page_text(finding_list_page()))
         else:
             text = page(cause_of(arguments.finding))
-            console.data(markdown_text(text, colour=console.has_colour()))
+            console.print_data(markdown_text(text, colour=console.has_colour()))
         return 0

@@ -14,16 +14,16 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
 _SUFFIXES = (".json", ".json.gz")
-#: Above this level, compressing takes longer than writing uncompressed data.
-_COMPRESSION = 5
+#: gzip level; higher levels take longer than writing the uncompressed data.
+_GZIP_LEVEL = 5
 
 
 class ExportCommand:
     """Write all ranks of a run as one trace on one clock, for ui.perfetto.dev or chrome://tracing.
 
-    Each rank is a process: its steps, its exposed waits and transfers, its collectives
-    with what they waited and moved, then its streams and threads. Arrows lead from the
-    rank that came last to a collective to those that waited for it.
+    Each rank is shown as a process with its steps, exposed waits and transfers,
+    collectives (with their wait and bytes), streams and threads. Arrows point from the
+    last rank to reach a collective to the ranks that waited for it.
 
     examples:
       zprof export zero3.zprof --perfetto zero3.json.gz
@@ -36,30 +36,36 @@ class ExportCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the output file, and the ranks and steps."""
         parser.add_argument(
-            "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, or a folder of them"
+            "run", metavar="RUN", type=Path, help="recording folder, trace, or a folder of traces"
         )
         parser.add_argument(
             "--perfetto", metavar="FILE", type=Path, help="write a Chrome JSON trace (.json or .json.gz)"
         )
         parser.add_argument(
-            "--steps", metavar="STEPS", type=parse_number_ranges, help="steps such as 4, 3-5 or 3,7"
+            "--steps",
+            metavar="STEPS",
+            type=parse_number_ranges,
+            help="export only these steps, e.g. 4, 3-5 or 3,7",
         )
         parser.add_argument(
-            "--ranks", metavar="RANKS", type=parse_number_ranges, help="ranks such as 0, 0-3 or 0,8"
+            "--ranks",
+            metavar="RANKS",
+            type=parse_number_ranges,
+            help="export only these ranks, e.g. 0, 0-3 or 0,8",
         )
-        parser.add_argument("--python", action="store_true", help="also the frames of Python functions")
+        parser.add_argument("--python", action="store_true", help="include Python stack frames")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Analyse the run, write the trace, and print what was written."""
-        from zprof.cli.output import check_target, open_atomically
+        """Analyse the run, write the trace, and print a summary."""
+        from zprof.cli.output import check_output_target, open_atomically
 
         target: Path | None = arguments.perfetto
         if target is None:
-            raise BadInput("no format given", hint="--perfetto FILE is the one that there is")
+            raise BadInput("no output format given", hint="use --perfetto FILE")
         if not target.name.endswith(_SUFFIXES):
-            raise BadInput(f"{target}: not .json or .json.gz", hint="Perfetto opens both")
-        check_target(target, force=arguments.force)
+            raise BadInput(f"{target}: not a .json or .json.gz file", hint="use one of these suffixes")
+        check_output_target(target, force=arguments.force)
         run = open_run(arguments.run)
         from zprof.integrations.perfetto.export import export_trace
         from zprof.integrations.perfetto.rank_rows import ExportChoice
@@ -68,10 +74,10 @@ class ExportCommand:
         with open_atomically(target, force=arguments.force) as file, _open_output(file, target) as out:
             exported = export_trace(run, choice, out)
         for note in exported.notes:
-            console.note(f"zprof: {printable(note)}")
+            console.print_note(f"zprof: {printable(note)}")
         ranks = "1 rank" if len(exported.ranks) == 1 else f"{len(exported.ranks)} ranks"
-        console.note(f"zprof: wrote {printable(target)} ({ranks}, {exported.slices} slices)")
-        console.note("zprof: next, open it at https://ui.perfetto.dev (it stays on your machine)")
+        console.print_note(f"zprof: wrote {printable(target)} ({ranks}, {exported.slices} slices)")
+        console.print_note("zprof: next, open it at https://ui.perfetto.dev (the file stays on your machine)")
         return 0
 
 
@@ -81,6 +87,6 @@ def _open_output(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
     if not target.name.endswith(".gz"):
         yield file
         return
-    # No name and no time, so that the same run gives the same bytes.
-    with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
+    # No name and no time stamp, so that the same run gives the same bytes.
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
         yield cast(BinaryIO, packed)

@@ -1,4 +1,4 @@
-"""``zprof import``: turn files of other programs into a run."""
+"""``zprof import``: convert traces or memory snapshots into a run."""
 
 import argparse
 from pathlib import Path
@@ -8,24 +8,23 @@ from zprof.model.formatting import printable
 
 
 class ImportCommand:
-    """Turn Kineto traces or CUDA memory snapshots into a run, one file a rank.
+    """Convert Kineto traces or CUDA memory snapshots into a run, one file per rank.
 
-    A trace (torch.profiler's export_chrome_trace) may be .json, .gz or .zst; what
-    a file is, its content says.  The rank is the one that the trace states, else
-    the number in its name (rank3, worker-3, _3.json), else the order; where it was
-    guessed, zprof says so.  Ranks without a file, and files that are damaged, are
-    gaps of the run.
+    A trace (from torch.profiler's export_chrome_trace) may be plain JSON, .gz or .zst;
+    the file type is detected from the content. The rank comes from the trace itself, or
+    from the number in the file name (rank3, worker-3, _3.json), or from the file order;
+    zprof tells you if it had to guess. Ranks without a file and damaged files are listed
+    as gaps of the run.
 
-    Traces are read in parallel, one process each.  With --executor the workers of
-    a Dask cluster read them: they need zprof, and the traces and RUN on a file
-    system that they share with this machine (pip install 'zprof[dask]').
-    Dask's own setting of the allocator costs them a tenth to a fifth of their
-    speed; started with MALLOC_MMAP_THRESHOLD_=33554432 and
-    MALLOC_TRIM_THRESHOLD_=134217728 in their environment, they keep it.
+    Traces are read in parallel, one process each. With --executor the workers of a Dask
+    cluster read them (pip install 'zprof[dask]'); the workers need zprof and a file system
+    shared with this machine for the traces and RUN. Dask's default allocator settings make
+    reading 10 to 20 % slower; to avoid that, start the workers with
+    MALLOC_MMAP_THRESHOLD_=33554432 and MALLOC_TRIM_THRESHOLD_=134217728 in the environment.
 
-    A snapshot (torch.cuda.memory._dump_snapshot) is a pickle: it is read in a
-    process of its own, with limits on memory and time, and nothing in it is ever
-    executed.  Commands that take a RUN take traces and snapshots too.
+    A snapshot (from torch.cuda.memory._dump_snapshot) is a pickle. It is read in a separate
+    process with limits on memory and time, and nothing in it is executed. Commands that
+    take a RUN accept traces and snapshots as well.
 
     examples:
       zprof import trace.json.gz -o customer.zprof
@@ -44,23 +43,23 @@ class ImportCommand:
             metavar="PATH",
             type=Path,
             nargs="+",
-            help="a Kineto trace or a CUDA memory snapshot, or a folder of them",
+            help="Kineto trace or CUDA memory snapshot, or a folder of them",
         )
         parser.add_argument("-o", "--output", metavar="RUN", type=Path, required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
-        where = parser.add_mutually_exclusive_group()
-        where.add_argument(
+        location = parser.add_mutually_exclusive_group()
+        location.add_argument(
             "--workers",
             metavar="N",
             type=_parse_workers,
             default=0,
-            help="processes that read traces (default: one a processor)",
+            help="processes that read traces (default: one per processor)",
         )
-        where.add_argument(
+        location.add_argument(
             "--executor",
             metavar="dask://HOST:PORT",
             default="",
-            help="let a Dask cluster read the traces; it needs a shared file system",
+            help="read the traces on a Dask cluster; needs a shared file system",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -70,16 +69,16 @@ class ImportCommand:
         from zprof.integrations.imports.options import ImportOptions
 
         options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
-        with import_progress() as watch:
-            made = import_paths(
-                arguments.paths, arguments.output, arguments.force, options=options, watch=watch
+        with import_progress() as progress:
+            imported = import_paths(
+                arguments.paths, arguments.output, arguments.force, options=options, progress=progress
             )
-        for note in made.notes:
-            console.note(f"zprof: {printable(note)}")
-        count = len(made.files)
+        for note in imported.notes:
+            console.print_note(f"zprof: {printable(note)}")
+        count = len(imported.files)
         ranks = f"{count} rank" if count == 1 else f"{count} ranks"
-        console.note(f"zprof: wrote {printable(made.run)} ({ranks})")
-        console.note(f"zprof: next, zprof report {printable(made.run)}")
+        console.print_note(f"zprof: wrote {printable(imported.run)} ({ranks})")
+        console.print_note(f"zprof: next, zprof report {printable(imported.run)}")
         return 0
 
 

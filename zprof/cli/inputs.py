@@ -1,4 +1,4 @@
-"""Open what the user passes as RUN or ``--baseline``: a recording, a saved baseline, or files to import."""
+"""Open the RUN and ``--baseline`` arguments: a recording, a saved baseline, or files to import."""
 
 import argparse
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def open_run(path: Path) -> "Run":
     """Return the run at ``path``, with at least one readable rank.
 
-    A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into the user's cache folder.
+    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder.
 
     Raises:
-        BadInput: there is neither a run nor anything to import, or it is damaged.
+        BadInput: there is neither a run nor a file to import, or it is damaged.
         MissingData: no rank finished its recording.
     """
     from zprof.run.reader import load
@@ -40,10 +40,10 @@ def _import_if_raw(path: Path) -> Path:
     from zprof.run.manifest import MANIFEST_NAME
 
     try:
-        is_run_or_nothing = (path / MANIFEST_NAME).exists() or not path.exists()
-    except OSError as error:  # for example a name that is too long, or a folder without permission
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another run") from None
-    if is_run_or_nothing:
+        needs_no_import = (path / MANIFEST_NAME).exists() or not path.exists()
+    except OSError as error:  # e.g. the name is too long, or the folder is not accessible
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="choose another run") from None
+    if needs_no_import:
         return path
     from zprof.integrations.imports.cache import import_cached, needs_import
 
@@ -51,15 +51,15 @@ def _import_if_raw(path: Path) -> Path:
         return path
     from zprof.cli.progress import import_progress
 
-    with import_progress() as watch:
-        return import_cached(path, lambda text: console.note(f"zprof: {printable(text)}"), watch)
+    with import_progress() as progress:
+        return import_cached(path, lambda text: console.print_note(f"zprof: {printable(text)}"), progress)
 
 
 #: Default output of ``zprof baseline save``.
 BASELINE_FILE = Path("zprof-baseline.json")
 #: A saved baseline starts with its schema.
 _HEAD_BYTES = 4096
-_MARK = b'"zprof.baseline/'
+_SCHEMA_PREFIX = b'"zprof.baseline/'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +92,20 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
 
 
 def is_missing_baseline(path: Path) -> bool:
-    """Return whether ``path`` names a saved baseline that does not exist: the first run of a team."""
+    """Return True if ``path`` is the name of a baseline file that does not exist yet."""
     try:
         return path.suffix.lower() == ".json" and not path.exists()
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another baseline") from None
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="choose another baseline") from None
 
 
 def is_saved_baseline(path: Path) -> bool:
-    """Return whether ``path`` is a file from ``zprof baseline save``, as opposed to a run or a trace."""
+    """Return True if ``path`` is a file from ``zprof baseline save``, as opposed to a run or a trace."""
     from zprof.run.plain_file import open_plain
 
     try:
         with open_plain(path) as file:
-            return _MARK in file.read(_HEAD_BYTES)
+            return _SCHEMA_PREFIX in file.read(_HEAD_BYTES)
     except (OSError, ValueError):
         return False
 
@@ -127,5 +127,6 @@ def load_baseline(path: Path, arguments: argparse.Namespace) -> "Baseline":
         if path.suffix.lower() != ".json":
             raise
         raise BadInput(
-            f"{error.message}; and it is no saved baseline", hint="make one: zprof baseline save RUN -o FILE"
+            f"{error.message}; it is not a saved baseline either",
+            hint="create one: zprof baseline save RUN -o FILE",
         ) from None

@@ -1,4 +1,4 @@
-"""``zprof plan``: predict the cost of a job that did not run."""
+"""``zprof plan``: predict the memory and step time of a job before it runs."""
 
 import argparse
 from dataclasses import replace
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 class PlanCommand:
-    """Say before a run whether it fits, and what its network costs.
+    """Predict whether a job fits in memory, and what its communication costs.
 
-    Memory of a device by tenant under ZeRO stages 0 to 3, Megatron, GPipe and PipeDream
-    side by side: what the paper counts, and what it leaves out (gathered units, copies,
-    buffers, activations). With hardware: what fits, the largest model that does, bytes
-    on each link and the ledger of a step. No run, no GPU and no torch are needed.
+    Compares the memory per device under ZeRO stages 0 to 3, Megatron, GPipe and
+    PipeDream, by tenant: what the ZeRO paper counts and what it omits (gathered units,
+    copies, buffers, activations). With --hardware, also shows what fits, the largest
+    model that fits, the bytes on each link and a breakdown of the step time. Needs no
+    run, no GPU and no torch.
 
     examples:
       zprof plan --params 7.5e9 --dp 64
@@ -31,21 +32,23 @@ class PlanCommand:
     name = "plan"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the job, further questions and the output options."""
+        """Declare the job, the analysis and the output options."""
         add_planning_options(parser)
-        group = parser.add_argument_group("what else to say")
+        group = parser.add_argument_group("analysis")
         group.add_argument(
             "--sensitivity",
             action="store_true",
-            help="what other bandwidths, latencies, batches and world sizes would do; the break-even",
+            help="effect of other bandwidths, latencies, batches and world sizes; break-even points",
         )
         group.add_argument(
             "--verify",
             action="store_true",
-            help="run one rank on tensors without memory, and hold the plan against it (needs torch)",
+            help="run one rank on fake tensors and compare its memory with the plan (needs torch)",
         )
         group.add_argument(
-            "--assumptions", action="store_true", help="in text: each assumption in full, and its figures"
+            "--assumptions",
+            action="store_true",
+            help="text output: show each assumption in full, with its values",
         )
         add_output_options(parser, "text, json, md or html")
 
@@ -62,9 +65,9 @@ def _make_plan(arguments: argparse.Namespace) -> "Plan":
     from zprof.planner.plan import plan
 
     job = build_job(arguments)
-    made = plan(job, schemes=choose_schemes(arguments), with_sensitivity=arguments.sensitivity)
+    prediction = plan(job, schemes=choose_schemes(arguments), with_sensitivity=arguments.sensitivity)
     if not arguments.verify:
-        return made
+        return prediction
     from zprof.integrations.planning.tasks import verify_plan
 
-    return replace(made, verification=verify_plan(made, arguments.model))
+    return replace(prediction, verification=verify_plan(prediction, arguments.model))

@@ -13,7 +13,6 @@ from zprof.cli.quantities import (
     parse_rate,
     parse_size,
 )
-from zprof.cli.quantities import parse_parameter_count as elements
 from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
 from zprof.model.plan import ZERO_STAGES, Scheme
@@ -34,24 +33,24 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_schemes(arguments: argparse.Namespace) -> Sequence[Scheme]:
-    """Return one stage, or all schemes to compare.
+    """Return the requested stage, or all schemes for comparison.
 
     Raises:
         BadInput: an option of stage 3 is combined with another stage.
     """
     if arguments.keep_last and arguments.stage not in (None, 3):
         raise BadInput(
-            f"--keep-last keeps what stage 3 gathers, and --stage {arguments.stage} gathers no units",
-            hint="leave it out, or plan --stage 3",
+            f"--keep-last applies to stage 3 only; --stage {arguments.stage} gathers no units",
+            hint="remove it, or use --stage 3",
         )
     return tuple(Scheme) if arguments.stage is None else (tuple(ZERO_STAGES)[arguments.stage],)
 
 
 def build_job(arguments: argparse.Namespace) -> Job:
-    """Return the described job.
+    """Return the job that the options describe.
 
     Raises:
-        BadInput: no model was named, or two, or the hardware cannot be used.
+        BadInput: not exactly one model is given, or the hardware is invalid.
     """
     name, parameters, shape = read_model(arguments)
     job = Job(
@@ -80,125 +79,146 @@ def build_job(arguments: argparse.Namespace) -> Job:
 
 
 def choose_element_bytes(precision: str, optimizer: str) -> ElementBytes:
-    """Return the bytes per element; with 16 bits, fp32 master weights and an fp32 gradient copy are
-    included.
-    """
-    own = _OPTIMIZERS[optimizer]
+    """Return the bytes per element, including fp32 master weights and gradient copy for 16-bit models."""
+    state = _OPTIMIZERS[optimizer]
     if precision == "fp32":
         return ElementBytes(
             parameter=_FULL,
             gradient=_FULL,
-            optimizer_state=own,
+            optimizer_state=state,
             gathered=_FULL,
             reduced=_FULL,
             gradient_copy=0,
         )
-    return replace(ElementBytes(), optimizer_state=own + _FULL, parameter=_HALF, gradient=_HALF)
+    return replace(ElementBytes(), optimizer_state=state + _FULL, parameter=_HALF, gradient=_HALF)
 
 
 def _add_degrees(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the devices")
+    group = parser.add_argument_group("devices")
     group.add_argument(
-        "--stage", type=int, choices=range(4), help="one ZeRO stage (default: all, and the alternatives)"
+        "--stage", type=int, choices=range(4), help="one ZeRO stage (default: all stages and alternatives)"
     )
-    for name, what in (("dp", "data-parallel"), ("mp", "model-parallel (tensor)"), ("pp", "pipeline")):
-        help_text = f"{what} degree (%(default)s)"
+    for name, kind in (("dp", "data-parallel"), ("mp", "model-parallel (tensor)"), ("pp", "pipeline")):
+        help_text = f"{kind} degree (default: %(default)s)"
         group.add_argument(f"--{name}", metavar="N", type=parse_count, default=1, help=help_text)
 
 
 def _add_states(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the states")
+    group = parser.add_argument_group("model states")
     group.add_argument(
-        "--precision", choices=("bf16", "fp16", "fp32"), default="bf16", help="of the model (%(default)s)"
+        "--precision",
+        choices=("bf16", "fp16", "fp32"),
+        default="bf16",
+        help="precision of the model (default: %(default)s)",
     )
     group.add_argument(
         "--optimizer",
         choices=tuple(_OPTIMIZERS),
         default="adam",
-        help="what it keeps of each parameter (%(default)s)",
+        help="optimizer, which sets the bytes of state per parameter (default: %(default)s)",
     )
 
 
 def _add_batch(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "the batch", "of one replica of the model; without it activations and time are unknown"
+        "batch", "per model replica; without it, activations and time are unknown"
     )
-    group.add_argument("--micro-batch", metavar="N", type=parse_count, help="samples of a micro-batch")
-    group.add_argument("--sequence", metavar="N", type=parse_count, help="tokens of a sample")
+    group.add_argument("--micro-batch", metavar="N", type=parse_count, help="samples per micro-batch")
+    group.add_argument("--sequence", metavar="N", type=parse_count, help="tokens per sample")
     group.add_argument(
-        "--micro-batches", metavar="N", type=parse_count, default=1, help="of a step (%(default)s)"
+        "--micro-batches",
+        metavar="N",
+        type=parse_count,
+        default=1,
+        help="micro-batches per step (default: %(default)s)",
     )
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how it runs")
-    for name, what in (
-        ("checkpointing", "keep the inputs of blocks only, compute the rest again"),
-        ("partition-activations", "split checkpoints over the model-parallel ranks (Pa)"),
-        ("offload-activations", "and keep them in host memory (Pa+cpu)"),
-        ("defragment", "whole gradients in memory that is allocated once (MD)"),
-        ("keep-last", "stage 3: the last unit stays gathered from forward to backward"),
+    group = parser.add_argument_group("engine")
+    for name, help_text in (
+        ("checkpointing", "keep only the inputs of blocks and recompute the rest"),
+        ("partition-activations", "split activation checkpoints across the model-parallel ranks (Pa)"),
+        ("offload-activations", "also move these checkpoints to host memory (Pa+cpu)"),
+        ("defragment", "keep full gradients in preallocated memory (MD)"),
+        ("keep-last", "stage 3: keep the last unit gathered between forward and backward"),
     ):
-        group.add_argument(f"--{name}", action="store_true", help=what)
+        group.add_argument(f"--{name}", action="store_true", help=help_text)
     group.add_argument(
-        "--constant-buffers", metavar="N", type=elements, help="elements of fused buffers, as 5e8 (CB)"
+        "--constant-buffers",
+        metavar="N",
+        type=parse_parameter_count,
+        help="size of fused buffers in elements, e.g. 5e8 (CB)",
     )
     group.add_argument(
         "--prefetch",
         metavar="N",
         type=parse_count_or_zero,
         default=1,
-        help="units gathered ahead (%(default)s)",
+        help="units to gather ahead (default: %(default)s)",
     )
     group.add_argument(
         "--backend",
         choices=tuple(str(backend) for backend in Backend),
         default="nccl",
-        help="what carries collectives (%(default)s)",
+        help="communication backend (default: %(default)s)",
     )
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the four ways to name the model."""
-    group = parser.add_argument_group("the model", "said in one of these ways")
+    """Declare the four ways to specify the model."""
+    group = parser.add_argument_group("model", "specify it in exactly one of these ways")
     group.add_argument(
-        "--params", metavar="N", type=parse_parameter_count, help="elements, as 7.5e9, 7.5B or 1T"
+        "--params",
+        metavar="N",
+        type=parse_parameter_count,
+        help="number of parameters, e.g. 7.5e9, 7.5B or 1T",
     )
-    group.add_argument("--preset", metavar="NAME", help="a model by its name, as 7.5b, 60b or 1t")
+    group.add_argument("--preset", metavar="NAME", help="name of a known model, e.g. 7.5b, 60b or 1t")
     group.add_argument(
-        "--model", metavar="MODULE:FUNCTION", help="a function that makes it: counted, not run"
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="function that builds the model; its parameters are counted, it is not run",
     )
-    group.add_argument(
-        "--layers", metavar="N", type=parse_count, help="blocks of a transformer, with --hidden"
-    )
-    group.add_argument("--hidden", metavar="N", type=parse_count, help="its width")
+    group.add_argument("--layers", metavar="N", type=parse_count, help="transformer blocks, with --hidden")
+    group.add_argument("--hidden", metavar="N", type=parse_count, help="hidden size, with --layers")
     group.add_argument("--heads", metavar="N", type=parse_count, help="attention heads, with --layers")
     group.add_argument(
-        "--vocabulary", metavar="N", type=parse_count_or_zero, help="words, with --layers (0: no embedding)"
+        "--vocabulary",
+        metavar="N",
+        type=parse_count_or_zero,
+        help="vocabulary size, with --layers (0: no embedding)",
     )
     group.add_argument(
-        "--context", metavar="N", type=parse_count, help="positions, with --layers (the sequence's length)"
+        "--context",
+        metavar="N",
+        type=parse_count,
+        help="maximum positions, with --layers (default: --sequence)",
     )
-    group.add_argument("--untied", action="store_true", help="the head has a table of its own, with --layers")
+    group.add_argument(
+        "--untied",
+        action="store_true",
+        help="the output head does not share the embedding weights, with --layers",
+    )
 
 
 def read_model(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
     """Return name, parameters and shape from exactly one option; a ``--model`` is not counted yet.
 
     Raises:
-        BadInput: no model was named, or two, or there is no such preset.
+        BadInput: not exactly one model is given, or the preset is unknown.
     """
-    ways = {
+    options = {
         "--params": arguments.params,
         "--layers with --hidden": arguments.layers or arguments.hidden,
         "--preset": arguments.preset,
         "--model": arguments.model,
     }
-    said = [way for way, value in ways.items() if value is not None]
-    if len(said) != 1:
-        what = f"the model is said twice: {' and '.join(said)}" if said else "no model is named"
-        raise BadInput(what, hint=f"one of: {', '.join(ways)}")
-    _refuse_unused(arguments, said[0])
+    given = [option for option, value in options.items() if value is not None]
+    if len(given) != 1:
+        message = f"the model is specified twice: {' and '.join(given)}" if given else "no model given"
+        raise BadInput(message, hint=f"use one of: {', '.join(options)}")
+    _refuse_unused(arguments, given[0])
     if arguments.preset is not None:
         return _model_from_preset(arguments.preset, arguments.sequence)
     if arguments.params is not None:
@@ -207,18 +227,18 @@ def read_model(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
 
 
 def fill_counted_model(spec: str, job: Job) -> Job:
-    """Return the job with the counted model that the function builds.
+    """Return the job with the counted parameters of the model that the function builds.
 
     Raises:
-        BadInput: it builds no model.
+        BadInput: the function does not build a model.
     """
     from zprof.integrations.planning.tasks import count_model
 
     return count_model(spec, job)
 
 
-def _refuse_unused(arguments: argparse.Namespace, way: str) -> None:
-    """Raise for options of a shape that have no effect on a model named in another way."""
+def _refuse_unused(arguments: argparse.Namespace, model_option: str) -> None:
+    """Raise for shape options that have no effect because the model is specified in another way."""
     if arguments.layers is not None:
         return
     parts = {
@@ -227,35 +247,35 @@ def _refuse_unused(arguments: argparse.Namespace, way: str) -> None:
         "--context": arguments.context,
         "--untied": arguments.untied or None,
     }
-    stray = [option for option, value in parts.items() if value is not None]
-    if stray:
+    unused = [option for option, value in parts.items() if value is not None]
+    if unused:
         raise BadInput(
-            f"{' and '.join(stray)} would change nothing: the model is said by {way}",
-            hint="leave it out, or say the shape instead: --layers and --hidden",
+            f"{' and '.join(unused)} has no effect: the model is specified by {model_option}",
+            hint="remove it, or specify the shape instead: --layers and --hidden",
         )
 
 
 def _model_from_preset(name: str, sequence: int | None) -> tuple[str, int, Shape | None]:
-    """Return a preset's model; a context shorter than a sample grows to it, and the name says so."""
+    """Return a preset's model, with the context extended to the sequence length if it is shorter."""
     from zprof.planner.model_shapes import count_parameters, find_preset
 
-    found = find_preset(name)
-    shape = found.shape
+    preset = find_preset(name)
+    shape = preset.shape
     if sequence is None or sequence <= shape.context:
-        return found.name, found.parameters, shape
-    grown = replace(shape, context=sequence)
-    return f"{found.name} with context {sequence:,}", count_parameters(grown), grown
+        return preset.name, preset.parameters, shape
+    extended = replace(shape, context=sequence)
+    return f"{preset.name} with context {sequence:,}", count_parameters(extended), extended
 
 
 def _model_from_shape(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
     from zprof.planner.model_shapes import count_parameters
 
     if arguments.layers is None or arguments.hidden is None:
-        raise BadInput("a shape needs --layers and --hidden", hint="zprof plan --help shows how")
+        raise BadInput("a shape needs --layers and --hidden", hint="see zprof plan --help")
     if arguments.context is not None and (arguments.sequence or 0) > arguments.context:
         raise BadInput(
             f"--sequence {arguments.sequence} is longer than --context {arguments.context}",
-            hint="raise --context, or leave it out: it is the sequence's length then",
+            hint="raise --context, or remove it: the default is --sequence",
         )
     shape = Shape(
         layers=arguments.layers,
@@ -269,51 +289,56 @@ def _model_from_shape(arguments: argparse.Namespace) -> tuple[str, int, Shape | 
 
 
 #: Option, field of the hardware, its parser, metavar, help text.
-_CHANGES = (
-    ("device-memory", "memory_bytes", parse_size, "SIZE", "of one device, as 32GB"),
+_HARDWARE_OVERRIDES = (
+    ("device-memory", "memory_bytes", parse_size, "SIZE", "memory per device, e.g. 32GB"),
     (
         "bandwidth",
         "node_bytes_per_s",
         parse_rate,
         "RATE",
-        "of all network cards of a node, one way, as 100GB/s",
+        "total network bandwidth of a node in one direction, e.g. 100GB/s",
     ),
-    ("latency", "inter_latency_ns", parse_duration, "TIME", "of a hop between nodes, as 10us"),
-    ("intra-bandwidth", "intra_bytes_per_s", parse_rate, "RATE", "of collectives in a node, on the bus"),
-    ("intra-latency", "intra_latency_ns", parse_duration, "TIME", "of a hop in a node"),
+    ("latency", "inter_latency_ns", parse_duration, "TIME", "latency per hop between nodes, e.g. 10us"),
+    (
+        "intra-bandwidth",
+        "intra_bytes_per_s",
+        parse_rate,
+        "RATE",
+        "bus bandwidth of collectives within a node",
+    ),
+    ("intra-latency", "intra_latency_ns", parse_duration, "TIME", "latency per hop within a node"),
 )
 
 
 def add_hardware_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--hardware``, and an option for each field that is often changed."""
+    """Declare ``--hardware``, and one option for each field that is often overridden."""
     group = parser.add_argument_group(
-        "the hardware", "without it there is no time, and nothing to fit into; docs/planner.md shows a file"
+        "hardware",
+        "without it, step time and fit are unknown; docs/planner.md describes the file format",
     )
     group.add_argument(
-        "--hardware", metavar="NAME", help="v100, a100, a100-40gb, h100, h200, or the path of a .toml file"
+        "--hardware", metavar="NAME", help="v100, a100, a100-40gb, h100, h200, or a .toml file"
     )
-    for option, _, read, unit, what in _CHANGES:
-        group.add_argument(f"--{option}", metavar=unit, type=read, help=what)
+    for option, _, parse, unit, help_text in _HARDWARE_OVERRIDES:
+        group.add_argument(f"--{option}", metavar=unit, type=parse, help=help_text)
 
 
 def read_hardware(arguments: argparse.Namespace) -> Hardware | None:
-    """Return the named hardware with the changes of the command line, or None if none is named.
+    """Return the named hardware with the overrides of the command line, or None without ``--hardware``.
 
     Raises:
-        BadInput: it cannot be found or read, or a change is given without ``--hardware``.
+        BadInput: it cannot be found or read, or an override is given without ``--hardware``.
     """
-    said: dict[str, Any] = {}
-    for option, field, *_ in _CHANGES:
+    overrides: dict[str, Any] = {}
+    for option, field, *_ in _HARDWARE_OVERRIDES:
         value = getattr(arguments, option.replace("-", "_"))
         if value is not None:
-            said[field] = value
+            overrides[field] = value
     if arguments.hardware is None:
-        if said:
-            raise BadInput(
-                "no hardware is named that could be changed", hint="add --hardware, as v100 or h100"
-            )
+        if overrides:
+            raise BadInput("hardware options need --hardware", hint="add --hardware, e.g. v100 or h100")
         return None
     from zprof.planner.hardware import find_hardware
 
-    found = find_hardware(arguments.hardware)
-    return replace(found, name=f"{found.name}, changed", **said) if said else found
+    hardware = find_hardware(arguments.hardware)
+    return replace(hardware, name=f"{hardware.name}, changed", **overrides) if overrides else hardware

@@ -1,4 +1,4 @@
-"""``zprof record``: run and record a training program that knows nothing of zprof."""
+"""``zprof record``: run and record an unmodified training program."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.cli.live_view import LiveView, job_log, print_log_tail, should_show_live
+from zprof.cli.live_view import LiveView, open_job_log, print_log_tail, should_show_live
 from zprof.cli.quantities import parse_count_or_zero, parse_positive
 from zprof.cli.registry import Handover
 from zprof.integrations.program.command import GRACE_S
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 
 class RecordCommand:
-    """Run a training program as it is, and record it.
+    """Run an unmodified training program and record it.
 
-    A step is found by the optimizers of the program, the model by what they optimize.
-    Everything after -- is the program's own, and so are its output and exit code; ZPROF=0
-    in the environment runs it without recording.  A script or -m MODULE runs in this
-    process, as a rank of torchrun does; any other command runs as a child, and all that
-    trains below it is recorded.  What ctrl+c does not end gets SIGTERM after --grace, and
-    SIGKILL after that again; a second ctrl+c ends it at once.
+    Steps are detected from the program's optimizers, and the model from the parameters
+    that they update. Everything after -- is the program's command line; its output and
+    exit code are passed through. Set ZPROF=0 in the environment to run it without
+    recording. A script or -m MODULE runs in this process, e.g. as a rank of torchrun; any
+    other command runs as a child process, and every training process that it starts is
+    recorded. If ctrl+c does not end the command, it gets SIGTERM after --grace seconds and
+    SIGKILL after another --grace seconds; a second ctrl+c kills it at once.
 
-    With --live the terminal shows the run step by step: the program runs as a child, reads
-    nothing, and writes to RUN/job.log.  q leaves the view and the program goes on; ctrl+c
-    ends the program as it would without.
+    With --live the terminal shows the run step by step. The program then runs as a child
+    process without input, and its output goes to RUN/job.log. q closes the view and the
+    program continues; ctrl+c ends the program as it would without --live.
 
     examples:
       zprof record -o run.zprof -- python train.py --lr 3e-4
@@ -43,37 +44,39 @@ class RecordCommand:
     name = "record"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the recording's options and the program."""
+        """Declare the recording options and the program."""
         parser.add_argument("-o", "--output", metavar="RUN", required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
-        parser.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
+        parser.add_argument(
+            "--live", action="store_true", help="show the run step by step; q closes the view"
+        )
         for name, steps, what in (
-            ("skip", 2, "left alone at first, at least 2"),
-            ("memory", 2, "watched for memory"),
-            ("time", 8, "watched for time"),
+            ("skip", 2, "initial steps to skip, at least 2"),
+            ("memory", 2, "steps to record memory for"),
+            ("time", 8, "steps to record time for"),
         ):
             parser.add_argument(
                 f"--{name}-steps",
                 metavar="N",
                 type=parse_count_or_zero,
                 default=steps,
-                help=f"steps {what} (%(default)s)",
+                help=f"{what} (default: %(default)s)",
             )
         parser.add_argument(
             "--memory-mode", choices=("full", "light"), default="full",
-            help="full sees every allocation, light costs less (%(default)s)",
+            help="full records every allocation, light has less overhead (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
-            "--no-init", action="store_true", help="do not watch memory before the first step"
+            "--no-init", action="store_true", help="do not record memory before the first step"
         )
         parser.add_argument(
             "--grace", metavar="S", type=parse_positive, default=GRACE_S,
-            help="seconds that a command has after ctrl+c (%(default)g)",
+            help="seconds to wait for the command to exit after ctrl+c (default: %(default)g)",
         )  # fmt: skip
-        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Hand over to the program, or return its exit code."""
+        """Run the program and return its exit code."""
         from zprof.integrations.program.in_process import is_python_program
         from zprof.integrations.program.record import record_command, record_here
         from zprof.integrations.program.session import ProgramSettings
@@ -87,18 +90,27 @@ class RecordCommand:
             memory_mode=arguments.memory_mode,
             init=not arguments.no_init,
         )
-        on = os.environ.get("ZPROF") != "0"
-        if on and should_show_live(arguments.live, Path(arguments.output)):
+        is_enabled = os.environ.get("ZPROF") != "0"
+        if is_enabled and should_show_live(arguments.live, Path(arguments.output)):
             return _record_live(command, settings, force=arguments.force, grace_s=arguments.grace)
         if is_python_program(command):
-            raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_print_note))
+            raise Handover(
+                record_here(
+                    command, settings, force=arguments.force, enabled=is_enabled, print_note=_print_note
+                )
+            )
         return record_command(
-            command, settings, force=arguments.force, on=on, say=_print_note, grace_s=arguments.grace
+            command,
+            settings,
+            force=arguments.force,
+            enabled=is_enabled,
+            print_note=_print_note,
+            grace_s=arguments.grace,
         )
 
 
 def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
-    """Record with the live view; a script runs as a child too, for a process and terminal of its own."""
+    """Record next to the live view; a script runs as a child as well, because the view owns the terminal."""
     from zprof.integrations.program.in_process import check_program, is_python_program
     from zprof.integrations.program.record import record_command
     from zprof.run.output_path import check_output_path
@@ -108,16 +120,18 @@ def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: 
         check_program(command)
         command = [sys.executable, *command]
     check_output_path(run, force=force)
-    with job_log(run) as (path, output):
-        view = LiveView(run, log=path, left=lambda: _print_note(f"the program goes on, and writes to {path}"))
+    with open_job_log(run) as (path, output):
+        view = LiveView(
+            run, log=path, on_leave=lambda: _print_note(f"the program continues and writes to {path}")
+        )
         code = record_command(
             command,
             settings,
             force=force,
-            on=True,
-            say=_print_note,
+            enabled=True,
+            print_note=_print_note,
             output=output,
-            beside=view,
+            observer=view,
             grace_s=grace_s,
         )
         if code:
@@ -125,12 +139,12 @@ def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: 
     return code
 
 
-def _strip_separator(given: Sequence[str]) -> Sequence[str]:
-    command = given[1:] if given and given[0] == "--" else given
+def _strip_separator(words: Sequence[str]) -> Sequence[str]:
+    command = words[1:] if words and words[0] == "--" else words
     if not command:
-        raise BadInput("no program given", hint="zprof record -o RUN -- python train.py")
+        raise BadInput("no program given", hint="for example: zprof record -o RUN -- python train.py")
     return command
 
 
 def _print_note(note: str) -> None:
-    console.note(f"zprof: {printable(note)}")
+    console.print_note(f"zprof: {printable(note)}")

@@ -1,4 +1,4 @@
-"""Define the interface of a command, and list all commands, whose modules are imported when called."""
+"""Define the interface of a command, and list all commands; their modules are imported lazily."""
 
 import argparse
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 
 class Handover(Exception):
-    """Raised by a command to run the user's own program, whose errors are not errors of zprof."""
+    """Raised by a command to run the user's program outside zprof's error handling."""
 
     def __init__(self, program: Callable[[], int]) -> None:
         super().__init__()
@@ -18,8 +18,8 @@ class Handover(Exception):
 class Command(Protocol):
     """One command of ``zprof``.
 
-    The class docstring is its help text, which may end with a part ``examples:`` after an empty line.
-    Modules of commands do slow imports inside ``run``.
+    The class docstring is its help text, which may end with an ``examples:`` section.  Command modules must
+    defer slow imports to ``run``.
     """
 
     name: str
@@ -28,117 +28,117 @@ class Command(Protocol):
         """Declare the command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit code; raises ZprofError for everything that a user can fix."""
+        """Run the command and return the exit code; raises ZprofError for errors that the user can fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A command: its name, one line of help, and the location of its class (``module:Class``)."""
+    """A command: its name, one line of help, and the import path of its class (``module:Class``)."""
 
     name: str
     summary: str
-    home: str
+    import_path: str
 
     def load(self) -> Command:
         """Import the command's module and create the command."""
-        module, _, kind = self.home.partition(":")
+        module, _, kind = self.import_path.partition(":")
         return cast(Command, getattr(import_module(module), kind)())
 
 
 COMMANDS: tuple[Entry, ...] = (
     Entry(
         name="demo",
-        summary="play the support call on this machine: sharding made the step slower, why?",
-        home="zprof.cli.demo:DemoCommand",
+        summary="demo: find out why sharding made a training step slower",
+        import_path="zprof.cli.demo:DemoCommand",
     ),
     Entry(
         name="train",
-        summary="train the reference ZeRO engine on ranks of this machine, and record it",
-        home="zprof.cli.train:TrainCommand",
+        summary="train with the reference ZeRO engine on this machine and record it",
+        import_path="zprof.cli.train:TrainCommand",
     ),
     Entry(
         name="record",
-        summary="run a training program as it is, and record it",
-        home="zprof.cli.record:RecordCommand",
+        summary="run an unmodified training program and record it",
+        import_path="zprof.cli.record:RecordCommand",
     ),
     Entry(
         name="import",
         summary="turn traces or memory snapshots into a run",
-        home="zprof.cli.import_run:ImportCommand",
+        import_path="zprof.cli.import_run:ImportCommand",
     ),
     Entry(
         name="diagnose",
-        summary="say why a run is slow: the answer on a page, against a baseline or alone",
-        home="zprof.cli.diagnose:DiagnoseCommand",
+        summary="explain on one page why a run is slow, with or without a baseline",
+        import_path="zprof.cli.diagnose:DiagnoseCommand",
     ),
     Entry(
         name="tui",
-        summary="look at a run in the terminal: every number opens",
-        home="zprof.cli.tui:TuiCommand",
+        summary="explore a run in the terminal and drill down into any number",
+        import_path="zprof.cli.tui:TuiCommand",
     ),
     Entry(
         name="report",
-        summary="say where memory and time of a run went, and what to change",
-        home="zprof.cli.report:ReportCommand",
+        summary="report where a run's memory and time went, and what to change",
+        import_path="zprof.cli.report:ReportCommand",
     ),
     Entry(
         name="compare",
-        summary="put two runs side by side: every figure, and what differs in how they were run",
-        home="zprof.cli.compare:CompareCommand",
+        summary="compare the metrics and settings of two runs side by side",
+        import_path="zprof.cli.compare:CompareCommand",
     ),
     Entry(
         name="check",
-        summary="fail where memory, communication or overlap of a run got worse: for CI",
-        home="zprof.cli.check:CheckCommand",
+        summary="fail in CI if memory, communication or overlap regressed",
+        import_path="zprof.cli.check:CheckCommand",
     ),
     Entry(
         name="baseline",
-        summary="save, show and update what zprof check holds a run against",
-        home="zprof.cli.baseline:BaselineCommand",
+        summary="save, show and update the baseline for zprof check",
+        import_path="zprof.cli.baseline:BaselineCommand",
     ),
     Entry(
         name="plan",
-        summary="say before a run whether it fits, and what stage, world size and network cost",
-        home="zprof.cli.plan:PlanCommand",
+        summary="predict whether a job fits, and the cost of stage, world size and network",
+        import_path="zprof.cli.plan:PlanCommand",
     ),
     Entry(
         name="whatif",
-        summary="say what a run would become if one thing were changed",
-        home="zprof.cli.whatif:WhatIfCommand",
+        summary="predict the effect of a change on a measured run",
+        import_path="zprof.cli.whatif:WhatIfCommand",
     ),
     Entry(
         name="explain",
-        summary="print the page of a finding, or list all of them",
-        home="zprof.cli.explain:ExplainCommand",
+        summary="explain a finding, or list all findings",
+        import_path="zprof.cli.explain:ExplainCommand",
     ),
     Entry(
         name="verify",
-        summary="measure a trace with zprof and with HTA, and say where they differ",
-        home="zprof.cli.verify:VerifyCommand",
+        summary="analyze a trace with zprof and HTA and show the differences",
+        import_path="zprof.cli.verify:VerifyCommand",
     ),
     Entry(
         name="export",
         summary="write all ranks of a run as one trace for Perfetto, on one clock",
-        home="zprof.cli.export:ExportCommand",
+        import_path="zprof.cli.export:ExportCommand",
     ),
     Entry(
         name="simulate",
-        summary="write traces of a sharded job with a known truth, of 1 to 1024 ranks",
-        home="zprof.cli.simulate:SimulateCommand",
+        summary="write synthetic traces of a sharded job with known ground truth",
+        import_path="zprof.cli.simulate:SimulateCommand",
     ),
     Entry(
         name="schema",
-        summary="print the JSON schema of what zprof writes: a report, a check, a plan and others",
-        home="zprof.cli.schema:SchemaCommand",
+        summary="print the JSON schema of a report, check, baseline, plan or prediction",
+        import_path="zprof.cli.schema:SchemaCommand",
     ),
     Entry(
         name="bundle",
-        summary="put what support needs of a run into one file, without names and paths",
-        home="zprof.cli.bundle:BundleCommand",
+        summary="write an anonymized support bundle of a run",
+        import_path="zprof.cli.bundle:BundleCommand",
     ),
     Entry(
         name="doctor",
-        summary="say what this machine has of what zprof can use",
-        home="zprof.cli.doctor:DoctorCommand",
+        summary="show which features zprof can use on this machine",
+        import_path="zprof.cli.doctor:DoctorCommand",
     ),
 )

@@ -1,4 +1,4 @@
-"""``zprof report``: write the report of a run."""
+"""``zprof report``: write the full report of a run."""
 
 import argparse
 from pathlib import Path
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class ReportCommand:
-    """Say where the memory and the time of a run went, and what to change.
+    """Report where a run's memory and time went, and what to change.
 
-    With a baseline, split the change of the step time into the terms of the
-    ledger, and put the memory of both side by side. What another stage, prefetch
-    or link would make of the run stands at the end: zprof whatif asks for more.
+    With a baseline, also split the change in step time into compute, transfer, wait
+    and the other terms, and show the memory of both runs side by side. The report
+    ends with predictions for another stage, prefetch or link; zprof whatif predicts
+    other changes.
 
     examples:
       zprof report zero3.zprof
@@ -39,18 +40,18 @@ class ReportCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN and the output options."""
         parser.add_argument(
-            "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, a memory snapshot"
+            "run", metavar="RUN", type=Path, help="recording folder, trace or memory snapshot"
         )
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
         parser.add_argument(
-            "--only", choices=("time", "memory"), help="one side of the report, with all its pages"
+            "--only", choices=("time", "memory"), help="report only time or only memory, in full"
         )
         add_measuring_options(parser)
-        add_output_options(parser, "text, md, html, json, junit, sarif, or svg: live memory over time")
+        add_output_options(parser, "text, md, html, json, junit, sarif, or svg (live memory over time)")
         parser.add_argument(
             "--hta",
             action="store_true",
-            help="add what HTA says of a trace's GPU ranks: critical path, idle times",
+            help="add the critical path and idle times that HTA finds for the GPU ranks of a trace",
         )
         add_training_options(parser)
 
@@ -68,24 +69,24 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     if arguments.hta and arguments.only == "memory":
-        raise BadInput("--hta says nothing of memory", hint="leave out --hta, or --only memory")
+        raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
-    asked = read_measuring_options(arguments)
+    options = read_measuring_options(arguments)
     if arguments.only == "time":
-        analysis = analyse_time_alone(run, asked["policy"])
-        report = diagnose_time(analysis, baseline, **asked)
+        analysis = analyse_time_alone(run, options["policy"])
+        report = diagnose_time(analysis, baseline, **options)
     else:
-        analysis = analyse(run, asked["policy"])
-        report = diagnose(analysis, baseline, **asked)
+        analysis = analyse(run, options["policy"])
+        report = diagnose(analysis, baseline, **options)
     report = add_outlook(report, analysis)
-    return _with_hta(report, run.path) if arguments.hta else report
+    return _add_hta(report, run.path) if arguments.hta else report
 
 
-def _with_hta(report: "Report", run: Path) -> "Report":
+def _add_hta(report: "Report", run: Path) -> "Report":
     from zprof.integrations.hta.second_opinion import add_second_opinion
 
     return add_second_opinion(report, run)

@@ -11,8 +11,7 @@ DOCUMENTS = ("report", "check", "baseline", "plan", "whatif")
 class SchemaCommand:
     """Print the JSON schema of a report, a check, a baseline, a plan or a prediction.
 
-    Draft 2020-12. Leaves may be added to a document of the same version; those that
-    stand in its schema stay.
+    Draft 2020-12. Within a schema version fields may be added, but none are removed.
 
     examples:
       zprof schema report
@@ -24,19 +23,21 @@ class SchemaCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the document and the output file."""
         parser.add_argument("document", choices=DOCUMENTS, help=f"one of: {', '.join(DOCUMENTS)}")
-        parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write here")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout"
+        )
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Generate the schema from the types and write it."""
-        from zprof.cli.output import deliver
+        from zprof.cli.output import write_document
         from zprof.model.json_format import to_json
 
-        deliver(to_json(schema_of(arguments.document)), arguments.output, force=arguments.force)
+        write_document(to_json(make_schema(arguments.document)), arguments.output, force=arguments.force)
         return 0
 
 
-def schema_of(document: str) -> Mapping[str, Any]:
+def make_schema(document: str) -> Mapping[str, Any]:
     """Return the schema of one of ``DOCUMENTS``, as a tree of JSON values."""
     from zprof.model.baseline import Baseline
     from zprof.model.check import Check

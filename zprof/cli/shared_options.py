@@ -1,4 +1,4 @@
-"""Declare and read options that several commands share: measuring, and training facts that a trace lacks."""
+"""Declare and read options that several commands share: measurement, and training facts missing in traces."""
 
 import argparse
 from dataclasses import replace
@@ -21,19 +21,19 @@ class MeasuringOptions(TypedDict):
     policy: "WindowPolicy"
 
 
-def add_measuring_options(parser: argparse.ArgumentParser, of: str = "the recording") -> None:
-    """Declare the two measuring options; ``of`` names what is measured as a whole with ``--window trace``."""
+def add_measuring_options(parser: argparse.ArgumentParser, subject: str = "the recording") -> None:
+    """Declare the two measuring options; ``subject`` is what ``--window trace`` measures as one interval."""
     parser.add_argument(
         "--window",
         choices=("step", "trace"),
         default="step",
-        help=f"measure the steps, or all of {of} as one stretch (default: step)",
+        help=f"measure each step, or all of {subject} as one interval (default: step)",
     )
     parser.add_argument(
         "--expected-busbw",
         metavar="GB_PER_S",
         type=parse_positive,
-        help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
+        help="bus bandwidth that large messages should reach, in GB/s (1e9 bytes per second)",
     )
 
 
@@ -51,39 +51,50 @@ def read_measuring_options(arguments: argparse.Namespace) -> MeasuringOptions:
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Declare the training facts that the ZeRO volume formula needs."""
     group = parser.add_argument_group(
-        "what a trace cannot say",
-        "with it the bytes of a step are checked against the ZeRO formula of the stage",
+        "training facts that a trace does not contain",
+        "with them, the bytes per step are checked against the ZeRO formula of the stage",
     )
     group.add_argument("--stage", type=int, choices=range(4), help="ZeRO stage: 0 is DDP, 3 is FSDP2")
-    group.add_argument("--parameters", metavar="N", type=parse_elements, help="elements of the model, as 7e9")
     group.add_argument(
-        "--shard-ranks", metavar="N", type=parse_count, help="ranks that share the states (all)"
+        "--parameters", metavar="N", type=parse_elements, help="number of model parameters, e.g. 7e9"
     )
     group.add_argument(
-        "--wire-bytes", metavar="N", type=parse_count, help="bytes of an element that is gathered"
+        "--shard-ranks",
+        metavar="N",
+        type=parse_count,
+        help="ranks that the model states are sharded over (default: all)",
     )
     group.add_argument(
-        "--reduce-bytes", metavar="N", type=parse_count, help="bytes of a gradient that is reduced (the same)"
+        "--wire-bytes", metavar="N", type=parse_count, help="bytes per gathered parameter element"
     )
-    group.add_argument("--micro-batches", metavar="N", type=parse_count, help="forward passes of a step (1)")
+    group.add_argument(
+        "--reduce-bytes",
+        metavar="N",
+        type=parse_count,
+        help="bytes per reduced gradient element (default: --wire-bytes)",
+    )
+    group.add_argument(
+        "--micro-batches", metavar="N", type=parse_count, help="forward passes per step (default: 1)"
+    )
 
 
 def add_work_options(
     parser: argparse.ArgumentParser, names: tuple[str, str] = ("RUN", "its baseline")
 ) -> None:
-    """Declare the tokens per step; two runs that differ in them are compared at equal work."""
+    """Declare the tokens per step, by which two runs are compared at equal work."""
     group = parser.add_argument_group(
-        "the work of a step", "of all ranks and micro-batches together; runs that differ are held to the same"
+        "work per step",
+        "total over all ranks and micro-batches; runs that differ are compared at equal work",
     )
     for prefix, run in zip(("", "baseline-"), names, strict=True):
         group.add_argument(
-            f"--{prefix}tokens-per-step", metavar="N", type=parse_elements, help=f"tokens of a step of {run}"
+            f"--{prefix}tokens-per-step", metavar="N", type=parse_elements, help=f"tokens per step of {run}"
         )
 
 
 def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_size: int) -> TrainingFacts:
-    """Return ``known`` with the facts of the command line."""
-    said: dict[str, Any] = {
+    """Return ``known`` updated with the facts from the command line."""
+    stated: dict[str, Any] = {
         "stage": arguments.stage,
         "parameters": arguments.parameters,
         "shard_ranks": arguments.shard_ranks,
@@ -91,12 +102,12 @@ def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_
         "reduction_bytes": arguments.reduce_bytes,
         "micro_batches": arguments.micro_batches,
     }
-    said = {name: value for name, value in said.items() if value is not None}
-    if said and known.shard_ranks is None:
-        said.setdefault("shard_ranks", world_size)
-    return replace(known, **said)
+    stated = {name: value for name, value in stated.items() if value is not None}
+    if stated and known.shard_ranks is None:
+        stated.setdefault("shard_ranks", world_size)
+    return replace(known, **stated)
 
 
 def add_stated_work(tokens_per_step: int | None, known: TrainingFacts) -> TrainingFacts:
-    """Return ``known`` with the tokens per step of the command line, if given."""
+    """Return ``known`` updated with the tokens per step, if given."""
     return known if tokens_per_step is None else replace(known, tokens_per_step=tokens_per_step)

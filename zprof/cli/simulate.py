@@ -1,4 +1,4 @@
-"""``zprof simulate``: write traces of a sharded job with a known truth."""
+"""``zprof simulate``: write synthetic traces of a sharded job with known ground truth."""
 
 import argparse
 import random
@@ -15,12 +15,12 @@ _VENDORS = ("nvidia", "amd", "gloo")
 
 
 class SimulateCommand:
-    """Write the traces that a sharded training job could have left, and what is true of them.
+    """Write synthetic traces of a sharded training job, and the ground truth.
 
-    A model of a job (stage 0 to 3, units, streams, network, hosts) runs on paper: no GPU,
-    no network, no torch.  Each rank leaves a Kineto trace, as a profiler of that vendor
-    writes it; truth.json says what every wait, transfer and clock really was, and what was
-    planted.  The same options give the same files, byte by byte.
+    Simulates a job (stage 0 to 3, units, streams, network, hosts) without a GPU, a
+    network or torch. Each rank writes a Kineto trace in the format of the vendor's
+    profiler; truth.json contains the true waits, transfers and clock offsets and the
+    planted cause. The same options produce the same files, byte for byte.
 
     examples:
       zprof simulate -o traces --ranks 8
@@ -35,30 +35,35 @@ class SimulateCommand:
         """Declare the simulated job and the output folder."""
         from zprof.simulator.causes import Cause
 
-        parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder to write")
+        parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
         causes = [str(cause) for cause in Cause]
-        listed = f"what to plant (%(default)s): {', '.join(causes)}"
-        parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=listed)
+        cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
+        parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
-            ("strength", 1.0, "how much of it; 1 gives a clear effect"),
-            ("skew-us", 0.0, "clocks of hosts differ by up to so many microseconds"),
-            ("megabytes", 0.0, "fill each trace up to about this size, unpacked"),
+            ("strength", 1.0, "strength of the cause; 1 gives a clear effect"),
+            ("skew-us", 0.0, "maximum clock offset of a host, in microseconds"),
+            ("megabytes", 0.0, "pad each trace to about this uncompressed size"),
         ):
-            help_text = f"{what} (%(default)s)"
+            help_text = f"{what} (default: %(default)s)"
             parser.add_argument(f"--{name}", metavar="X", type=float, default=default, help=help_text)
-        parser.add_argument("--vendor", choices=_VENDORS, default="nvidia", help="whose traces (%(default)s)")
+        parser.add_argument(
+            "--vendor",
+            choices=_VENDORS,
+            default="nvidia",
+            help="vendor format of the traces (default: %(default)s)",
+        )
         for name, count, what in (
             ("ranks", 4, "ranks, at most 1024"),
             ("steps", 3, "recorded steps"),
-            ("stage", 3, "what is sharded, 0 to 3"),
-            ("units", 8, "wrapped units"),
-            ("prefetch", 1, "gathers that run ahead"),
-            ("micro-batches", 1, "micro-batches of a step"),
-            ("seed", 0, "of everything random"),
+            ("stage", 3, "ZeRO stage, 0 to 3"),
+            ("units", 8, "FSDP units (wrapped modules)"),
+            ("prefetch", 1, "units to gather ahead"),
+            ("micro-batches", 1, "micro-batches per step"),
+            ("seed", 0, "random seed"),
         ):
             parser.add_argument(
-                f"--{name}", metavar="N", type=int, default=count, help=f"{what} (%(default)s)"
+                f"--{name}", metavar="N", type=int, default=count, help=f"{what} (default: %(default)s)"
             )
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -72,20 +77,20 @@ class SimulateCommand:
             truth = simulate(plan, folder)
         except OSError as error:
             raise BadInput(
-                f"{folder}: cannot be written ({error.strerror})", hint="name another folder"
+                f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
             ) from None
         written = sum(rank.file is not None for rank in truth.per_rank)
-        says = PRESETS[Cause(plan.cause)].says
-        console.note(
+        description = PRESETS[Cause(plan.cause)].says
+        console.print_note(
             f"zprof: simulated {_format_count(written, 'rank')}, {_format_count(plan.steps, 'step')}, "
-            f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {says}"
+            f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {description}"
         )
-        console.note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
+        console.print_note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
         return 0
 
 
-def _format_count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 _TRUTH_FILE = "truth.json"
@@ -97,7 +102,7 @@ def build_plan(arguments: argparse.Namespace) -> Plan:
     """Return the requested plan.
 
     Raises:
-        BadInput: it cannot be simulated.
+        BadInput: the plan cannot be simulated.
     """
     _check_ranges(arguments)
     plan = Plan(
@@ -119,44 +124,46 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     """Return the folder, after removing an older simulation from it.
 
     Raises:
-        BadInput: it holds anything else than a simulation, or ``force`` is not given.
+        BadInput: the folder contains other files, or a simulation and ``force`` is not given.
     """
     try:
-        found = sorted(folder.iterdir()) if folder.exists() else []
+        entries = sorted(folder.iterdir()) if folder.exists() else []
     except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}", hint="name a folder") from None
-    if not found:
+        raise BadInput(f"{folder}: {error.strerror}", hint="pass a folder") from None
+    if not entries:
         return folder
     old = [
         path
-        for path in found
+        for path in entries
         if path.name == _TRUTH_FILE or path.match("rank*.json") or path.match("rank*.json.gz")
     ]
-    if len(old) < len(found) or not (folder / _TRUTH_FILE).is_file():
-        raise BadInput(f"{folder}: holds other things than a simulation", hint="name an empty folder")
+    if len(old) < len(entries) or not (folder / _TRUTH_FILE).is_file():
+        raise BadInput(
+            f"{folder}: contains files that are not from a simulation", hint="choose an empty folder"
+        )
     if not force:
-        raise BadInput(f"{folder}: there already", hint="--force replaces it")
+        raise BadInput(f"{folder}: already contains a simulation", hint="use --force to replace it")
     for path in old:
         path.unlink()
     return folder
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
-    for wrong, what in (
-        (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps: 1 to {_MAX_STEPS}"),
-        (not 1 <= arguments.units <= 1_000, "--units: 1 to 1000"),
-        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches: 1 to 1000"),
-        (not 0 <= arguments.seed < 1 << 63, "--seed: 0 or more"),
-        (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes: 0 to {_MAX_MEGABYTES}"),
-        (not 0 <= arguments.skew_us <= 1e9, "--skew-us: 0 to 1e9"),
+    for is_invalid, message in (
+        (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
+        (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
+        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),
+        (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
+        (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
+        (not 0 <= arguments.skew_us <= 1e9, "--skew-us must be 0 to 1e9"),
     ):
-        if wrong:
-            raise BadInput(what, hint="zprof simulate --help shows the options")
+        if is_invalid:
+            raise BadInput(message, hint="see zprof simulate --help")
 
 
 def _draw_clock_offsets(plan: Plan, skew_us: float) -> dict[int, int]:
     """Return the clock offset of each rank in ns, one random offset per host."""
-    most = int(skew_us * 1000)
-    draw = random.Random(plan.seed)
-    hosts = [draw.randint(-most, most) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
-    return {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if most else {}
+    max_offset = int(skew_us * 1000)
+    generator = random.Random(plan.seed)
+    hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
+    return {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if max_offset else {}

@@ -1,4 +1,4 @@
-"""``zprof train``: train the reference engine on ranks of this machine, and record it."""
+"""``zprof train``: train with the reference engine on this machine and record it."""
 
 import argparse
 from pathlib import Path
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 _RANKS = 2
-_HINT = "zprof train --help shows the options"
+_HINT = "see zprof train --help"
 
 
 class TrainCommand:
-    """Train a GPT-2-shaped model with the reference ZeRO engine, and record it.
+    """Train a GPT-2-shaped model with the reference ZeRO engine and record it.
 
-    The ranks run on this machine.  The options of the engine, of the model and of
-    what is modelled are those of torchrun -m zprof.reference_engine.train, which
-    trains without recording.
+    All ranks run on this machine. The options for the engine, the model and the modelled
+    link and compute time are the same as for torchrun -m zprof.reference_engine.train,
+    which trains without recording.
 
     examples:
       zprof train -o zero3.zprof --stage 3 --dp 2 --dtype bfloat16
@@ -36,24 +36,30 @@ class TrainCommand:
     name = "train"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the recording's options and the engine's own."""
+        """Declare the recording options and those of the engine."""
         from zprof.reference_engine.program.options import add_arguments
 
         group = parser.add_argument_group("recording")
         group.add_argument(
-            "-o", "--output", metavar="RUN", type=Path, help="run to write (train.zprof, or CAUSE.zprof)"
+            "-o",
+            "--output",
+            metavar="RUN",
+            type=Path,
+            help="run to write (default: train.zprof, or CAUSE.zprof)",
         )
         group.add_argument("--force", action="store_true", help="overwrite RUN")
-        group.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
-        group.add_argument("--ranks", metavar="N", type=parse_count, help="processes (dp x mp, or 2)")
+        group.add_argument("--live", action="store_true", help="show the run step by step; q closes the view")
+        group.add_argument(
+            "--ranks", metavar="N", type=parse_count, help="number of processes (default: dp x mp, or 2)"
+        )
         for name, steps, what in (
-            ("skip", 2, "left alone at first"),
-            ("memory", 2, "watched for memory"),
-            ("time", 8, "watched for time"),
+            ("skip", 2, "initial steps to skip"),
+            ("memory", 2, "steps to record memory for"),
+            ("time", 8, "steps to record time for"),
         ):
             group.add_argument(
                 f"--{name}-steps", metavar="N", type=parse_count_or_zero, default=steps,
-                help=f"steps {what} (%(default)s)",
+                help=f"{what} (default: %(default)s)",
             )  # fmt: skip
         add_arguments(parser)
 
@@ -64,8 +70,17 @@ class TrainCommand:
         from zprof.integrations.reference_job import ReferenceJob, train_reference
         from zprof.run.output_path import replace_run
 
-        own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "live", "command"}
-        options = {name: value for name, value in vars(arguments).items() if name not in own}
+        recording_options = {
+            "output",
+            "force",
+            "ranks",
+            "skip_steps",
+            "memory_steps",
+            "time_steps",
+            "live",
+            "command",
+        }
+        options = {name: value for name, value in vars(arguments).items() if name not in recording_options}
         cured = "-cured" if options.get("cured") else ""
         path = arguments.output or Path(f"{options.get('plant', 'train')}{cured}.zprof")
         job = ReferenceJob(
@@ -87,8 +102,10 @@ class TrainCommand:
         with replaced, progress as on_step:
             losses = train_reference(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
-        console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")
-        console.note(f"zprof: recorded {path}; next: zprof diagnose {path}")
+        console.print_data(
+            f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else ""
+        )
+        console.print_note(f"zprof: recorded {path}; next: zprof diagnose {path}")
         return 0
 
 
@@ -101,9 +118,9 @@ def _build_config(options: dict[str, Any]) -> "TrainConfig":
         raise BadInput(str(error), hint=_HINT) from None
 
 
-def _choose_ranks(config: "TrainConfig", asked: int | None) -> int:
+def _choose_ranks(config: "TrainConfig", requested: int | None) -> int:
     """Return the number of ranks: the requested one, dp x mp, or the larger of 2 and mp."""
-    ranks = asked or (config.dp * config.mp if config.dp else max(_RANKS, config.mp))
+    ranks = requested or (config.dp * config.mp if config.dp else max(_RANKS, config.mp))
     try:
         config.check_ranks(ranks)
     except ValueError as error:
@@ -112,11 +129,12 @@ def _choose_ranks(config: "TrainConfig", asked: int | None) -> int:
 
 
 def _check_recorded(path: Path, ranks: int) -> None:
-    """Raise if ranks are missing from the run: the recorder itself never raises into training."""
+    """Raise if ranks are missing from the run: the recorder itself never raises during training."""
     from zprof.run.reader import load
 
     recorded = load(path).ranks if path.is_dir() else ()
     if len(recorded) < ranks:
         raise MissingData(
-            f"{path}: {len(recorded)} of {ranks} ranks were recorded", hint="is the folder writable?"
+            f"{path}: {len(recorded)} of {ranks} ranks were recorded",
+            hint="check that the folder is writable",
         )

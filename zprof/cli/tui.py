@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class TuiCommand:
-    """Look at a run in the terminal: what is slow, why, and every number behind it.
+    """Explore a run in the terminal: what is slow, why, and the data behind every number.
 
-    Without a terminal (in a pipe, in CI) it prints the text report.  A run that is being
-    recorded is shown step by step as it grows.
+    Without a terminal (in a pipe, in CI) it prints the text report. A run that is still
+    being recorded is shown step by step as it grows.
 
     examples:
       zprof tui zero3.zprof --baseline ddp.zprof
@@ -41,13 +41,13 @@ class TuiCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, its baseline and the display options."""
-        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
         add_measuring_options(parser)
         add_live_options(parser)
-        parser.add_argument("--ascii", action="store_true", help="letters instead of glyphs")
-        parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any theme of Textual")
+        parser.add_argument("--ascii", action="store_true", help="use ASCII characters only")
+        parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any Textual theme")
         add_work_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -57,14 +57,14 @@ class TuiCommand:
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
             return _print_report(arguments, options)
         if is_live(arguments):
-            code, opens = show_live(arguments, theme)
-            if not opens:
+            code, opens_run = show_live(arguments, theme)
+            if not opens_run:
                 return code
         return _show_app(arguments, options, theme)
 
 
 def _check_theme(name: str | None) -> str | None:
-    """Return the theme of this name; a wrong name raises even if nothing is drawn."""
+    """Return the theme of this name; an unknown name raises even if nothing is drawn."""
     if name is None:
         return None
     from zprof.tui.theme import resolve_theme
@@ -80,7 +80,7 @@ def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> i
 
     run, baseline = _open_runs(arguments)
     analysis = analyse(run, options["policy"])
-    console.page(by_name("text").render(add_outlook(diagnose(analysis, baseline, **options), analysis)))
+    console.print_page(by_name("text").render(add_outlook(diagnose(analysis, baseline, **options), analysis)))
     return 0
 
 
@@ -90,26 +90,26 @@ def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
     run = run.described(add_stated_work(arguments.tokens_per_step, run.manifest.training))
     if arguments.baseline is None:
         return run, None
-    before = open_run(arguments.baseline)
-    return run, before.described(
-        add_stated_work(arguments.baseline_tokens_per_step, before.manifest.training)
+    baseline = open_run(arguments.baseline)
+    return run, baseline.described(
+        add_stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
     )
 
 
 def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: str | None) -> int:
     # Open the runs first: errors are printed, and traces imported, before the screen is taken over.
-    run, before = _open_runs(arguments)
+    run, baseline = _open_runs(arguments)
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import RunRequest
     from zprof.tui.theme import wants_no_colour
 
-    def opener(path: Path) -> "Run":
+    def open_once(path: Path) -> "Run":
         if path == arguments.run:
             return run
-        return before if before is not None and path == arguments.baseline else open_run(path)
+        return baseline if baseline is not None and path == arguments.baseline else open_run(path)
 
-    asked = RunRequest(path=arguments.run, opener=opener, baseline=arguments.baseline, **options)
-    app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())
+    request = RunRequest(path=arguments.run, opener=open_once, baseline=arguments.baseline, **options)
+    app = ZprofApp(request, ascii_only=arguments.ascii, mono=wants_no_colour())
     if theme is not None:
         app.theme = theme
     with restore_python_interrupts():
@@ -120,18 +120,18 @@ def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: s
 
 
 def _exit_now(code: int) -> int:
-    """Exit without waiting for a measurement in progress, whose thread only reads."""
+    """Exit without waiting for measurement threads, which only read."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-#: Lower priority: the view must not slow down the job that it shows.
+#: Lower priority, so that the view does not slow down the job.
 _NICENESS = 10
 
 
 def add_live_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--live``, and the options that a command passes when it runs a job next to the view."""
+    """Declare ``--live``, and the hidden options of commands that run a job next to the view."""
     parser.add_argument(
         "--live", action="store_true", help="wait for RUN, and show it step by step as it grows"
     )
@@ -140,16 +140,14 @@ def add_live_options(parser: argparse.ArgumentParser) -> None:
 
 
 def is_live(arguments: argparse.Namespace) -> bool:
-    """Return whether to show the live view: it was requested, or the run is still being recorded."""
+    """Return True if the live view was requested or the run is still being recorded."""
     from zprof.run.live import is_still_recording
 
     return bool(arguments.live) or is_still_recording(arguments.run, time.time_ns())
 
 
 def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bool]:
-    """Show the live view until the user leaves; return its exit code, and whether to open the run's
-    screens.
-    """
+    """Show the live view; return its exit code, and True if the user asked to open the run."""
     from zprof.tui.live.app import LiveApp
     from zprof.tui.live.watcher import Watcher
     from zprof.tui.theme import wants_no_colour

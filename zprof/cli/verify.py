@@ -1,4 +1,4 @@
-"""``zprof verify``: measure a trace with zprof and with HTA."""
+"""``zprof verify``: compare zprof's measurements of a trace with those of HTA."""
 
 import argparse
 from pathlib import Path
@@ -11,13 +11,14 @@ from zprof.model.second_opinion import FigureStatus
 
 
 class VerifyCommand:
-    """Measure a trace with zprof and with HTA, side by side, and say where they differ.
+    """Analyze a trace with both zprof and HTA, and show where they differ.
 
-    HTA (Holistic Trace Analysis) runs in a process of its own, with its rounding off and
-    its last step kept, on the same window: the whole trace, each rank by itself. Times
-    are equal within 1 us for each 1000 rows of the device (more where HTA's doubles are
-    coarser), the overlap within 0.01 points. The exit code is 0 where all agree, 1 where
-    something differs, 3 where HTA could say nothing.
+    HTA (Holistic Trace Analysis) runs in a separate process, without rounding and without
+    dropping the last step. Both measure the same window, the entire trace, one rank at a
+    time. Times may differ by 1 us per 1000 device rows (more if HTA's doubles are
+    coarser), the overlap by 0.01 points.
+
+    exit codes: 0 both agree, 1 something differs, 3 HTA gave no result.
 
     examples:
       zprof verify rank0.pt.trace.json.gz
@@ -31,35 +32,38 @@ class VerifyCommand:
         """Declare TRACE and the output options."""
         parser.add_argument("trace", metavar="TRACE", type=Path, help="a Kineto trace, or a folder of them")
         parser.add_argument(
-            "--ranks", metavar="RANKS", type=parse_number_ranges, help="ranks such as 0, 0-3 or 0,8"
+            "--ranks",
+            metavar="RANKS",
+            type=parse_number_ranges,
+            help="analyze only these ranks, e.g. 0, 0-3 or 0,8",
         )
         parser.add_argument(
             "--hta-seconds",
             metavar="N",
             type=parse_positive,
-            help="end HTA on a rank after so long (default: by the size of its file)",
+            help="stop HTA on a rank after N seconds (default: depends on the size of its file)",
         )
         parser.add_argument(
             "-f", "--format", choices=("text", "json"), default="text", help="(default: %(default)s)"
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Measure twice and print the comparison; the exit code says whether both agree."""
+        """Analyze the trace with both and print the comparison; exit code 0 if both agree."""
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text
         from zprof.reports.presenters.small_pages import verification_page
 
-        found = verify_with_hta(
+        verification = verify_with_hta(
             arguments.trace,
             ranks=arguments.ranks,
             wall_s=arguments.hta_seconds,
-            note=lambda text: console.note(f"zprof: {printable(text)}"),
+            print_note=lambda text: console.print_note(f"zprof: {printable(text)}"),
         )
         if arguments.format == "json":
-            console.data(to_json(found))
+            console.print_data(to_json(verification))
         else:
-            console.page(page_text(verification_page(found)))
-        if found.status is FigureStatus.UNKNOWN:
+            console.print_page(page_text(verification_page(verification)))
+        if verification.status is FigureStatus.UNKNOWN:
             return MissingData.exit_code
-        return int(found.status is FigureStatus.DIFFERS)
+        return int(verification.status is FigureStatus.DIFFERS)

@@ -1,4 +1,4 @@
-"""``zprof whatif``: predict what one change would do to a measured run."""
+"""``zprof whatif``: predict the effect of a change on a measured run."""
 
 import argparse
 from dataclasses import fields
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class WhatIfCommand:
-    """Say what a run would become if one thing were changed.
+    """Predict the effect of a change on a measured run.
 
-    The schedule of the measured run is played anew with its own compute times, link and
-    memory; each prediction stands beside what was measured, with the error that the same
-    model makes on the run itself. Predicted figures begin with ~.
+    Replays the schedule of the run with its measured compute times, link and memory. Each
+    prediction is shown next to the measured value, with the error of the same model on
+    the unchanged run. Predicted values start with ~.
 
     examples:
       zprof whatif zero3.zprof
@@ -32,11 +32,13 @@ class WhatIfCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the change and the output options."""
-        run_help = "folder that a recording made, a trace, or a folder of them"
+        run_help = "recording folder, trace, or a folder of traces"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         add_change_options(parser)
         parser.add_argument(
-            "--assumptions", action="store_true", help="in text: each assumption in full, and its figures"
+            "--assumptions",
+            action="store_true",
+            help="text output: show each assumption in full, with its values",
         )
         add_output_options(parser, "text, json, md or html")
 
@@ -58,11 +60,10 @@ def _predict(arguments: argparse.Namespace) -> "WhatIf":
 
     analysis = analyse(open_run(arguments.run))
     change = read_change(arguments)
-    asked = None if change is None else (change,)
-    found = predict_changes(analysis, asked)
-    if change is not None and found.calibration is not None:
-        refuse_merging(change, found.calibration.units)
-    return WhatIf(zprof_version=__version__, run=analysis.run, outlook=found)
+    outlook = predict_changes(analysis, None if change is None else (change,))
+    if change is not None and outlook.calibration is not None:
+        refuse_merging(change, outlook.calibration.units)
+    return WhatIf(zprof_version=__version__, run=analysis.run, outlook=outlook)
 
 
 _ON_OFF = {"on": True, "off": False}
@@ -71,47 +72,55 @@ _ON_OFF = {"on": True, "off": False}
 def add_change_options(parser: argparse.ArgumentParser) -> None:
     """Declare one option per field of ``Change``; together they are one change."""
     group = parser.add_argument_group(
-        "what is changed", "all of it at once; without any, the usual changes one by one"
+        "change", "all options together are one change; without any, the usual changes one by one"
     )
     group.add_argument("--stage", type=int, choices=range(4), help="ZeRO stage")
     group.add_argument(
-        "--prefetch", metavar="N", type=parse_count_or_zero, help="stage 3: units gathered ahead"
+        "--prefetch", metavar="N", type=parse_count_or_zero, help="stage 3: units to gather ahead"
     )
     group.add_argument(
         "--keep", choices=("none", "last", "all"), help="stage 3: units that stay gathered after forward"
     )
-    group.add_argument("--overlap-reduce", choices=tuple(_ON_OFF), help="reductions run beside the backward")
+    group.add_argument(
+        "--overlap-reduce", choices=tuple(_ON_OFF), help="overlap reductions with the backward pass"
+    )
     group.add_argument(
         "--overlap-gather",
         choices=tuple(_ON_OFF),
-        help="stages 1 and 2: gathers of new parameters run beside the next forward",
+        help="stages 1 and 2: overlap gathers of updated parameters with the next forward pass",
     )
-    group.add_argument("--bandwidth", metavar="xF", type=parse_factor, help="times that of the link, as x2")
+    group.add_argument(
+        "--bandwidth", metavar="xF", type=parse_factor, help="scale the link bandwidth, e.g. x2"
+    )
     group.add_argument(
         "--latency",
         metavar="xF",
         type=parse_factor,
-        help="as x0.5: times all that a message costs beside its bytes (software and threads too)",
+        help="scale the fixed cost per message, software and threads included, e.g. x0.5",
     )
     group.add_argument(
-        "--merge-units", metavar="N", type=parse_count, help="so many units become one (2 or more)"
+        "--merge-units", metavar="N", type=parse_count, help="merge every N units into one (2 or more)"
     )
     group.add_argument(
         "--micro-batches",
         metavar="N",
         type=parse_count,
-        help="the same samples of a step in so many (in zprof plan they add samples)",
+        help="split the samples of a step into N micro-batches (zprof plan adds samples instead)",
     )
     group.add_argument(
-        "--reduce-bytes", type=int, choices=(2, 4), help="bytes of an element of gradients on the wire"
+        "--reduce-bytes", type=int, choices=(2, 4), help="bytes per gradient element on the wire"
     )
-    group.add_argument("--even", action="store_true", help="every rank computes as fast as the median one")
-    group.add_argument("--shard-ranks", metavar="N", type=parse_count, help="ranks that share the states")
+    group.add_argument(
+        "--even", action="store_true", help="let every rank compute as fast as the median rank"
+    )
+    group.add_argument(
+        "--shard-ranks", metavar="N", type=parse_count, help="ranks that the model states are sharded over"
+    )
 
 
 def read_change(arguments: argparse.Namespace) -> Change | None:
-    """Return the change of the command line, or None if there is none."""
-    said = Change(
+    """Return the change that the options describe, or None if there is none."""
+    change = Change(
         stage=arguments.stage,
         prefetch=arguments.prefetch,
         keep_after_forward=arguments.keep,
@@ -125,4 +134,4 @@ def read_change(arguments: argparse.Namespace) -> Change | None:
         even=arguments.even or None,
         shard_ranks=arguments.shard_ranks,
     )
-    return said if any(getattr(said, field.name) is not None for field in fields(said)) else None
+    return change if any(getattr(change, field.name) is not None for field in fields(change)) else None

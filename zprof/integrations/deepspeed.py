@@ -38,11 +38,11 @@ _ENGINE_ATTRIBUTES = (
 
 @contextmanager
 def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = None) -> Iterator[Recorder]:
-    """Record while the context is open; enter it on every rank, after ``deepspeed.initialize``.
+    """Record the engine inside the context; enter it on every rank, after ``deepspeed.initialize``.
 
     Args:
         engine: The engine returned by ``deepspeed.initialize``.
-        path: The run directory; every rank passes the same one.
+        path: The run directory, the same on every rank.
         steps: The steps to record, see :func:`zprof.steps`.
 
     Raises:
@@ -51,40 +51,40 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
     if not is_deepspeed_engine(engine):
         raise BadInput(
             f"record_deepspeed: {type(engine).__name__} is not a DeepSpeed engine",
-            hint="pass the first of what deepspeed.initialize() returned",
+            hint="pass the first value returned by deepspeed.initialize()",
         )
     recording = record(
         path,
         model=engine.module,
-        optimizer=deepspeed_optimizers(engine),
+        optimizer=list_deepspeed_optimizers(engine),
         steps=steps,
-        training=lambda: deepspeed_facts(engine),
+        training=lambda: detect_deepspeed_facts(engine),
     )
     with recording, _watch_steps(engine, recording.step):
         yield recording
 
 
 def is_deepspeed_engine(model: Any) -> bool:
-    """Return whether an object has the attributes of a DeepSpeed engine."""
+    """Return True if an object has the attributes of a DeepSpeed engine."""
     return all(hasattr(model, name) for name in _ENGINE_ATTRIBUTES)
 
 
-def deepspeed_optimizers(engine: Any) -> list[Any]:
-    """Return the optimizer that steps; in stage 3 also the fp32 partitions that it gets only for a step."""
+def list_deepspeed_optimizers(engine: Any) -> list[Any]:
+    """List the innermost optimizer and, in stage 3, the fp32 partitions that it holds only during a step."""
     masters = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
     partitions = [] if masters is None else [SimpleNamespace(param_groups=[{"params": masters}], state={})]
     return [unwrap_optimizer(engine.optimizer), *partitions]
 
 
-def deepspeed_facts(engine: Any) -> TrainingFacts:
-    """Return the training facts that the engine states.
+def detect_deepspeed_facts(engine: Any) -> TrainingFacts:
+    """Return the training facts of the engine.
 
-    In stage 3 a parameter's own size is 0, and ``ds_numel`` is the true one.
+    In stage 3 the size of a parameter tensor is 0, and ``ds_numel`` is the actual size.
     """
-    seen = detect_training(engine.module, deepspeed_optimizers(engine))
+    detected = detect_training(engine.module, list_deepspeed_optimizers(engine))
     parameter, gradient = (kind.itemsize for kind in engine.get_data_types())
     return replace(
-        seen,
+        detected,
         engine="deepspeed",
         stage=int(engine.zero_optimization_stage()),
         parameters=_count_elements(engine.module),
@@ -94,18 +94,18 @@ def deepspeed_facts(engine: Any) -> TrainingFacts:
         communication_bytes=parameter,
         reduction_bytes=engine.communication_data_type.itemsize,
         micro_batches=int(engine.gradient_accumulation_steps()),
-        samples_per_step=_samples_per_step(engine),
+        samples_per_step=_get_samples_per_step(engine),
     )
 
 
-def _samples_per_step(engine: Any) -> int | None:
-    """Return the global batch if the engine has one."""
+def _get_samples_per_step(engine: Any) -> int | None:
+    """Return the global batch size if the engine provides it."""
     batch = getattr(engine, "train_batch_size", None)
     return int(batch()) if callable(batch) else None
 
 
 def _count_elements(module: Any) -> int | None:
-    """Return all elements, or None if some are frozen: those have no gradient and are not communicated."""
+    """Count all elements; None if some are frozen, which have no gradient and are not communicated."""
     parameters = list(module.parameters())
     if not all(parameter.requires_grad for parameter in parameters):
         return None
@@ -116,21 +116,21 @@ def _count_elements(module: Any) -> int | None:
 def _watch_steps(engine: Any, step: Callable[[], None]) -> Iterator[None]:
     """Call ``step`` after each engine call that has updated the model.
 
-    ``is_gradient_accumulation_boundary()`` would have to be called before, and returns False if the caller
-    decides when gradients are complete. ``global_steps`` counts in all modes.
+    ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()`` would have to be called
+    before the step, and returns False if the caller decides when gradients are complete.
     """
     name = "train_batch" if hasattr(engine, "train_batch") else "step"
     original = getattr(engine, name)
 
     @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def call_and_detect_step(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         result = original(*args, **kwargs)
         if engine.global_steps != before:
             step()
         return result
 
-    setattr(engine, name, watched)
+    setattr(engine, name, call_and_detect_step)
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
-"""Define the runs of the demonstration: one model on one modelled link, trained in three ways.
+"""Define the runs of the demo: one model on one modelled link, trained in three ways.
 
-Compute and link are modelled, so that two cores show the overlap of a cluster. A block computes for 12 ms
-forward and 24 ms backward. Its gather takes 8 ms on the link, so the compute beside it hides it if it is
-launched in time.
+Compute and link are modelled, so that overlap shows on two cores. A block computes for 12 ms forward and
+24 ms backward. Its gather takes 8 ms on the link and is hidden by concurrent compute if launched in time.
 """
 
 from collections.abc import Mapping
@@ -29,14 +28,14 @@ _COMMON: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One run of the demonstration: its letter, run name, title and options."""
+    """One run of the demo: its letter, run name, title and options."""
 
     letter: str
     run: str
     title: str
     options: Mapping[str, Any]
 
-    def job(self, folder: Path) -> ReferenceJob:
+    def make_job(self, folder: Path) -> ReferenceJob:
         """Return the job that runs the scene."""
         job = ReferenceJob(world_size=RANKS, options={}, run=folder / f"{self.run}.zprof")
         options = dict(_COMMON) | dict(self.options) | {"steps": job.recorded_steps}

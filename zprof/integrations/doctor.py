@@ -1,4 +1,4 @@
-"""Check which features of zprof this machine supports; each library is probed in its own process."""
+"""Check which features zprof can use on this machine; each library is probed in its own process."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from zprof.model.formatting import format_bytes
 from zprof.version import __version__
 
 _TIMEOUT_S = 120
-_MAX_LETTERS = 200
-#: Prefix of the answer's line, to find it among the output of libraries.
+_MAX_FAILURE_LETTERS = 200
+#: Prefix of the line with the answer, to tell it apart from the output of libraries.
 _ANSWER_MARK = "zprof-answer:"
 
 
@@ -33,10 +33,10 @@ class Answer:
 
 
 def run_probe(code: str, seconds: float = _TIMEOUT_S) -> Answer:
-    """Run ``code``, which leaves its answer in the variable ``answer``."""
+    """Run ``code``, which must assign its result to the variable ``answer``."""
     program = f"{code}\nimport json\nprint({_ANSWER_MARK!r} + json.dumps(answer))"
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -46,27 +46,27 @@ def run_probe(code: str, seconds: float = _TIMEOUT_S) -> Answer:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Answer(value=None, failure=f"it gave no answer ({type(error).__name__})")
-    lines = [line for line in ended.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
-    if ended.returncode or not lines:
-        return Answer(value=None, failure=_last_line(ended.stderr) or f"it ended with {ended.returncode}")
+        return Answer(value=None, failure=f"no result ({type(error).__name__})")
+    lines = [line for line in completed.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
+    if completed.returncode or not lines:
+        return Answer(value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}")
     return Answer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
 
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1][:_MAX_LETTERS] if lines else ""
+    return lines[-1][:_MAX_FAILURE_LETTERS] if lines else ""
 
 
 Probe = Callable[[str], Answer]
 
 _PACKAGES: Mapping[str, str] = {
-    "pandas": "no tables",
+    "pandas": "nothing can be analyzed",
     "pyarrow": "no run can be read or written",
     "numpy": "nothing can be measured",
     "msgspec": "no trace can be read",
     "isal": "no trace can be read",
-    "rich": "no progress is shown",
+    "rich": "no progress bars",
     "textual": "no terminal user interface",
 }
 _TORCH = """
@@ -96,16 +96,16 @@ from importlib.metadata import version
 import cuda.core, cuda.bindings.nvrtc as nvrtc
 answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
 """
-#: A recording of a few steps takes some tens of megabytes per rank.
+#: Recording a few steps needs tens of megabytes per rank.
 _MIN_FREE_BYTES = 1 << 30
 
 
-def examine(asked: Probe = run_probe) -> Doctor:
+def examine(probe: Probe = run_probe) -> Doctor:
     """Run all checks, each library in its own process."""
-    checks = [_check_python(), *_check_packages(), *_check_torch(asked(_TORCH)), _check_nvml(asked(_NVML))]
+    checks = [_check_python(), *_check_packages(), *_check_torch(probe(_TORCH)), _check_nvml(probe(_NVML))]
     checks += [
-        _check_hta(asked(_HTA)),
-        _check_kernel(asked(_KERNEL)),
+        _check_hta(probe(_HTA)),
+        _check_kernel(probe(_KERNEL)),
         _check_dask(),
         _check_disk(),
         _check_cache(),
@@ -131,10 +131,12 @@ def _check_package(name: str, without: str) -> Check:
 
 def _check_torch(answer: Answer) -> Sequence[Check]:
     if answer.value is None:
-        remedy = "pip install torch, and see that `python -c 'import torch'` ends without an error"
-        return [_broken_check("torch", answer.failure, "nothing can be recorded; runs can be read", remedy)]
+        remedy = "pip install torch, and check that `python -c 'import torch'` works"
+        return [
+            _broken_check("torch", answer.failure, "nothing can be recorded, but runs can be read", remedy)
+        ]
     torch = answer.value
-    backends = ", ".join(torch["backends"]) or "no backend of collectives"
+    backends = ", ".join(torch["backends"]) or "no collective backend"
     return [
         Check(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
         _check_devices(torch),
@@ -146,13 +148,13 @@ def _check_devices(torch: Mapping[str, object]) -> Check:
     if isinstance(devices, list) and devices:
         return Check(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
     built = torch["cuda"] or torch["hip"]
-    found = "torch sees no device" if built else "this torch is built for CPUs"
-    remedy = "nvidia-smi shows whether the driver sees one" if built else "install a CUDA build of torch"
-    return _absent_check("gpu", found, "times and memory of GPUs are not measured", remedy)
+    found = "torch finds no device" if built else "torch is a CPU-only build"
+    remedy = "check that nvidia-smi lists a device" if built else "install a CUDA build of torch"
+    return _absent_check("gpu", found, "GPU times and memory are not measured", remedy)
 
 
 def _check_nvml(answer: Answer) -> Check:
-    without = "memory outside of torch's allocator is not measured"
+    without = "memory outside torch's allocator is not measured"
     if answer.value is None:
         return _absent_check("nvml", answer.failure, without, "install the NVIDIA driver")
     driver, count = answer.value
@@ -161,7 +163,9 @@ def _check_nvml(answer: Answer) -> Check:
 
 def _check_hta(answer: Answer) -> Check:
     if answer.value is None:
-        return _absent_check("hta", answer.failure, "no second opinion", "pip install HolisticTraceAnalysis")
+        return _absent_check(
+            "hta", answer.failure, "no comparison with HTA", "pip install HolisticTraceAnalysis"
+        )
     return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
 
 
@@ -176,7 +180,7 @@ def _check_kernel(answer: Answer) -> Check:
 def _check_dask() -> Check:
     found = _installed_version("distributed")
     if found is None:
-        without = "ranks are imported on this machine only"
+        without = "traces can only be imported on this machine"
         return _absent_check("dask", "not installed", without, "pip install 'zprof[dask]'")
     return Check(name="dask", status=CheckStatus.OK, found=found)
 
@@ -185,7 +189,7 @@ def _check_disk() -> Check:
     free = shutil.disk_usage(".").free
     found = f"{format_bytes(free)} free in this folder"
     if free < _MIN_FREE_BYTES:
-        return _broken_check("disk", found, "a recording may end early", "record to another folder: -o RUN")
+        return _broken_check("disk", found, "recordings may be cut short", "record to another folder: -o RUN")
     return Check(name="disk", status=CheckStatus.OK, found=found)
 
 
@@ -205,14 +209,16 @@ def _broken_check(name: str, found: str, without: str, remedy: str) -> Check:
 
 
 def _check_cache() -> Check:
-    """Report the size of cached imports; zprof never empties the cache, because the user may reopen them."""
+    """Report the size of cached imports; zprof never empties the cache, as imports may be reopened."""
     root = cache_root()
     if root is None:
         remedy = "set HOME or XDG_CACHE_HOME"
-        return _absent_check("cache", "no home folder", "traces are imported each time", remedy)
+        return _absent_check("cache", "no home folder", "traces are imported again each time", remedy)
     files = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
     size = 0
     for file in files:
         with suppress(OSError):  # another command is replacing it
             size += file.lstat().st_size
-    return Check(name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of imports in {root}")
+    return Check(
+        name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of cached imports in {root}"
+    )

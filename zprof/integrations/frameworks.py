@@ -1,4 +1,4 @@
-"""Share helpers between the bridges to training frameworks."""
+"""Helpers shared by the integrations of training frameworks."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,13 @@ from zprof.collectors.training import detect_training
 from zprof.model.training import TrainingFacts
 
 
-def missing_framework(package: str, module: str) -> ImportError:
-    """Return the error of a bridge whose framework is not installed."""
+def make_missing_framework_error(package: str, module: str) -> ImportError:
+    """Return the error of an integration whose framework is not installed."""
     return ImportError(f"{module} needs {package}, which is not installed: pip install {package}")
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the innermost optimizer, which steps, from wrappers that keep it as ``optimizer``."""
+    """Return the innermost optimizer from wrappers that hold it as ``optimizer``."""
     while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     return optimizer
@@ -22,7 +22,7 @@ def unwrap_optimizer(optimizer: Any) -> Any:
 def detect_facts(
     model: Any, optimizers: Any, *, micro_batches: int, data_parallel: bool = False
 ) -> TrainingFacts:
-    """Return the facts that the model shows; ``data_parallel``: the framework hides its DDP wrapper."""
+    """Detect the training facts of a model; ``data_parallel``: the framework hides its DDP wrapper."""
     facts = replace(detect_training(model, optimizers), micro_batches=micro_batches)
     if data_parallel and facts.engine == "pytorch":
         return replace(facts, engine="ddp", stage=0)

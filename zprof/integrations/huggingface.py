@@ -5,7 +5,7 @@
     trainer = Trainer(model, args, train_dataset=data, callbacks=[ZprofCallback("run.zprof")])
     trainer.train()
 
-Then run ``zprof report run.zprof``. A step is an optimizer step; the first ``train()`` is recorded.
+Then run ``zprof report run.zprof``. A step is an optimizer step. Only the first ``train()`` is recorded.
 """
 
 import os
@@ -14,22 +14,22 @@ from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.frameworks import detect_facts, missing_framework, unwrap_optimizer
+from zprof.integrations.frameworks import detect_facts, make_missing_framework_error, unwrap_optimizer
 from zprof.model.training import TrainingFacts
 
 try:
     from transformers import TrainerCallback
 except ImportError:
-    raise missing_framework("transformers", __name__) from None
+    raise make_missing_framework_error("transformers", __name__) from None
 
-_SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+_SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
 class ZprofCallback(TrainerCallback):  # type: ignore[misc]
     """Callback that records the run; pass one to ``Trainer(callbacks=[…])`` on every rank.
 
     Args:
-        path: The run directory; every rank passes the same one.
+        path: The run directory, the same on every rank.
         steps: The steps to record, see :func:`zprof.steps`.
         training: Known facts of the run; by default they are detected from the model.
     """
@@ -41,12 +41,12 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
         self._recording: Recorder | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start to record with the Trainer's model and optimizer."""
+        """Start recording with the Trainer's model and optimizer."""
         if self._recording is not None:
             return
         model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
 
-        def facts() -> TrainingFacts:
+        def get_facts() -> TrainingFacts:
             return self._training or detect_facts(
                 model,
                 optimizer,
@@ -55,7 +55,7 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
             )
 
         self._recording = record(
-            self._path, model=model, optimizer=optimizer, steps=self._steps, training=facts
+            self._path, model=model, optimizer=optimizer, steps=self._steps, training=get_facts
         )
         self._recording.__enter__()
 
@@ -65,12 +65,14 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
             self._recording.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the rest of the recording; a failed training skips this, and Python's exit writes it."""
+        """Write the rest of the recording; if training failed, this happens at interpreter exit instead."""
         if self._recording is not None:
             self._recording.close("complete")
 
 
 def _is_data_parallel(args: Any) -> bool:
-    """Return whether the Trainer wraps the model in DDP; the callback gets the model without the wrapper."""
-    sharded = args.fsdp or args.deepspeed or any(os.environ.get(name) == "true" for name in _SHARDING)
+    """Return True if the Trainer wraps the model in DDP; the callback gets the unwrapped model."""
+    sharded = (
+        args.fsdp or args.deepspeed or any(os.environ.get(name) == "true" for name in _SHARDING_VARIABLES)
+    )
     return not sharded and args.parallel_mode.value == "distributed"

@@ -5,8 +5,8 @@
     trainer = Trainer(callbacks=[ZprofCallback("run.zprof")])
     trainer.fit(model, batches)
 
-Then run ``zprof report run.zprof``. A step is a batch in which an optimizer stepped; the first fit is
-recorded.
+Then run ``zprof report run.zprof``. A step is a batch in which an optimizer stepped. Only the first fit
+is recorded.
 """
 
 import importlib
@@ -16,28 +16,28 @@ from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.deepspeed import deepspeed_facts, is_deepspeed_engine
-from zprof.integrations.frameworks import detect_facts, missing_framework
+from zprof.integrations.deepspeed import detect_deepspeed_facts, is_deepspeed_engine
+from zprof.integrations.frameworks import detect_facts, make_missing_framework_error
 from zprof.model.training import TrainingFacts
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _callback_class() -> Any:
-    """Return ``Callback`` of the package that the program has imported, else of the one that is installed."""
+def _find_callback_class() -> Any:
+    """Return ``Callback`` from the package that the program has imported, else from an installed one."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name).Callback
         except ImportError:
             continue
-    raise missing_framework("lightning", __name__)
+    raise make_missing_framework_error("lightning", __name__)
 
 
-class ZprofCallback(_callback_class()):  # type: ignore[misc]
+class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
     """Callback that records the fit; pass one to ``Trainer(callbacks=[…])``.
 
     Args:
-        path: The run directory; every rank passes the same one.
+        path: The run directory, the same on every rank.
         steps: The steps to record, see :func:`zprof.steps`.
         training: Known facts of the run; by default they are detected from the model.
     """
@@ -51,7 +51,7 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
         self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start to record with the model as wrapped by the strategy."""
+        """Start recording with the model as wrapped by the strategy."""
         if self._recording is not None:
             return
         model, optimizers = trainer.model, list(trainer.optimizers)
@@ -61,7 +61,7 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
             model=model,
             optimizer=optimizers,
             steps=self._steps,
-            training=lambda: self._training or _facts(trainer, model, optimizers),
+            training=lambda: self._training or _detect_facts(trainer, model, optimizers),
         )
         self._recording.__enter__()
 
@@ -86,7 +86,7 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
             self._recording.close(status)
 
 
-def _facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
+def _detect_facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
     if is_deepspeed_engine(model):
-        return deepspeed_facts(model)
+        return detect_deepspeed_facts(model)
     return detect_facts(model, optimizers, micro_batches=trainer.accumulate_grad_batches)

@@ -1,9 +1,9 @@
-"""Run one rank of the training that a test records, in its own process.
+"""Run one rank of a training recorded by a test, in its own process.
 
     python -m zprof.integrations.rank_of_test FOLDER      RANK and WORLD_SIZE are in the environment
 
-FOLDER holds the plan, a pickle written by the parent process, and receives the report of a failure. The ranks
-rendezvous through a file in it, because a port could be taken by another test.
+FOLDER contains the plan, a pickle written by the parent process, and receives failure reports. The ranks
+rendezvous through a file in it, because another test could take a port.
 """
 
 import faulthandler
@@ -26,7 +26,7 @@ from typing import Any
 from zprof.model.errors import ZprofError
 
 PLAN, STORE = "plan.pickle", "store"
-#: Signal that makes a rank write its stack.
+#: Signal upon which a rank dumps its stack.
 ASK = signal.SIGUSR1
 _MAX_LINE_LENGTH = 300
 
@@ -35,8 +35,8 @@ _MAX_LINE_LENGTH = 300
 class RankPlan:
     """Work of each rank.
 
-    ``train`` is the pickle of the function, which names its ``module``. The module is imported from ``file``
-    if its name does not resolve to that file.
+    ``train`` is the pickled function, which refers to its ``module``. The module is imported from ``file`` if
+    its name does not resolve to that file.
     """
 
     module: str
@@ -55,7 +55,7 @@ def failure_path(folder: Path, rank: int) -> Path:
 
 
 def place_path(folder: Path, rank: int) -> Path:
-    """Return the path of a rank's stack at the time of the signal, as written by faulthandler."""
+    """Return the path of a rank's stack dump, written by faulthandler upon the signal."""
     return folder / f"place{rank}.txt"
 
 
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
-    with place_path(folder, rank).open("w") as place:
-        faulthandler.register(ASK, file=place, all_threads=False)
+    with place_path(folder, rank).open("w") as stack_file:
+        faulthandler.register(ASK, file=stack_file, all_threads=False)
         try:
             _train(plan, folder, rank)
         except BaseException as error:
@@ -81,7 +81,7 @@ def _train(plan: RankPlan, folder: Path, rank: int) -> None:
 
     from zprof.collectors.recorder import record
 
-    _import(plan.module, plan.file)
+    _import_module(plan.module, plan.file)
     train, schedule = pickle.loads(plan.train), pickle.loads(plan.schedule)
     dist.init_process_group(
         plan.backend,
@@ -90,13 +90,13 @@ def _train(plan: RankPlan, folder: Path, rank: int) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
     )
     train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
-    if dist.is_initialized():  # a complete training may destroy its process group itself
+    if dist.is_initialized():  # the training may have destroyed its process group itself
         dist.barrier()  # the first rank to leave closes the connections of the others
         dist.destroy_process_group()
 
 
-def _import(name: str, file: str) -> None:
-    """Import the function's module under its name, from any file."""
+def _import_module(name: str, file: str) -> None:
+    """Import the function's module under its name, from ``file`` if necessary."""
     found = _find_spec(name)
     if not file or (found is not None and found.origin is not None and Path(found.origin) == Path(file)):
         return
@@ -116,24 +116,24 @@ def _find_spec(name: str) -> Any:
 
 
 def _report_failure(error: BaseException, plan: RankPlan, path: Path) -> None:
-    """Print the traceback to stderr and leave one line for the test."""
+    """Print the traceback to stderr and write one line for the test."""
     now_ns = time.time_ns()
     traceback.print_exception(error)
-    said = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
-    first = said.strip().splitlines()[0][:_MAX_LINE_LENGTH]
-    where = _describe_place(error.__traceback__, plan.file)
-    path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first}{where}"}))
+    message = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
+    first_line = message.strip().splitlines()[0][:_MAX_LINE_LENGTH]
+    location = _describe_location(error.__traceback__, plan.file)
+    path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first_line}{location}"}))
 
 
-def _describe_place(trace: TracebackType | None, file: str) -> str:
-    """Return the innermost line of the test's own file."""
+def _describe_location(trace: TracebackType | None, file: str) -> str:
+    """Describe the innermost frame in the test's own file."""
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
     return f" ({Path(file).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _end_with_parent() -> None:
     """Exit when the pipe to the test's process closes, even if that process was killed."""
-    os.read(0, 1)  # not sys.stdin: the interpreter takes its lock at exit
+    os.read(0, 1)  # not sys.stdin, whose lock the interpreter takes at exit
     os._exit(1)
 
 

@@ -1,16 +1,16 @@
 """Redact reports and manifests: keep only listed keys, replace names, and keep only zprof's own words.
 
-Keys that are not listed are dropped, including keys that a later report adds, until someone has reviewed
-them. Numbers and booleans of listed objects stay.
+Unlisted keys are dropped, including keys added by later versions of the report, until they have been
+reviewed. Numbers and booleans of listed objects are kept.
 
-The same name gets the same stand-in in all parts of a bundle, so that support can distinguish things and the
-owner, who has the list, can translate them back. A text is split at blanks. Stand-ins, words of zprof's own
-texts, numbers, versions, units after a number, and public words stay. Everything else is hidden, whatever its
-form: names are not searched for, so none can be missed.
+The same name gets the same pseudonym in all parts of a bundle, so that support can tell names apart and the
+owner, who has the list, can translate them back. Texts are split at blanks. Pseudonyms, words of zprof's own
+texts, numbers, versions, units after a number, and public words are kept. Everything else is hidden: this
+does not search for names, so it cannot miss any.
 
-Own words are read from zprof's source. A sentence of a finding or a gap combines texts of the source with
-text from files, such as a kernel's name, a path or a library's error message. Only the former may be
-disclosed. Docstrings are never printed and do not count; neither do fragments of words around a placeholder.
+Own words are read from zprof's source. A sentence of a finding or a gap combines source texts with text from
+files, such as a kernel's name, a path or a library's error message; only the former may be disclosed.
+Docstrings are never printed and are ignored, as are fragments of words around a placeholder.
 """
 
 import ast
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-#: Folders with the texts of reports and manifests.
+#: Folders of the package whose texts appear in reports and manifests.
 _FOLDERS = ("analysis", "collectors", "integrations", "model", "rules", "run")
 _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
-#: Shorter texts count as words only within a sentence: alone they are keys, patterns and formats.
+#: Shorter texts count as words only within a sentence: on their own they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
 _ARTICLE = "a"
 
@@ -33,8 +33,8 @@ _ARTICLE = "a"
 class OwnWords:
     """Texts of zprof's source.
 
-    ``lines``: whole lines without placeholders. ``words``: words without surrounding marks. ``fields``: names
-    of class fields.
+    ``lines``: complete lines without placeholders. ``words``: words without surrounding punctuation.
+    ``fields``: names of class fields.
     """
 
     lines: frozenset[str] = frozenset()
@@ -43,22 +43,22 @@ class OwnWords:
 
 
 def read_own_words() -> OwnWords:
-    """Return all own words; an unreadable file adds none, so that more is hidden, not less."""
+    """Collect all own words; an unreadable file adds none, so that more is hidden."""
     lines: set[str] = set()
     words: set[str] = set()
     fields: set[str] = set()
     for tree in filter(None, map(_parse_source, _source_files())):
-        for text, is_whole in _find_texts(tree):
-            if is_whole:
+        for text, is_complete in _find_texts(tree):
+            if is_complete:
                 lines |= {line for line in text.splitlines() if " " in line.strip()}
-            words |= _split_words(text, in_sentence=not is_whole or " " in text.strip())
+            words |= _split_words(text, in_sentence=not is_complete or " " in text.strip())
         fields |= _class_fields(tree)
         words |= _enum_values(tree)
     return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
 
 
 def strip_marks(chunk: str) -> str:
-    """Return a word without surrounding brackets, quotes and punctuation."""
+    """Remove surrounding brackets, quotes and punctuation from a word."""
     return _EDGES.sub("", chunk)
 
 
@@ -82,7 +82,7 @@ def _class_fields(tree: ast.Module) -> set[str]:
 
 
 def _enum_values(tree: ast.Module) -> set[str]:
-    """Return the string values of enums, however short."""
+    """Return the string values of enums, of any length."""
     parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
     values = [part.value for part in parts if isinstance(part, ast.Assign)]
     return {
@@ -91,19 +91,19 @@ def _enum_values(tree: ast.Module) -> set[str]:
 
 
 def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Yield each text of a file, and whether it has no placeholders."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    """Yield each text of a file; True if it has no placeholders."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
         if isinstance(node, ast.JoinedStr):
             yield _join_around_placeholders(node.values), False
-            waiting += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+            pending += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, True
-        waiting += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
 
 
 def _join_around_placeholders(parts: Sequence[ast.expr]) -> str:
@@ -114,8 +114,8 @@ def _join_around_placeholders(parts: Sequence[ast.expr]) -> str:
 
 def _split_words(text: str, *, in_sentence: bool) -> set[str]:
     chunks = {strip_marks(chunk) for chunk in text.split()}
-    least = 2 if in_sentence else _MIN_WORD_LETTERS
-    return {chunk for chunk in chunks if len(chunk) >= least or chunk == _ARTICLE}
+    min_letters = 2 if in_sentence else _MIN_WORD_LETTERS
+    return {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
 
 
 _HIDDEN = "(hidden)"
@@ -125,82 +125,82 @@ _VERSION = re.compile(
     r"\d{1,4}(?:\.\d{1,4}){1,2}(?:(?:a|b|rc|\.dev|\.post)\d{1,4})?(?:\+(?:cpu|cu\d{2,3}|rocm\d(?:\.\d){0,2}))?",
     re.ASCII,
 )
-_STAND_IN = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
+_PSEUDONYM = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
 _FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
 _PARTS = re.compile(r"[,=():;^]+")
 _MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
-#: Longest text that is kept; no sentence is longer.
+#: Longer texts are cut; no sentence is longer.
 _MAX_TEXT_LETTERS = 2000
 _MIN_NAME_LETTERS = 3
 
 
-class StandIns:
-    """Assigns stand-ins to names and hides text that is not ``own``."""
+class Pseudonyms:
+    """Assigns pseudonyms to names and hides text that is not ``own``."""
 
     def __init__(self, own: OwnWords | None = None) -> None:
         self._own = own or OwnWords()
-        self._given: dict[str, str] = {}
+        self._assigned: dict[str, str] = {}
         self._count: dict[str, int] = {}
 
-    def of(self, name: str, kind: str) -> str:
-        """Return the stand-in of a name, such as ``module-3``; an empty name stays empty."""
+    def replace_name(self, name: str, kind: str) -> str:
+        """Return the pseudonym of a name, such as ``module-3``; an empty name stays empty."""
         if not name:
             return ""
-        if name not in self._given:
+        if name not in self._assigned:
             self._count[kind] = self._count.get(kind, 0) + 1
-            self._given[name] = f"{kind}-{self._count[kind]}"
-        return self._given[name]
+            self._assigned[name] = f"{kind}-{self._count[kind]}"
+        return self._assigned[name]
 
-    def scrubbed(self, text: str) -> str:
-        """Return a text with known names replaced by stand-ins and all other foreign words hidden."""
+    def redact_text(self, text: str) -> str:
+        """Replace known names in a text by pseudonyms and hide all other foreign words."""
         cut = text if len(text) <= _MAX_TEXT_LETTERS else f"{text[:_MAX_TEXT_LETTERS]} …"
         lines = cut.replace("\r", "\n").split("\n")
-        return "\n".join(line if line in self._own.lines else self._line(line) for line in lines)
+        return "\n".join(line if line in self._own.lines else self._redact_line(line) for line in lines)
 
     def is_own(self, word: str) -> bool:
-        """Return whether this is one of zprof's words or field names."""
+        """Return True if this is one of zprof's words or field names."""
         return word in self._own.words or word in self._own.fields
 
     @property
-    def given(self) -> dict[str, str]:
-        """Stand-ins by name."""
-        return dict(self._given)
+    def assigned(self) -> dict[str, str]:
+        """Pseudonyms by name."""
+        return dict(self._assigned)
 
-    def _line(self, line: str) -> str:
-        chunks = self._replaced(line).split(" ")
+    def _redact_line(self, line: str) -> str:
+        chunks = self._replace_names(line).split(" ")
         pairs = zip(chunks, ["", *chunks], strict=False)
-        shown = [chunk if self._stays(chunk, before) else self._hidden(chunk) for chunk, before in pairs]
-        return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(shown))
+        redacted = [chunk if self._is_kept(chunk, before) else self._hide(chunk) for chunk, before in pairs]
+        return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(redacted))
 
-    def _replaced(self, line: str) -> str:
-        """Replace names of several words or within marks; a name that is also an own word stays."""
-        inside = [
+    def _replace_names(self, line: str) -> str:
+        """Replace names that contain blanks or are surrounded by punctuation; own words are kept."""
+        matches = [
             name
-            for name in self._given
+            for name in self._assigned
             if len(name) >= _MIN_NAME_LETTERS and name in line and not self.is_own(name)
         ]
-        if not inside:
+        if not matches:
             return line
-        longest_first = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
-        return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", lambda found: self._given[found[0]], line)
+        longest_first = "|".join(map(re.escape, sorted(matches, key=len, reverse=True)))
+        return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", lambda found: self._assigned[found[0]], line)
 
-    def _hidden(self, chunk: str) -> str:
-        return self._given.get(strip_marks(chunk), _HIDDEN)
+    def _hide(self, chunk: str) -> str:
+        return self._assigned.get(strip_marks(chunk), _HIDDEN)
 
-    def _stays(self, chunk: str, before: str) -> bool:
+    def _is_kept(self, chunk: str, previous: str) -> bool:
         core = strip_marks(chunk)
         if core in UNITS:
-            return _is_number(strip_marks(before))
-        return self._is_ours(core) or all(map(self._is_ours, _PARTS.split(core)))
+            return _is_number(strip_marks(previous))
+        return self._is_disclosable(core) or all(map(self._is_disclosable, _PARTS.split(core)))
 
-    def _is_ours(self, word: str) -> bool:
+    def _is_disclosable(self, word: str) -> bool:
         own = self._own.words
         if word in own or word in PUBLIC_WORDS or _is_number(word) or _MARKS.fullmatch(word):
             return True
         if word.isupper() and word.lower() in own:
             return True
-        if _STAND_IN.fullmatch(word):
-            return word in self._given.values()
+        if _PSEUDONYM.fullmatch(word):
+            return word in self._assigned.values()
         return bool(_VERSION.fullmatch(word) or _FINDING.fullmatch(word))
 
 
@@ -208,7 +208,7 @@ def _is_number(word: str) -> bool:
     return bool(_NUMBER.fullmatch(word))
 
 
-#: Keys whose texts keep zprof's own words.
+#: Keys whose texts are kept, reduced to zprof's own words.
 _TEXT_KEYS = frozenset(
     (
         "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
@@ -217,7 +217,7 @@ _TEXT_KEYS = frozenset(
         "device", "backend", "engine", "method", "late_reason", "operator", "memory_mode", "source",
     )
 )  # fmt: skip
-#: Keys that name the program or its machines, with the kind of their stand-in.
+#: Keys with names of the program or its machines, and the kind of their pseudonym.
 _NAME_KINDS = {"name": "run", "baseline": "run", "module": "module", "host": "host", "stack": "frame"}
 _OBJECT_KEYS = frozenset(
     (
@@ -246,72 +246,72 @@ _DROPPED = object()
 
 
 class AllowList:
-    """Copies the allowed part of a tree of JSON values; ``dropped`` collects the keys left out."""
+    """Copies the allowed part of a tree of JSON values; ``dropped`` collects the omitted keys."""
 
-    def __init__(self, names: StandIns) -> None:
+    def __init__(self, names: Pseudonyms) -> None:
         self._names = names
         self.dropped: set[str] = set()
 
-    def tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def filter_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the allowed part of an object."""
-        found = {
-            key: self._leaf(key, each) if self._is_known(key) else self._drop(key)
-            for key, each in value.items()
+        filtered = {
+            key: self._filter_value(key, entry) if self._is_known(key) else self._drop(key)
+            for key, entry in value.items()
         }
-        return {key: each for key, each in found.items() if each is not _DROPPED}
+        return {key: entry for key, entry in filtered.items() if entry is not _DROPPED}
 
     def _is_known(self, key: str) -> bool:
-        """Return whether the key is one of zprof's fields or a rank; other keys come from files."""
+        """Return True if the key is one of zprof's fields or a rank; other keys come from files."""
         return self._names.is_own(key) or (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS)
 
-    def _leaf(self, key: str, value: Any) -> Any:
+    def _filter_value(self, key: str, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
-            return self._text(key, value)
+            return self._filter_text(key, value)
         if key == "environment":
-            return self._variables(value)
+            return self._filter_variables(value)
         if isinstance(value, Mapping):
-            return self.tree(value) if key in _OBJECT_KEYS else self._drop(key)
-        return self._list(key, value)
+            return self.filter_tree(value) if key in _OBJECT_KEYS else self._drop(key)
+        return self._filter_list(key, value)
 
-    def _list(self, key: str, values: Sequence[Any]) -> Any:
-        found = [self._leaf(key, each) for each in values]
-        return [each for each in found if each is not _DROPPED]
+    def _filter_list(self, key: str, values: Sequence[Any]) -> Any:
+        filtered = [self._filter_value(key, entry) for entry in values]
+        return [entry for entry in filtered if entry is not _DROPPED]
 
-    def _variables(self, environment: Mapping[str, Any]) -> dict[str, str]:
+    def _filter_variables(self, environment: Mapping[str, Any]) -> dict[str, str]:
         self.dropped |= {f"environment.{name}" for name in environment if name not in _VARIABLES}
         return {
-            name: self._names.scrubbed(str(value))
+            name: self._names.redact_text(str(value))
             for name, value in environment.items()
             if name in _VARIABLES
         }
 
-    def _text(self, key: str, text: str) -> Any:
+    def _filter_text(self, key: str, text: str) -> Any:
         if key == "unit" and text in _UNITS:
             return text
         if key in _NAME_KINDS:
-            return self._names.of(text, _NAME_KINDS[key])
+            return self._names.replace_name(text, _NAME_KINDS[key])
         if key == "unit":
-            return self._names.of(text, "module")
+            return self._names.replace_name(text, "module")
         if key == "group":
             return redact_group(text, self._names)
-        return self._names.scrubbed(text) if key in _TEXT_KEYS else self._drop(key)
+        return self._names.redact_text(text) if key in _TEXT_KEYS else self._drop(key)
 
     def _drop(self, key: str) -> Any:
         self.dropped.add(key)
         return _DROPPED
 
 
-def redact_group(text: str, names: StandIns) -> str:
+def redact_group(text: str, names: Pseudonyms) -> str:
     """Keep the ranks of a group and replace its name: ``0,1,2#mesh_fsdp`` becomes ``0,1,2#group-1``."""
     ranks, mark, name = text.partition("#")
     if ranks.replace(",", "").isdigit():
-        return ranks + (mark + names.of(name, "group") if mark else "")
-    return names.of(text, "group")
+        return ranks + (mark + names.replace_name(name, "group") if mark else "")
+    return names.replace_name(text, "group")
 
 
-#: Words that stay only after a number.
+#: Words that are kept only after a number.
 UNITS = frozenset(
     (
         "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",

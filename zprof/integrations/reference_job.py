@@ -1,7 +1,7 @@
-"""Launch the reference engine on ranks of this machine and record the run: the parent process's side.
+"""Launch the reference engine on this machine and record the run, from the parent process.
 
-The parent needs no torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and watches the ranks. They
-run ``zprof.integrations.reference_rank``, which reads the job as JSON.
+The parent does not need torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and monitors the
+ranks. They run ``zprof.integrations.reference_rank``, which reads the job as JSON.
 """
 
 import json
@@ -26,10 +26,10 @@ _RANK_PROGRAM = "zprof.integrations.reference_rank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceJob:
-    """Training job and the parts of it to record.
+    """Training job and the steps to record.
 
-    ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones keep their
-    defaults. ``run`` is None if nothing is recorded, ``outcome`` if nobody reads the losses.
+    ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones have their
+    defaults. ``run`` is None if nothing is recorded, ``outcome`` if the losses are not needed.
     """
 
     world_size: int
@@ -42,7 +42,7 @@ class ReferenceJob:
 
     @property
     def recorded_steps(self) -> int:
-        """Number of steps until everything is recorded."""
+        """Number of steps until the recording is complete."""
         return self.skip_steps + self.memory_steps + self.time_steps
 
     def to_json(self) -> str:
@@ -51,7 +51,7 @@ class ReferenceJob:
 
     @classmethod
     def from_json(cls, text: str) -> "ReferenceJob":
-        """Return the job from its parent's JSON."""
+        """Parse the JSON written by the parent."""
         values = json.loads(text)
         paths = {name: Path(values[name]) if values[name] else None for name in ("run", "outcome")}
         return cls(**values | paths)
@@ -59,7 +59,7 @@ class ReferenceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a run as reported by a rank: its losses, or why the settings are refused."""
+    """Result of a run as reported by a rank: its losses, or why the settings were rejected."""
 
     losses: tuple[float, ...] = ()
     refused: str = ""
@@ -84,13 +84,13 @@ def train_reference(
     on_step: Callable[[int], None] = lambda steps: None,
     on_start: Callable[[Sequence[int]], None] = lambda process_ids: None,
 ) -> tuple[float, ...]:
-    """Run the job to its end and return the loss of every step.
+    """Run the job and return the loss of every step.
 
     ``on_step`` is called with the number of steps that rank 0 has finished.
 
     Raises:
-        BadInput: the ranks refused the settings.
-        RankFailed: a rank ended with an error.
+        BadInput: the ranks rejected the settings.
+        RankFailed: a rank exited with an error.
     """
 
     def poll() -> None:
@@ -105,7 +105,7 @@ def train_reference(
             launch(arguments, world_size=job.world_size, on_poll=poll, on_start=on_start)
         except RankFailed:
             if refused := Outcome.read(job.outcome).refused:
-                raise BadInput(refused, hint="zprof train --help shows the options") from None
+                raise BadInput(refused, hint="see zprof train --help") from None
             raise
         poll()
         return Outcome.read(job.outcome).losses
@@ -121,22 +121,22 @@ def _count_steps(run: Path) -> int:
 _POLL_S = 0.05
 #: Time for the other ranks to notice a failed rank and to write their recordings.
 _GRACE_S = 15.0
-#: From SIGTERM to SIGKILL, for all ranks together.
-_END_S = 5.0
+#: Time from SIGTERM to SIGKILL, for all ranks together.
+_TERMINATION_S = 5.0
 
 
-#: Signals that only a person, a scheduler or the kernel sends.
-_FROM_OUTSIDE = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
+#: Signals that only a user, a scheduler or the kernel sends.
+_EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
 class RankFailed(ZprofError):
-    """A rank ended with an error or was killed from outside; the latter is not a fault of zprof."""
+    """A rank exited with an error or was killed externally; the latter is not a bug of zprof."""
 
     exit_code = 70
 
-    def __init__(self, message: str, *, hint: str = "", from_outside: bool = False) -> None:
+    def __init__(self, message: str, *, hint: str = "", is_external: bool = False) -> None:
         super().__init__(message, hint=hint)
-        if from_outside:
+        if is_external:
             self.exit_code = BadInput.exit_code
 
 
@@ -147,17 +147,17 @@ def launch(
     on_poll: Callable[[], None] = lambda: None,
     on_start: Callable[[Sequence[int]], None] = lambda process_ids: None,
 ) -> None:
-    """Run ``python ARGUMENTS`` on every rank and wait for all of them.
+    """Run ``python ARGUMENTS`` on every rank and wait for all ranks.
 
     ``on_poll`` is called while waiting. If a rank fails, the others get time to notice and to write their
     recordings; then they are terminated.
 
     Raises:
-        RankFailed: a rank ended with an error; the message has the last line that it wrote.
+        RankFailed: a rank exited with an error; the message contains its error line.
     """
     with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as folder:
         logs = [(Path(folder) / f"rank{rank}.log").open("w+b") for rank in range(world_size)]
-        port = _free_port()
+        port = _find_free_port()
         ranks: list[subprocess.Popen[bytes]] = []
         raise_lost_interrupt()
         try:
@@ -211,11 +211,11 @@ def _wait_for_ranks(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[
 
 
 def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminate the ranks that still run; kill those that ignore SIGTERM."""
+    """Terminate the ranks that are still running; kill those that ignore SIGTERM."""
     for process in ranks:
         if process.poll() is None:
             process.terminate()
-    deadline = time.monotonic() + _END_S
+    deadline = time.monotonic() + _TERMINATION_S
     for process in ranks:
         try:
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
@@ -225,28 +225,30 @@ def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoReturn:
-    # A rank killed by a signal is the origin; the others fail because it is gone.
+    # A rank killed by a signal is the cause; the others fail because they lost it.
     rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
     code = failed[rank]
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
     raise RankFailed(
-        f"rank {rank} {how}: {_last_error_line(logs[rank])}",
-        hint="what the other ranks recorded is kept",
-        from_outside=-code in _FROM_OUTSIDE,
+        f"rank {rank} {reason}: {_find_error_line(logs[rank])}",
+        hint="the recordings of the other ranks are kept",
+        is_external=-code in _EXTERNAL_SIGNALS,
     )
 
 
-def _last_error_line(log: IO[bytes]) -> str:
+def _find_error_line(log: IO[bytes]) -> str:
     """Return the first line of the error after the last traceback, else the last line."""
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
-    after = lines[starts[-1] + 1 :] if starts else []
-    line = next((line for line in after if not line[0].isspace()), lines[-1] if lines else "it wrote nothing")
+    error_lines = lines[starts[-1] + 1 :] if starts else []
+    line = next(
+        (line for line in error_lines if not line[0].isspace()), lines[-1] if lines else "it printed nothing"
+    )
     return line.strip()[:300]
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

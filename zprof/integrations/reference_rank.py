@@ -1,7 +1,7 @@
-"""Run one rank of a recorded training of the reference engine.
+"""Run one rank of a recorded training with the reference engine.
 
-The engine does not know zprof, and the recorder does not know the engine. This module passes the engine's
-facts to the recorder, as a user's training program would.
+The engine and the recorder are independent of each other. This module passes the engine's facts to the
+recorder, as a user's training program would.
 """
 
 import argparse
@@ -27,16 +27,16 @@ from zprof.reference_engine.train import train
 
 
 class RecordingObserver:
-    """Records the run that it observes; the recording ends with the stack, even if training fails."""
+    """Records the training that it observes; the recording ends with ``stack``, even if training fails."""
 
     def __init__(self, job: ReferenceJob, config: TrainConfig, stack: ExitStack) -> None:
         self._job, self._config, self._stack = job, config, stack
         self._recorder: Recorder | None = None
-        self.began = False
+        self.is_started = False
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
-        """Start to record."""
-        self.began = True
+        """Start recording."""
+        self.is_started = True
         job = self._job
         if job.run is None:
             return
@@ -45,7 +45,7 @@ class RecordingObserver:
             model=model,
             optimizer=optimizer,
             steps=steps(skip=job.skip_steps, memory=job.memory_steps, time=job.time_steps),
-            training=training_facts(model, self._config),
+            training=make_training_facts(model, self._config),
         )
         self._recorder = self._stack.enter_context(recorder)
 
@@ -59,8 +59,8 @@ class RecordingObserver:
         self._stack.close()
 
 
-def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
-    """Return the engine's facts as training facts of the recorder."""
+def make_training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
+    """Convert the engine's facts to the recorder's training facts."""
     facts = model.facts
     return TrainingFacts(
         engine="reference",
@@ -83,15 +83,15 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
 
 
 def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
-    """Return phrases for the simulated or planted parts of a run, for its report."""
-    said = []
+    """Describe the modelled or planted parts of a run for its report."""
+    descriptions = []
     if config.plant is not None:
-        said.append(f"planted {config.plant}: {find_plant(config.plant).does}")
+        descriptions.append(f"planted {config.plant}: {find_plant(config.plant).does}")
     if config.link is not None:
-        said.append(_describe_link(config.link))
+        descriptions.append(_describe_link(config.link))
     if config.compute is not None:
-        said.extend(_describe_compute(config.compute))
-    return tuple(said)
+        descriptions.extend(_describe_compute(config.compute))
+    return tuple(descriptions)
 
 
 def _describe_link(link: LinkModel) -> str:
@@ -108,11 +108,11 @@ def _describe_compute(compute: ComputeModel) -> Iterator[str]:
     if compute.straggler_rank is not None:
         yield f"straggler: rank {compute.straggler_rank} late by {delay} per step"
     if compute.straggler_rotates:
-        yield f"straggler: in each step another rank, late by {delay}"
+        yield f"straggler: a different rank in each step, late by {delay}"
 
 
 def main() -> int:
-    """Train the job given as the first argument; return 2 if its settings are refused."""
+    """Train the job given as the first argument; return 2 if its settings are rejected."""
     job = ReferenceJob.from_json(sys.argv[1])
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -123,22 +123,22 @@ def main() -> int:
         try:
             losses = train(config, observer)
         except ValueError as error:
-            if observer.began:
+            if observer.is_started:
                 raise
-            return _leave_outcome(job, Outcome(refused=str(error)), code=2)
+            return _write_outcome(job, Outcome(refused=str(error)), code=2)
         except Exception as error:
             if is_memory_shortage(error):
-                return _leave_outcome(job, Outcome(refused="a rank ran out of memory"), code=2)
+                return _write_outcome(job, Outcome(refused="a rank ran out of memory"), code=2)
             if limit := find_exhausted_limit(error):
-                return _leave_outcome(
-                    job, Outcome(refused=f"a rank was refused by the system: {limit}"), code=2
+                return _write_outcome(
+                    job, Outcome(refused=f"a rank was stopped by a system limit: {limit}"), code=2
                 )
             raise
-    return _leave_outcome(job, Outcome(losses=tuple(losses)), code=0)
+    return _write_outcome(job, Outcome(losses=tuple(losses)), code=0)
 
 
-def _leave_outcome(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
-    """Write the outcome: rank 0's if all is well, that of any rank that refuses."""
+def _write_outcome(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
+    """Write the outcome of rank 0, or of any rank that rejects the settings; return ``code``."""
     if job.outcome is not None and (code or os.environ.get("RANK", "0") == "0"):
         outcome.write(job.outcome)
     return code

@@ -1,7 +1,7 @@
 """Collect the redacted parts of a run that support needs into one zip file (schema ``zprof.bundle/1``).
 
-Collectives are included with an allow-list of columns. Events are not, because their names come from the
-program.
+Collectives are included, with an allow-list of columns. Events are omitted, because their names come from
+the program.
 """
 
 import io
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zprof.integrations.redaction import AllowList, StandIns, read_own_words, redact_group
+from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
 from zprof.model.doctor import Doctor
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
@@ -23,24 +23,24 @@ from zprof.run.reader import Run
 from zprof.version import __version__
 
 SCHEMA = "zprof.bundle/1"
-#: Tables of more ranks do not help and make the file too large for a ticket.
+#: Maximum number of ranks with tables, which keeps the file small enough for a ticket.
 _MAX_TABLES = 64
-#: A fixed date makes the file depend on its content only.
+#: A fixed date, so that the file depends only on its content.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One file of a bundle; ``says`` describes it to the person who shares it."""
+    """One file of a bundle; ``description`` is for the person who shares it."""
 
     name: str
-    says: str
+    description: str
     content: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Parts of a bundle, the stand-ins by name (not in the bundle), and the keys and tables left out."""
+    """Parts of a bundle, the pseudonyms by name (not in the bundle), and the omitted keys and tables."""
 
     parts: tuple[Part, ...]
     names: dict[str, str]
@@ -53,23 +53,35 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
     Raises:
         BadInput: a table of the run is damaged.
     """
-    names = StandIns(read_own_words())
+    names = Pseudonyms(read_own_words())
     tables, missing = _collect_tables(run, names)
     report_tree, run_tree = to_tree(report), _collect_manifests(run)
     for tree in (report_tree, run_tree):
         # First pass for names: a text may contain a name that only appears later.
-        AllowList(names).tree(tree)
+        AllowList(names).filter_tree(tree)
     allowed = AllowList(names)
     parts = [
-        Part(name="report.json", says="the report", content=_json(allowed.tree(report_tree))),
-        Part(name="run.json", says="what was recorded, and how", content=_json(allowed.tree(run_tree))),
-        Part(name="doctor.json", says="this machine", content=_json(_redact_doctor(doctor, names))),
+        Part(
+            name="report.json",
+            description="the report",
+            content=_encode_json(allowed.filter_tree(report_tree)),
+        ),
+        Part(
+            name="run.json",
+            description="what was recorded, and how",
+            content=_encode_json(allowed.filter_tree(run_tree)),
+        ),
+        Part(
+            name="doctor.json",
+            description="this machine",
+            content=_encode_json(_redact_doctor(doctor, names)),
+        ),
         *tables,
     ]
     left_out = (*sorted(allowed.dropped), *missing)
-    told = {each if names.is_own(each) else names.scrubbed(each) for each in left_out}
-    parts.insert(0, _make_index(parts, sorted(told)))
-    return Bundle(parts=tuple(parts), names=names.given, left_out=left_out)
+    listed = {entry if names.is_own(entry) else names.redact_text(entry) for entry in left_out}
+    parts.insert(0, _make_index(parts, sorted(listed)))
+    return Bundle(parts=tuple(parts), names=names.assigned, left_out=left_out)
 
 
 def write_bundle(bundle: Bundle, file: BinaryIO) -> None:
@@ -82,12 +94,12 @@ def write_bundle(bundle: Bundle, file: BinaryIO) -> None:
             archive.writestr(entry, part.content)
 
 
-def _collect_tables(run: Run, names: StandIns) -> tuple[list[Part], list[str]]:
+def _collect_tables(run: Run, names: Pseudonyms) -> tuple[list[Part], list[str]]:
     ranks = [rank for rank in run.ranks if run.has_table(rank, "collectives")]
     parts = [
         Part(
             name=f"collectives/rank{rank:05d}.parquet",
-            says=f"collectives of rank {rank}: times and sizes",
+            description=f"collectives of rank {rank}: times and sizes",
             content=redact_collectives(run, rank, names),
         )
         for rank in ranks[:_MAX_TABLES]
@@ -96,38 +108,38 @@ def _collect_tables(run: Run, names: StandIns) -> tuple[list[Part], list[str]]:
     return parts, [f"collectives of {rest} more ranks"] if rest else []
 
 
-def _redact_doctor(doctor: Doctor, names: StandIns) -> dict[str, Any]:
+def _redact_doctor(doctor: Doctor, names: Pseudonyms) -> dict[str, Any]:
     """Redact the texts of checks, which may contain paths; the names of checks are zprof's own."""
     texts = ("found", "without", "remedy")
     checks = [
-        {key: names.scrubbed(text) if key in texts else text for key, text in to_tree(check).items()}
+        {key: names.redact_text(text) if key in texts else text for key, text in to_tree(check).items()}
         for check in doctor.checks
     ]
     return {**to_tree(doctor), "checks": checks}
 
 
 def _collect_manifests(run: Run) -> dict[str, Any]:
-    ranks = [_rank_manifest(manifest) for manifest in run.rank_manifests.values()]
+    ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
     return {**asdict(run.manifest), "ranks": ranks, "name": run.path.resolve().name}
 
 
-def _rank_manifest(manifest: RankManifest) -> dict[str, Any]:
-    whole = asdict(manifest)
-    rows = {name: file["rows"] for name, file in whole.pop("files").items()}
-    return {**whole, "files": rows}
+def _make_rank_tree(manifest: RankManifest) -> dict[str, Any]:
+    tree = asdict(manifest)
+    rows = {name: file["rows"] for name, file in tree.pop("files").items()}
+    return {**tree, "files": rows}
 
 
 def _make_index(parts: Sequence[Part], left_out: Sequence[str]) -> Part:
     tree = {
         "schema": SCHEMA,
         "zprof_version": __version__,
-        "parts": {part.name: part.says for part in parts},
+        "parts": {part.name: part.description for part in parts},
         "left_out": list(left_out),
     }
-    return Part(name="bundle.json", says="this list", content=_json(tree))
+    return Part(name="bundle.json", description="this list", content=_encode_json(tree))
 
 
-def _json(tree: Any) -> bytes:
+def _encode_json(tree: Any) -> bytes:
     return (json.dumps(tree, indent=1) + "\n").encode("ascii")
 
 
@@ -144,11 +156,11 @@ _PLAIN_COLUMNS = (
     "stream",
     "peer_rank",
 )
-#: Texts of closed sets; any other value is replaced.
+#: Text columns with a fixed set of values; any other value is redacted.
 _TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
-def redact_collectives(run: Run, rank: int, names: StandIns) -> bytes:
+def redact_collectives(run: Run, rank: int, names: Pseudonyms) -> bytes:
     """Return a rank's redacted collectives as a Parquet file.
 
     Raises:
@@ -156,16 +168,16 @@ def redact_collectives(run: Run, rank: int, names: StandIns) -> bytes:
     """
     table = run.table(rank, "collectives")
     columns = {name: table.column(name) for name in _PLAIN_COLUMNS}
-    columns |= {name: _map_texts(table.column(name), names.scrubbed) for name in _TEXT_COLUMNS}
+    columns |= {name: _map_texts(table.column(name), names.redact_text) for name in _TEXT_COLUMNS}
     columns["group"] = _map_texts(table.column("group"), lambda text: redact_group(text, names))
-    columns["unit"] = _map_texts(table.column("unit"), lambda text: names.of(text, "module"))
-    written = io.BytesIO()
-    pq.write_table(pa.table(columns), written, compression="zstd")
-    return written.getvalue()
+    columns["unit"] = _map_texts(table.column("unit"), lambda text: names.replace_name(text, "module"))
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    return buffer.getvalue()
 
 
-def _map_texts(column: pa.ChunkedArray, change: Callable[[str], str]) -> pa.Array:
-    """Change each distinct text of a dictionary column once."""
+def _map_texts(column: pa.ChunkedArray, redact: Callable[[str], str]) -> pa.Array:
+    """Apply ``redact`` once to each distinct text of a dictionary column."""
     encoded = column.unify_dictionaries().combine_chunks()
-    words = pa.array([change(word) for word in encoded.dictionary.to_pylist()], pa.string())
+    words = pa.array([redact(word) for word in encoded.dictionary.to_pylist()], pa.string())
     return pa.DictionaryArray.from_arrays(encoded.indices, words).cast(pa.string())

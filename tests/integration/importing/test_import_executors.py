@@ -70,7 +70,7 @@ def test_a_reader_that_is_killed_is_a_gap(
     run = load(made.run)
     assert run.ranks == (0, 1, 3)
     assert [gap.what for gap in run.gaps() if "rank2.json" in gap.reason] == ["file not imported"]
-    assert not made.lasting
+    assert not made.is_cacheable
     assert sorted(os.listdir(made.run)) == ["manifest.json", "rank00000", "rank00001", "rank00003"]
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.check_runs import BASE, MS, check_run
-from zprof.checks.config import StatedLimit, default_limits, limits_for, list_softened, soften_for_device
+from zprof.checks.config import (
+    StatedLimit,
+    default_limits,
+    downgrade_for_device,
+    list_downgraded_gates,
+    resolve_limits,
+)
 from zprof.checks.limits import parse_limit
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
@@ -26,10 +32,10 @@ def write(path: Path, text: str) -> Path:
 
 def by_gate(folder: Path, config: Path | None = None, **flags: str) -> dict[str, Limit]:
     stated = [
-        StatedLimit(gate=gate, said=said, origin=f"--{gate}", place=f"--{gate}")
+        StatedLimit(gate=gate, value=said, origin=f"--{gate}", location=f"--{gate}")
         for gate, said in flags.items()
     ]
-    return {limit.gate: limit for limit in limits_for(folder, config=config, flags=stated)}
+    return {limit.gate: limit for limit in resolve_limits(folder, config=config, flags=stated)}
 
 
 def test_each_layer_replaces_the_weaker_gate_by_gate(repository: Path) -> None:
@@ -141,11 +147,11 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(repository: Path, tex
 
 
 def test_on_cpu_ranks_a_default_of_time_warns() -> None:
-    held = soften_for_device(default_limits(), "cpu")
+    held = downgrade_for_device(default_limits(), "cpu")
     timed = {"exposed_ratio", "overlap_ratio", "step_time", "exposed_wait"}
     assert {limit.gate for limit in held if limit.warns} == timed
     assert [limit.said for limit in held] == [limit.said for limit in default_limits()]
-    assert soften_for_device(default_limits(), "NVIDIA H200") == default_limits()
+    assert downgrade_for_device(default_limits(), "NVIDIA H200") == default_limits()
 
 
 def stated(gate: str, said: str) -> Limit:
@@ -156,11 +162,11 @@ def stated(gate: str, said: str) -> Limit:
 
 def test_a_stated_limit_of_time_fails_on_cpu_ranks_too() -> None:
     limit = stated("step_time", "+3%@0.95")
-    assert soften_for_device([limit], "cpu") == (limit,)
+    assert downgrade_for_device([limit], "cpu") == (limit,)
 
 
 @pytest.mark.parametrize(("device", "outcome"), [("cpu", "warned"), ("NVIDIA H200", "failed")])
 def test_only_what_would_have_failed_is_listed_as_softened(device: str, outcome: str) -> None:
-    found = check_run(soften_for_device(default_limits(), device), replace(BASE, wait=9 * MS, late=0.9))
+    found = check_run(downgrade_for_device(default_limits(), device), replace(BASE, wait=9 * MS, late=0.9))
     assert {result.limit.gate: result.outcome for result in found.results}["exposed_wait"] == outcome
-    assert list_softened(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())
+    assert list_downgraded_gates(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())

@@ -15,7 +15,7 @@ from zprof.cli.live_view import (
     JOB_LOG,
     LiveView,
     find_display_obstacle,
-    job_log,
+    open_job_log,
     should_show_live,
 )
 from zprof.model.errors import BadInput
@@ -39,23 +39,23 @@ PATIENCE_S = 60
 
 
 class Views:
-    """Starts views of that program and counts those that were left."""
+    """Starts views of that program and counts those that the user left."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.left = folder, 0
+        self.folder, self.leave_count = folder, 0
 
     def start(self, what: str) -> LiveView:
-        view = LiveView(self.folder / what, left=self._leave)
+        view = LiveView(self.folder / what, on_leave=self._leave)
         view.start()
         return view
 
     def _leave(self) -> None:
-        self.left += 1
+        self.leave_count += 1
 
     def look_until(self, view: LiveView, is_over: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not is_over() and time.monotonic() < deadline:
-            view.look()
+            view.poll()
             time.sleep(0.01)
 
 
@@ -73,10 +73,10 @@ def test_the_job_goes_on_without_a_view_that_ended(
     views: Views, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = views.start(what)
-    views.look_until(view, lambda: views.left)
-    view.look()
-    view.job_over(0)  # returns at once
-    assert views.left == 1
+    views.look_until(view, lambda: views.leave_count)
+    view.poll()
+    view.finish_job(0)  # returns at once
+    assert views.leave_count == 1
     assert ("exit code -9" in capsys.readouterr().err) is (what == "crash")
 
 
@@ -85,23 +85,23 @@ def test_the_job_is_ended_as_the_terminal_would(views: Views, monkeypatch: pytes
     monkeypatch.setattr(live_view.os, "killpg", lambda group, number: sent.append((group, number)))
     views.look_until(views.start("end"), lambda: sent)
     assert sent == [(os.getpgrp(), signal.SIGINT)]
-    assert views.left == 0
+    assert views.leave_count == 0
 
 
 def test_the_view_hears_of_the_end_and_is_waited_for(views: Views) -> None:
     view = views.start("seen")
-    view.look()
-    view.job_over(5)
+    view.poll()
+    view.finish_job(5)
     assert (views.folder / "seen.heard").read_bytes() == b'{"code": 5}\n'
-    assert views.left == 0
+    assert views.leave_count == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_where_the_job_is_to_end_the_view_goes_first(views: Views, number: int) -> None:
     view = views.start("stay")
-    view.signalled(signal.SIGUSR1)
+    view.handle_signal(signal.SIGUSR1)
     assert not (views.folder / "stay.gone").exists()
-    view.signalled(number)
+    view.handle_signal(number)
     assert (views.folder / "stay.gone").exists()
     view.close()
 
@@ -128,7 +128,7 @@ def test_a_screen_needs_a_terminal_of_its_own(
 
 def test_output_of_a_job_goes_into_its_run(tmp_path: Path) -> None:
     run = tmp_path / "folder" / "run.zprof"
-    with job_log(run) as (path, file):
+    with open_job_log(run) as (path, file):
         file.write(b"loss 3\n")
         assert path.read_bytes() == b"loss 3\n"
         GrowingRun(run)
@@ -139,13 +139,13 @@ def test_output_of_a_job_goes_into_its_run(tmp_path: Path) -> None:
 def test_without_a_run_the_output_stays_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with job_log(tmp_path / "silent.zprof"):
+    with open_job_log(tmp_path / "silent.zprof"):
         pass
     assert (list(tmp_path.iterdir()), capsys.readouterr().err) == ([], "")
-    with job_log(tmp_path / "run.zprof") as (path, file):
+    with open_job_log(tmp_path / "run.zprof") as (path, file):
         file.write(b"ImportError\n")
     assert path.read_bytes() == b"ImportError\n"
     assert str(path) in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput), job_log(tmp_path / "file/run"):
+    with pytest.raises(BadInput), open_job_log(tmp_path / "file/run"):
         pass

@@ -96,7 +96,7 @@ def test_a_limit_of_the_system_is_found_in_the_cause_of_an_error() -> None:
 def test_a_terminal_without_glyphs_gets_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    console.data("✗ SLOWER 5 µs ██▍ 層\n")
+    console.print_data("✗ SLOWER 5 µs ██▍ 層\n")
     assert raw.getvalue() == b"x SLOWER 5 us ##| \\u5c64\n"
 
 

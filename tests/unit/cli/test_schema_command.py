@@ -12,7 +12,7 @@ from tests.support.check_runs import Made
 from tests.support.checks_by_hand import CHECKS
 from tests.support.reports import SITUATIONS, rank_missing
 from zprof.cli import main
-from zprof.cli.schema import DOCUMENTS, schema_of
+from zprof.cli.schema import DOCUMENTS, make_schema
 from zprof.model.json_format import to_json
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
@@ -31,7 +31,7 @@ def validator(document: str) -> "Draft202012Validator":
     # not above: its grammars take seconds, and every worker imports this file
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(schema_of(document))
+    return Draft202012Validator(make_schema(document))
 
 
 def first_error(document: str, text: str) -> str:

@@ -10,7 +10,7 @@ from tests.support.command_calls import Call
 from tests.support.hta_trace import hta_trace
 from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.integrations.hta import verification
-from zprof.integrations.hta.answers import Answers, read_answers, refused_answers
+from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def hta(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
 
     def ask_all(files, questions, wall_s=None):
         assert all(path.is_file() for path in files.values())
-        return {rank: told.get(rank, refused_answers(f"limit {wall_s}")) for rank in files}
+        return {rank: told.get(rank, make_refused_answers(f"limit {wall_s}")) for rank in files}
 
     monkeypatch.setattr(verification, "ask_all", ask_all)
     return told

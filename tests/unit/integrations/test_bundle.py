@@ -21,7 +21,7 @@ import pytest
 from tests.support.diagnoses import base
 from zprof.cli import main
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.integrations.redaction import AllowList, OwnWords, StandIns, read_own_words, redact_group
+from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, read_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.findings import Cause as FindingCause
@@ -105,7 +105,7 @@ def spoil(value: Any, keep: tuple[str, ...] = ()) -> Any:
 
 def texts_in(bundle: Bundle) -> Iterator[str]:
     for part in bundle.parts:
-        yield from (part.name, part.says)
+        yield from (part.name, part.description)
         if part.name.endswith(".json"):
             yield from strings(json.loads(part.content))
         else:
@@ -180,14 +180,16 @@ def own() -> OwnWords:
 
 
 def test_keys_that_nobody_has_reviewed_are_dropped(own: OwnWords) -> None:
-    allowed = AllowList(StandIns(own))
-    seen = allowed.tree({"rank": 1, "novelty": "text", "remark": {"a": 1}, "zq": 1, "3": 2, "status": "ok"})
+    allowed = AllowList(Pseudonyms(own))
+    seen = allowed.filter_tree(
+        {"rank": 1, "novelty": "text", "remark": {"a": 1}, "zq": 1, "3": 2, "status": "ok"}
+    )
     assert seen == {"rank": 1, "3": 2, "status": "ok"}
     assert allowed.dropped == {"novelty", "remark", "zq"}
 
 
 @pytest.mark.parametrize(
-    ("text", "scrubbed"),
+    ("text", "redact_text"),
     [
         ("took 50.0 GB/s of 12.5 ms (38 % of it) [+60.0, +69.3]",) * 2,
         ("see /data/run.json then", "see (hidden) then"),
@@ -203,25 +205,25 @@ def test_keys_that_nobody_has_reviewed_are_dropped(own: OwnWords) -> None:
         ("the\u00a0step\tzq", "(hidden)"),
     ],
 )
-def test_only_own_words_numbers_and_units_stay(own: OwnWords, text: str, scrubbed: str) -> None:
-    assert StandIns(own).scrubbed(text) == scrubbed
+def test_only_own_words_numbers_and_units_stay(own: OwnWords, text: str, redact_text: str) -> None:
+    assert Pseudonyms(own).redact_text(text) == redact_text
 
 
 def test_an_endless_text_is_cut(own: OwnWords) -> None:
-    assert len(StandIns(own).scrubbed("a@a." * 300_000)) < 3000
+    assert len(Pseudonyms(own).redact_text("a@a." * 300_000)) < 3000
 
 
 def test_names_are_translated_whole_and_stand_ins_are_not_taken_for_names(own: OwnWords) -> None:
-    names = StandIns(own)
-    given = [names.of(name, "module") for name in ("encoder.zq block", "q1", "waits", "module-9")]
+    names = Pseudonyms(own)
+    given = [names.replace_name(name, "module") for name in ("encoder.zq block", "q1", "waits", "module-9")]
     assert given == ["module-1", "module-2", "module-3", "module-4"]
-    assert names.scrubbed("encoder.zq block waits for q1") == "module-1 waits for module-2"
-    assert names.scrubbed("(module-9), module-7") == "(module-4), (hidden)"
-    assert names.scrubbed("my-encoder.zq block-x") == "(hidden)"
+    assert names.redact_text("encoder.zq block waits for q1") == "module-1 waits for module-2"
+    assert names.redact_text("(module-9), module-7") == "(module-4), (hidden)"
+    assert names.redact_text("my-encoder.zq block-x") == "(hidden)"
 
 
 def test_groups_keep_their_ranks(run: Run) -> None:
-    names = StandIns()
+    names = Pseudonyms()
     given = [redact_group(text, names) for text in ("0,1,2", "0,1#secret mesh", "pg:secret")]
     assert given == ["0,1,2", "0,1#group-1", "group-2"]
     table = run.table(0, "collectives")

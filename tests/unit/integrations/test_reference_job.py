@@ -81,7 +81,7 @@ def own_handler() -> Any:
 def test_an_interrupt_leaves_neither_process_nor_folder(
     code: str, monkeypatch: pytest.MonkeyPatch, own_handler: None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launching, "_END_S", 0.3)
+    monkeypatch.setattr(launching, "_TERMINATION_S", 0.3)
     ids: list[int] = []
 
     def interrupt() -> None:

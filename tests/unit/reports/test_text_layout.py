@@ -148,7 +148,7 @@ def test_colour_is_for_terminals_that_want_it(
         monkeypatch.setenv(name, value)
     stdout = Terminal(is_terminal)
     monkeypatch.setattr(console.sys, "stdout", stdout)
-    console.page(PAGE)
+    console.print_page(PAGE)
     assert ("\x1b[" in stdout.getvalue()) is is_coloured
     assert re.sub(r"\x1b\[\d+m", "", stdout.getvalue()) == PAGE
 

@@ -1,1 +1,1 @@
-"""The gates: each reads one quantity of a run and of its baseline, to be judged against a limit."""
+"""Gates: each reads one quantity of a run and its baseline, to be judged against a limit."""

@@ -1,19 +1,20 @@
 """Turn a reading into the result of a gate, by the same rules for all gates.
 
 relative limit, no baseline             skipped
-a limit that no value can break         skipped
-the run lacks what the baseline has     unknown
-only the baseline lacks it, or steps    unknown if the limit was stated, a warning if it is a default
-neither has it, or the run too few steps
-                                        unknown if the limit was stated, skipped if it is a default
-a bound cannot decide                   unknown; for a default that only the baseline's bound leaves open,
-                                        a warning if the measured value is beyond the limit, else skipped
-within it, a sum of other collectives   a warning
-beyond the limit                        failed, or warned if the limit or the gate says so
-beyond it, by no more than steps vary   within noise
+a limit that no value can exceed        skipped
+only the run lacks the value            unknown
+only the baseline lacks it or has too few steps
+                                        unknown if the user set the limit, a warning if it is a default
+both lack it, or the run has too few steps
+                                        unknown if the user set the limit, skipped if it is a default
+a bound cannot decide                   unknown; for a default limit that only the baseline's bound leaves
+                                        undecided, a warning if the measured value is beyond it, else skipped
+within the limit, different collectives a warning
+beyond the limit                        failed, or warned if the limit or the gate only warns
+beyond it, within the step variation    within noise
 
-If half of the interval is wider than the limit allows, a change as large as the limit never fails. The result
-says so, whatever its outcome.
+If half of the interval is wider than the change that the limit allows, a change of that size never fails. The
+result mentions this, whatever its outcome.
 """
 
 from dataclasses import replace
@@ -26,130 +27,136 @@ from zprof.checks.gates.reading import (
     Reading,
     compute_allowed,
     compute_interval,
-    holds,
-    holds_with_confidence,
     is_beyond,
     is_relative,
+    is_within_limit,
+    is_within_limit_with_confidence,
 )
 from zprof.checks.gates.sentences import clean_name, describe_result, describe_unjudged
 from zprof.model.check import DEFAULT, GateResult, Limit, Outcome, Sense
 
 SAVE_HINT = "save one: zprof baseline save RUN"
-_UPDATE = "save the baseline again from a whole run: zprof baseline update"
-_GUARD = "state a limit that a value can break, such as >=0.7 or 10%, or turn the gate off"
-_BASELINE = "the baseline"
-_MORE_STEPS = "record more steps (--time-steps), and save the baseline from as many"
-_QUIETER = "record more steps, on a quieter machine, or state a limit that is wider than the noise"
-_EXACT = "see the gaps of the report (zprof report RUN): they say what was not seen, and what helps"
+_UPDATE_HINT = "update the baseline from a complete run: zprof baseline update"
+_USELESS_LIMIT_HINT = "set a limit that can be exceeded, such as >=0.7 or 10%, or turn the gate off"
+_BASELINE_NAME = "the baseline"
+_STEPS_HINT = "record more steps (--time-steps) for both the run and the baseline"
+_NOISE_HINT = "record more steps, use a less busy machine, or set a limit wider than the noise"
+_BOUND_HINT = "see the gaps in the report (zprof report RUN) for what was not measured and how to fix it"
 
 
 def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
-    """Return the result of the limit."""
+    """Judge one limit and return its result."""
     if is_relative(limit) and not has_baseline:
         return _leave_unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE_HINT)
-    if reading.now is None:
-        outcome = Outcome.UNKNOWN if reading.before is not None else _skip_if_default(limit)
+    if reading.current is None:
+        outcome = Outcome.UNKNOWN if reading.baseline is not None else _skip_if_default(limit)
         return _leave_unjudged(limit, reading, outcome, reading.missing, reading.remedy)
-    if is_relative(limit) and reading.before is None:
+    if is_relative(limit) and reading.baseline is None:
         return _leave_unjudged(
-            limit, reading, _warn_if_default(limit), "the baseline does not have it", _UPDATE
+            limit, reading, _warn_if_default(limit), "the baseline does not contain it", _UPDATE_HINT
         )
-    nothing = _explain_useless(limit, reading)
-    if nothing:
-        return _leave_unjudged(limit, reading, Outcome.SKIPPED, nothing, _GUARD)
-    few = _explain_too_few(limit, reading)
-    if few:
-        of_baseline = few.startswith(_BASELINE)
+    useless_reason = _explain_useless(limit, reading)
+    if useless_reason:
+        return _leave_unjudged(limit, reading, Outcome.SKIPPED, useless_reason, _USELESS_LIMIT_HINT)
+    too_few_reason = _explain_too_few(limit, reading)
+    if too_few_reason:
+        is_baseline = too_few_reason.startswith(_BASELINE_NAME)
         return _leave_unjudged(
             limit,
             reading,
-            _warn_if_default(limit) if of_baseline else _skip_if_default(limit),
-            few,
-            _MORE_STEPS,
+            _warn_if_default(limit) if is_baseline else _skip_if_default(limit),
+            too_few_reason,
+            _STEPS_HINT,
         )
-    return _judge_figure(limit, reading, reading.now)
+    return _judge_figure(limit, reading, reading.current)
 
 
-def _judge_figure(limit: Limit, reading: Reading, now: Figure) -> GateResult:
-    allowed = compute_allowed(limit, reading.before)
-    interval, noise, held = None, None, holds(now, allowed, limit.sense)
+def _judge_figure(limit: Limit, reading: Reading, current: Figure) -> GateResult:
+    allowed = compute_allowed(limit, reading.baseline)
+    interval, noise, within_limit = None, None, is_within_limit(current, allowed, limit.sense)
     if limit.confidence is not None:
-        beside = reading.before if is_relative(limit) and reading.before is not None else allowed
-        interval = _interval(limit, reading, allowed)
-        held = holds_with_confidence(interval, now, beside.value, allowed, limit.sense)
-        allowed_change = float(abs(allowed.value - beside.value))
-        noise = _too_noisy(interval, allowed_change) if held and is_relative(limit) else None
-    outcome = _outcome(limit, reading, now, allowed, held)
+        reference = reading.baseline if is_relative(limit) and reading.baseline is not None else allowed
+        interval = _compute_limit_interval(limit, reading, allowed)
+        within_limit = is_within_limit_with_confidence(
+            interval, current, reference.value, allowed, limit.sense
+        )
+        allowed_change = float(abs(allowed.value - reference.value))
+        noise = _find_excess_noise(interval, allowed_change) if within_limit and is_relative(limit) else None
+    outcome = _choose_outcome(limit, reading, current, allowed, within_limit)
     result = replace(
         _make_result(limit, reading, outcome),
         allowed=float(allowed.value),
-        interval=interval if reading.before is not None and is_relative(limit) else None,
+        interval=interval if reading.baseline is not None and is_relative(limit) else None,
         noise=noise,
     )
-    remedy = _EXACT if held is None else ""
+    remedy = _BOUND_HINT if within_limit is None else ""
     if noise is not None and outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE):
-        remedy = _QUIETER
-    said = describe_result(result, reading, allowed, held=held, interval=interval)
-    return replace(result, sentence=said, remedy=remedy)
+        remedy = _NOISE_HINT
+    sentence = describe_result(result, reading, allowed, within_limit=within_limit, interval=interval)
+    return replace(result, sentence=sentence, remedy=remedy)
 
 
-def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held: bool | None) -> Outcome:
-    if held is None and not allowed.is_bound:
+def _choose_outcome(
+    limit: Limit, reading: Reading, current: Figure, allowed: Figure, within_limit: bool | None
+) -> Outcome:
+    if within_limit is None and not allowed.is_bound:
         return Outcome.UNKNOWN
-    if held is None:
-        return _warn_if_default(limit) if is_beyond(now, allowed, limit.sense) else _skip_if_default(limit)
-    if held and reading.other_sort and is_relative(limit):
+    if within_limit is None:
+        return (
+            _warn_if_default(limit) if is_beyond(current, allowed, limit.sense) else _skip_if_default(limit)
+        )
+    if within_limit and reading.has_different_parts and is_relative(limit):
         return Outcome.WARNED
-    if held:
-        return Outcome.WITHIN_NOISE if is_beyond(now, allowed, limit.sense) else Outcome.PASSED
-    return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
+    if within_limit:
+        return Outcome.WITHIN_NOISE if is_beyond(current, allowed, limit.sense) else Outcome.PASSED
+    return Outcome.WARNED if limit.warns or reading.warn_reason else Outcome.FAILED
 
 
-def _too_noisy(interval: tuple[float, float], allowed_change: float) -> float | None:
+def _find_excess_noise(interval: tuple[float, float], allowed_change: float) -> float | None:
     """Return half the width of the interval if that is more than the limit allows, else None."""
     half = (interval[1] - interval[0]) / 2
     return half if half > allowed_change else None
 
 
-def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:
-    now, before = reading.samples
+def _compute_limit_interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:
+    current, baseline = reading.samples
     assert limit.confidence is not None
-    assert now is not None
-    if not is_relative(limit) or before is None:
-        before = np.asarray([float(allowed.value)])
-    return compute_interval(now, before, limit.confidence)
+    assert current is not None
+    if not is_relative(limit) or baseline is None:
+        baseline = np.asarray([float(allowed.value)])
+    return compute_interval(current, baseline, limit.confidence)
 
 
 def _explain_useless(limit: Limit, reading: Reading) -> str:
-    """Return why no value can break the limit, "" if one can."""
-    allowed = compute_allowed(limit, reading.before)
-    least = limit.sense is Sense.AT_LEAST
-    everything = allowed.value <= 0 if least else limit.unit == "ratio" and allowed.value >= 1
-    if not everything or allowed.is_bound:
+    """Explain why no value can exceed the limit, "" if one can."""
+    allowed = compute_allowed(limit, reading.baseline)
+    is_minimum = limit.sense is Sense.AT_LEAST
+    allows_all = allowed.value <= 0 if is_minimum else limit.unit == "ratio" and allowed.value >= 1
+    if not allows_all or allowed.is_bound:
         return ""
-    return f"{clean_name(limit.said)} allows every value there can be, so that it guards nothing"
+    return f"{clean_name(limit.said)} allows every possible value, so it can never fail"
 
 
 def _explain_too_few(limit: Limit, reading: Reading) -> str:
-    """Return why there are too few steps for an interval, "" if there are enough or none is needed."""
+    """Explain why there are too few steps for an interval, "" if there are enough or none is needed."""
     if limit.confidence is None:
         return ""
-    sides = zip(("the run", _BASELINE), reading.samples, strict=True)
-    for who, samples in list(sides)[: 2 if is_relative(limit) else 1]:
+    runs = zip(("the run", _BASELINE_NAME), reading.samples, strict=True)
+    for name, samples in list(runs)[: 2 if is_relative(limit) else 1]:
         steps = 0 if samples is None else len(samples)
         if steps < MIN_STEPS:
             timed = f"{steps} timed step{'' if steps == 1 else 's'}"
-            return f"{who} has {timed}, an interval needs {MIN_STEPS}"
+            return f"{name} has {timed}, but an interval needs at least {MIN_STEPS}"
     return ""
 
 
 def _warn_if_default(limit: Limit) -> Outcome:
-    """Return WARNED for a default: whoever made the baseline must not be able to silence it."""
+    """Return WARNED for a default limit, which an incomplete baseline must not silence; else UNKNOWN."""
     return Outcome.WARNED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
 def _skip_if_default(limit: Limit) -> Outcome:
-    """Return SKIPPED for a default: nobody requested it, so nobody needs to know that it was not judged."""
+    """Return SKIPPED for a default limit, which the user did not request; else UNKNOWN."""
     return Outcome.SKIPPED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
@@ -163,10 +170,10 @@ def _make_result(limit: Limit, reading: Reading, outcome: Outcome) -> GateResult
         limit=limit,
         outcome=outcome,
         subject=reading.subject,
-        value=_to_float(reading.now),
-        baseline=_to_float(reading.before),
-        leaf=reading.leaf,
-        grew=reading.grew,
+        value=_to_float(reading.current),
+        baseline=_to_float(reading.baseline),
+        leaf=reading.report_path,
+        grew=reading.growth_note,
         sentence="",
     )
 

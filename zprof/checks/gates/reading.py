@@ -1,9 +1,9 @@
-"""Hold what a gate reads of a run and its baseline, and compare it with a limit in exact arithmetic.
+"""Define what a gate reads from a run and its baseline, and compare it with a limit in exact arithmetic.
 
-    allowed = baseline * (1 + change ratio)    or    baseline + change points    or    the value itself
+    allowed = baseline * (1 + change ratio)    or    baseline + change points    or    an absolute value
 
 A limit is a decimal number as written: 0.29 is 29/100, so 129 passes against 100 and +29 %. A value equal to
-the allowed one passes. A figure that is only a bound decides only if its open side cannot matter.
+the allowed one passes. A bound decides only if the true value cannot change the decision.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,13 @@ from zprof.model.check import Limit, Sense
 from zprof.model.report import Report
 
 Samples = npt.NDArray[np.float64]
-#: Minimum steps on a side: fewer say too little about the variation of steps to fail a build.
+#: Minimum number of steps per run; with fewer, the variation between steps is too uncertain to fail a build.
 MIN_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A value, and whether the true one can be lower or higher."""
+    """A value; the flags tell if the true value can be lower or higher."""
 
     value: Fraction
     can_be_lower: bool = False
@@ -33,139 +33,141 @@ class Figure:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the value is only a bound."""
+        """True if the value is only a bound."""
         return self.can_be_lower or self.can_be_higher
 
 
 def to_fraction(value: float) -> Fraction:
-    """Return a number as the fraction of its shortest decimal text."""
+    """Convert a number to the exact fraction of its shortest decimal representation."""
     return Fraction(str(value))
 
 
 def is_relative(limit: Limit) -> bool:
-    """Return whether the limit needs a baseline."""
+    """Return True if the limit needs a baseline."""
     return limit.value is None
 
 
-def compute_allowed(limit: Limit, before: Figure | None) -> Figure:
-    """Return what the limit allows; a relative limit needs the baseline's figure ``before``.
+def compute_allowed(limit: Limit, baseline: Figure | None) -> Figure:
+    """Return the value that the limit allows; a relative limit needs ``baseline``.
 
     Raises:
-        ValueError: The limit is relative and there is no figure of a baseline.
+        ValueError: The limit is relative and there is no baseline.
     """
     if limit.value is not None:
         return Figure(value=to_fraction(limit.value))
-    if before is None:
-        raise ValueError(f"{limit.gate}: a limit that is relative to nothing")
+    if baseline is None:
+        raise ValueError(f"{limit.gate}: a relative limit without a baseline")
     if limit.change_points is not None:
-        value = before.value + to_fraction(limit.change_points)
+        value = baseline.value + to_fraction(limit.change_points)
     else:
-        value = before.value * (1 + to_fraction(limit.change_ratio or 0.0))
-    return Figure(value=value, can_be_lower=before.can_be_lower, can_be_higher=before.can_be_higher)
+        value = baseline.value * (1 + to_fraction(limit.change_ratio or 0.0))
+    return Figure(value=value, can_be_lower=baseline.can_be_lower, can_be_higher=baseline.can_be_higher)
 
 
-def holds(now: Figure, allowed: Figure, sense: Sense) -> bool | None:
-    """Return whether ``now`` is within the limit, None if a bound cannot decide it."""
-    return decide_with_bounds(is_beyond(now, allowed, sense), now, allowed, sense)
+def is_within_limit(current: Figure, allowed: Figure, sense: Sense) -> bool | None:
+    """Return True if ``current`` is within the limit, None if a bound leaves it undecided."""
+    return decide_with_bounds(is_beyond(current, allowed, sense), current, allowed, sense)
 
 
-def is_beyond(now: Figure, allowed: Figure, sense: Sense) -> bool:
-    """Return whether the measured values are beyond the limit, whatever the true ones are."""
-    return now.value > allowed.value if sense is Sense.AT_MOST else now.value < allowed.value
+def is_beyond(current: Figure, allowed: Figure, sense: Sense) -> bool:
+    """Return True if the measured value is beyond the limit, ignoring uncertainty."""
+    return current.value > allowed.value if sense is Sense.AT_MOST else current.value < allowed.value
 
 
-def decide_with_bounds(beyond: bool, now: Figure, allowed: Figure, sense: Sense) -> bool | None:
-    """Return ``not beyond``, or None if the true values may decide otherwise than the measured ones."""
-    too_much = beyond == (sense is Sense.AT_MOST)  # the value is above what is allowed
-    doubtful = now.can_be_lower or allowed.can_be_higher
-    if not too_much:
-        doubtful = now.can_be_higher or allowed.can_be_lower
-    return None if doubtful else not beyond
+def decide_with_bounds(beyond: bool, current: Figure, allowed: Figure, sense: Sense) -> bool | None:
+    """Return ``not beyond``, or None if the true values could lead to a different decision."""
+    is_above = beyond == (sense is Sense.AT_MOST)
+    is_uncertain = current.can_be_lower or allowed.can_be_higher
+    if not is_above:
+        is_uncertain = current.can_be_higher or allowed.can_be_lower
+    return None if is_uncertain else not beyond
 
 
-def holds_with_confidence(
-    interval: tuple[float, float], now: Figure, before: Fraction, allowed: Figure, sense: Sense
+def is_within_limit_with_confidence(
+    interval: tuple[float, float], current: Figure, baseline: Fraction, allowed: Figure, sense: Sense
 ) -> bool | None:
-    """Return the same for a sample, which is beyond the limit only if the whole interval of the change is."""
+    """Like ``is_within_limit`` for samples, which are beyond the limit only if the entire interval is."""
     low, high = interval
-    allowed_change = float(allowed.value - before)
+    allowed_change = float(allowed.value - baseline)
     return decide_with_bounds(
-        low > allowed_change if sense is Sense.AT_MOST else high < allowed_change, now, allowed, sense
+        low > allowed_change if sense is Sense.AT_MOST else high < allowed_change, current, allowed, sense
     )
 
 
-def compute_interval(now: Samples, before: Samples, confidence: float) -> tuple[float, float]:
-    """Return the interval of mean(now) - mean(before); one sample before is a value without variation."""
-    return difference_interval(before, now, confidence)
+def compute_interval(current: Samples, baseline: Samples, confidence: float) -> tuple[float, float]:
+    """Return the interval of mean(current) - mean(baseline); a single baseline sample has no variation."""
+    return difference_interval(baseline, current, confidence)
 
 
 def ratio_samples(parts: Samples, wholes: Samples) -> Samples:
     """Return one sample per step, with mean sum(parts) / sum(wholes) and the variation of that ratio.
 
-    To first order, a step contributes to the ratio of sums its part beyond the ratio times its whole.
+    Linearized: a step shifts the ratio of sums by (part - ratio * whole) / mean(whole).
     """
     ratio = parts.sum() / wholes.sum()
     return np.asarray(ratio + (parts - ratio * wholes) / wholes.mean(), dtype=np.float64)
 
 
 _MAX_RANKS = 4
-_Side = MemoryBaseline | TimeBaseline
+_RunBaseline = MemoryBaseline | TimeBaseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateInput:
     """A limit, the run to judge, and the baseline.
 
-    ``now`` is the run as a baseline, so the same code reads both sides.
+    ``current`` is the run as a baseline, so that the same code reads both.
     """
 
     limit: Limit
     report: Report
-    now: Baseline
-    before: Baseline | None
+    current: Baseline
+    baseline: Baseline | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The figures of a run and its baseline, None if unknown; ``missing`` says why, with a ``remedy``.
+    """The figures of a run and its baseline, None if unknown; ``missing`` is the reason, with a ``remedy``.
 
-    ``samples`` are those of the run and of the baseline, one per step, for a limit with a confidence.
-    ``where`` follows the value in the sentence. ``only_warns`` says why going beyond the limit is not a
-    failure. ``other_sort``: the value sums other collectives than the baseline's, so staying within the limit
-    says too little and warns; ``grew`` names them.
+    ``samples``: one value per step of the run and of the baseline, for a limit with a confidence.
+    ``value_note``: follows the value in the sentence. ``warn_reason``: why exceeding the limit only warns.
+    ``has_different_parts``: the value is a sum over different collectives from the baseline's, so the gate
+    warns even within the limit; ``growth_note`` names them.
     """
 
-    now: Figure | None = None
-    before: Figure | None = None
+    current: Figure | None = None
+    baseline: Figure | None = None
     missing: str = ""
     remedy: str = ""
-    shown: Callable[[float], str]
-    leaf: str = ""
+    format_value: Callable[[float], str]
+    report_path: str = ""
     subject: str = ""
-    where: str = ""
-    grew: str = ""
+    value_note: str = ""
+    growth_note: str = ""
     samples: tuple[Samples | None, Samples | None] = (None, None)
-    only_warns: str = ""
-    other_sort: bool = False
+    warn_reason: str = ""
+    has_different_parts: bool = False
 
 
-def newly_missing_ranks(now: Iterable[int], before: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return the ranks that are missing in ``now`` but not in ``before``."""
-    return tuple(sorted(set(now) - set(before)))
+def list_newly_missing_ranks(current: Iterable[int], baseline: Iterable[int] = ()) -> tuple[int, ...]:
+    """Return the ranks that are missing in ``current`` but not in ``baseline``, in ascending order."""
+    return tuple(sorted(set(current) - set(baseline)))
 
 
-def find_missing_ranks(asked: GateInput, now: _Side, before: _Side | None) -> tuple[int, ...]:
-    """Return the ranks that the run should have and lacks.
+def list_missing_ranks(
+    gate_input: GateInput, current: _RunBaseline, baseline: _RunBaseline | None
+) -> tuple[int, ...]:
+    """Return the ranks that the run should have but does not.
 
-    Against an absolute value these are all missing ranks. Against a baseline they are those that the baseline
-    has: without the others both sides cover the same ranks.
+    For an absolute limit these are all missing ranks, for a relative one only those that the baseline has:
+    ranks missing from both do not affect the comparison.
     """
-    excused = before.missing_ranks if before is not None and is_relative(asked.limit) else ()
-    return newly_missing_ranks(now.missing_ranks, excused)
+    excused = baseline.missing_ranks if baseline is not None and is_relative(gate_input.limit) else ()
+    return list_newly_missing_ranks(current.missing_ranks, excused)
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 1``, ``ranks 1, 2`` or ``ranks 1, 2, 3, 4 and 120 more``."""
+    """Format ranks as ``rank 1``, ``ranks 1, 2`` or ``ranks 1, 2, 3, 4 and 120 more``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     more = f" and {len(ranks) - _MAX_RANKS} more" if len(ranks) > _MAX_RANKS else ""

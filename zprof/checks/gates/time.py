@@ -1,4 +1,4 @@
-"""Read the gates of time: step time, exposed and overlapped ratio, exposed wait.
+"""Read the time gates: step time, exposed and overlapped ratio, exposed wait.
 
     exposed_ratio = sum(exposed) / sum(wall)        overlap_ratio = 1 - sum(exposed) / sum(collective)
 
@@ -17,9 +17,9 @@ from zprof.checks.gates.reading import (
     GateInput,
     Reading,
     Samples,
-    find_missing_ranks,
     format_ranks,
-    newly_missing_ranks,
+    list_missing_ranks,
+    list_newly_missing_ranks,
     ratio_samples,
 )
 from zprof.checks.gates.sentences import format_ratio
@@ -28,64 +28,64 @@ from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.report import Report
 
-_NOTHING = "no collective ran in the timed steps, so that nothing could be hidden"
+_NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
 
 
-def exposed_ratio(asked: GateInput) -> Reading:
+def read_exposed_ratio(gate_input: GateInput) -> Reading:
     """Read the share of a step that is exposed communication."""
-    (now, before), missing = select_communicating_sides(asked)
-    mine, theirs = _exposed(now), _exposed(before)
+    (current, baseline), missing = select_communication_times(gate_input)
+    current_share, baseline_share = _compute_exposed_share(current), _compute_exposed_share(baseline)
     return Reading(
-        now=mine.figure,
-        before=theirs.figure,
+        current=current_share.figure,
+        baseline=baseline_share.figure,
         missing=missing,
         remedy=RECORD_HINT,
-        shown=format_ratio,
-        leaf=STEPS,
-        where=" of a step",
-        samples=(mine.samples, theirs.samples),
+        format_value=format_ratio,
+        report_path=STEPS_PATH,
+        value_note=" of a step",
+        samples=(current_share.samples, baseline_share.samples),
     )
 
 
-def overlap_ratio(asked: GateInput) -> Reading:
-    """Read the share of the communication that is hidden under compute."""
-    (now, before), missing = select_communicating_sides(asked)
-    mine, theirs = _overlap(now), _overlap(before)
+def read_overlap_ratio(gate_input: GateInput) -> Reading:
+    """Read the share of communication that is overlapped by compute."""
+    (current, baseline), missing = select_communication_times(gate_input)
+    current_share, baseline_share = _compute_overlap_share(current), _compute_overlap_share(baseline)
     return Reading(
-        now=mine.figure,
-        before=theirs.figure,
-        missing=missing or _NOTHING,
+        current=current_share.figure,
+        baseline=baseline_share.figure,
+        missing=missing or _NO_COMMUNICATION,
         remedy=RECORD_HINT,
-        shown=format_ratio,
-        leaf=STEPS,
-        where=" of the communication hidden",
-        samples=(mine.samples, theirs.samples),
+        format_value=format_ratio,
+        report_path=STEPS_PATH,
+        value_note=" of the communication overlapped",
+        samples=(current_share.samples, baseline_share.samples),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """A ratio of sums over the steps, and its samples; None if the whole is 0."""
+    """A ratio of sums over the steps, and its samples; None if the total is 0."""
 
     figure: Figure | None = None
     samples: Samples | None = None
 
 
-def _exposed(side: TimeBaseline | None) -> _Share:
-    if side is None:
+def _compute_exposed_share(times: TimeBaseline | None) -> _Share:
+    if times is None:
         return _Share()
-    return _share(side.exposed_ns, side.wall_ns, can_be_lower=side.upper_bound)
+    return _compute_share(times.exposed_ns, times.wall_ns, can_be_lower=times.upper_bound)
 
 
-def _overlap(side: TimeBaseline | None) -> _Share:
-    """Return the hidden share; if the exposed time is an upper bound, the share is a lower one."""
-    if side is None:
+def _compute_overlap_share(times: TimeBaseline | None) -> _Share:
+    """Return the overlapped share, a lower bound if the exposed time is an upper bound."""
+    if times is None:
         return _Share()
-    hidden = [all_ns - ns for all_ns, ns in zip(side.collective_ns, side.exposed_ns, strict=False)]
-    return _share(hidden, side.collective_ns, can_be_higher=side.upper_bound)
+    hidden = [all_ns - ns for all_ns, ns in zip(times.collective_ns, times.exposed_ns, strict=False)]
+    return _compute_share(hidden, times.collective_ns, can_be_higher=times.upper_bound)
 
 
-def _share(
+def _compute_share(
     parts: Sequence[int], wholes: Sequence[int], *, can_be_lower: bool = False, can_be_higher: bool = False
 ) -> _Share:
     if sum(wholes) <= 0:
@@ -97,53 +97,53 @@ def _share(
     )
 
 
-def step_time(asked: GateInput) -> Reading:
+def read_step_time(gate_input: GateInput) -> Reading:
     """Read the mean step time."""
-    (now, before), missing = select_sides(asked)
+    (current, baseline), missing = select_times(gate_input)
     return Reading(
-        now=_mean(now),
-        before=_mean(before),
+        current=_make_mean_figure(current),
+        baseline=_make_mean_figure(baseline),
         missing=missing,
         remedy=RECORD_HINT,
-        shown=format_ns,
-        leaf=STEPS,
-        where=" per step",
-        samples=(_samples(now), _samples(before)),
+        format_value=format_ns,
+        report_path=STEPS_PATH,
+        value_note=" per step",
+        samples=(_make_samples(current), _make_samples(baseline)),
     )
 
 
-def _mean(side: TimeBaseline | None) -> Figure | None:
-    return None if side is None else Figure(value=Fraction(sum(side.wall_ns), len(side.wall_ns)))
+def _make_mean_figure(times: TimeBaseline | None) -> Figure | None:
+    return None if times is None else Figure(value=Fraction(sum(times.wall_ns), len(times.wall_ns)))
 
 
-def _samples(side: TimeBaseline | None) -> Samples | None:
-    return None if side is None else np.asarray(side.wall_ns, dtype=np.float64)
+def _make_samples(times: TimeBaseline | None) -> Samples | None:
+    return None if times is None else np.asarray(times.wall_ns, dtype=np.float64)
 
 
-#: Minimum share of the steps in which the rank must be the latest.
-_NEARLY_ALL_RATIO = 0.8
+#: Minimum share of the steps in which the rank must arrive last.
+_MIN_LATEST_RATIO = 0.8
 
 
-def exposed_wait(asked: GateInput) -> Reading:
+def read_exposed_wait(gate_input: GateInput) -> Reading:
     """Read the exposed wait per step, the mean over steps and ranks."""
-    (now, before), missing = select_communicating_sides(asked)
-    late = late_rank(asked.report)
+    (current, baseline), missing = select_communication_times(gate_input)
+    late = find_late_rank(gate_input.report)
     return Reading(
-        now=_wait(now),
-        before=_wait(before),
+        current=_make_wait_figure(current),
+        baseline=_make_wait_figure(baseline),
         missing=missing,
         remedy=RECORD_HINT,
-        shown=format_ns,
-        leaf=STEPS,
+        format_value=format_ns,
+        report_path=STEPS_PATH,
         subject="" if late is None else f"rank {late}",
-        where=" per step",
-        grew="" if late is None else f"rank {late} is late in nearly all steps",
-        only_warns="no rank is late in nearly all steps, so that it only warns" if late is None else "",
+        value_note=" per step",
+        growth_note="" if late is None else f"rank {late} is late in nearly all steps",
+        warn_reason="this only warns because no rank is late in nearly all steps" if late is None else "",
     )
 
 
-def late_rank(report: Report) -> int | None:
-    """Return the rank that the rules found late if it is late in nearly all steps, else None."""
+def find_late_rank(report: Report) -> int | None:
+    """Return the rank that is late in nearly all steps according to the straggler finding, else None."""
     for finding in report.findings:
         if finding.cause is Cause.STRAGGLER_RANK and finding.confidence is not Confidence.LOW:
             return _rank_if_nearly_always_late(finding)
@@ -153,49 +153,51 @@ def late_rank(report: Report) -> int | None:
 def _rank_if_nearly_always_late(finding: Finding) -> int | None:
     share = next((row.value for row in finding.evidence if row.key == STEPS_LATEST_RATIO), 0.0)
     rank = next((row.rank for row in finding.evidence if row.rank is not None), None)
-    return rank if share >= _NEARLY_ALL_RATIO else None
+    return rank if share >= _MIN_LATEST_RATIO else None
 
 
-def _wait(side: TimeBaseline | None) -> Figure | None:
-    if side is None or side.exposed_wait_ns is None:
+def _make_wait_figure(times: TimeBaseline | None) -> Figure | None:
+    if times is None or times.exposed_wait_ns is None:
         return None
     return Figure(
-        value=Fraction(side.exposed_wait_ns),
-        can_be_lower=side.upper_bound,
-        can_be_higher=side.wait_lower_bound,
+        value=Fraction(times.exposed_wait_ns),
+        can_be_lower=times.upper_bound,
+        can_be_higher=times.wait_lower_bound,
     )
 
 
-#: The list of the report that the gates of time sum over.
-STEPS = "time.steps"
-NO_COLLECTIVES = "no collective was seen"
+#: Path in the report of the list that the time gates sum over.
+STEPS_PATH = "time.steps"
+NO_COLLECTIVES = "no collective was recorded"
 RECORD_HINT = "record the time window on all ranks (--time-steps 8)"
 
 
-def select_sides(asked: GateInput) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
-    """Return both sides, and the reason if the run's side is unknown.
+def select_times(gate_input: GateInput) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
+    """Return the times of the run and the baseline, None if unknown, and the reason for the run's None.
 
-    The run is unknown if it lacks a rank that the baseline has; the baseline, if it lacks one that the run
-    has.
+    The run is unknown if it lacks a rank that the baseline has, and vice versa.
     """
-    now, before = asked.now.time, None if asked.before is None else asked.before.time
-    if now is None:
-        return (None, before), "no step was timed"
-    ranks = find_missing_ranks(asked, now, before)
+    current, baseline = (
+        gate_input.current.time,
+        None if gate_input.baseline is None else gate_input.baseline.time,
+    )
+    if current is None:
+        return (None, baseline), "no step was timed"
+    ranks = list_missing_ranks(gate_input, current, baseline)
     if ranks:
-        return (None, before), f"{format_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} not timed"
-    if before is not None and newly_missing_ranks(before.missing_ranks, now.missing_ranks):
-        before = None
-    return (now, before), ""
+        return (None, baseline), f"{format_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} not timed"
+    if baseline is not None and list_newly_missing_ranks(baseline.missing_ranks, current.missing_ranks):
+        baseline = None
+    return (current, baseline), ""
 
 
-def select_communicating_sides(
-    asked: GateInput,
+def select_communication_times(
+    gate_input: GateInput,
 ) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
-    """Return the same for the time of collectives: a side without any collective is unknown."""
-    (now, before), missing = select_sides(asked)
-    if now is not None and asked.now.collectives is None:
-        now, missing = None, NO_COLLECTIVES
-    if asked.before is not None and asked.before.collectives is None:
-        before = None
-    return (now, before), missing
+    """Like ``select_times``, but None for a run or baseline without any collective."""
+    (current, baseline), missing = select_times(gate_input)
+    if current is not None and gate_input.current.collectives is None:
+        current, missing = None, NO_COLLECTIVES
+    if gate_input.baseline is not None and gate_input.baseline.collectives is None:
+        baseline = None
+    return (current, baseline), missing

@@ -7,7 +7,7 @@ import msgspec
 
 from zprof.model.gaps import Gap, GapKind
 
-#: Categories of device work; HTA counts every row on a stream as work.
+#: Categories of device work; HTA itself counts every row on a stream as work.
 KERNELS = frozenset({"kernel", "Kernel"})
 COPIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 WORK = KERNELS | COPIES
@@ -26,7 +26,7 @@ class NameRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Device rows in the file, those that HTA kept, the resolution of its times, and the names."""
+    """Number of device rows in the file and in HTA, the resolution of its times, and the names."""
 
     device: int
     kept: int
@@ -50,14 +50,14 @@ class Temporal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """Union of the rows that HTA counts as communication, and as memory."""
+    """Total time, without overlap, of rows that HTA classifies as communication and as memory."""
 
     communication_ns: int
     memory_ns: int
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """HTA's figures computed from rows of work alone."""
+    """HTA's figures computed from rows of device work only."""
 
     overlap: Overlap
     temporal: Temporal
@@ -74,7 +74,7 @@ class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Critical(msgspec.Struct, frozen=True, kw_only=True):
-    """HTA's critical path: its length, and what bounds it as shares of the length."""
+    """HTA's critical path: its length, and the share of each bounding category."""
 
     steps: int
     steps_seen: int
@@ -101,10 +101,10 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers:
-    """Answers of one child; ``error`` gives the reason for a missing one."""
+    """Answers of one child; ``error`` returns the reason for a missing one."""
 
-    def __init__(self, lines: Mapping[str, _Line], ended: str) -> None:
-        self._lines, self._ended = lines, ended
+    def __init__(self, lines: Mapping[str, _Line], failure: str) -> None:
+        self._lines, self._failure = lines, failure
 
     def get(self, what: str, kind: type[_Value]) -> _Value | None:
         """Return the answer to one question; None if it is missing or invalid."""
@@ -117,15 +117,15 @@ class Answers:
             return None
 
     def has(self, what: str) -> bool:
-        """Return whether a question has a valid answer."""
+        """Return True if a question has a valid answer."""
         return self.get(what, ANSWER_TYPES[what]) is not None
 
     def error(self, what: str) -> str:
-        """Return why a question has no answer."""
+        """Explain why a question has no answer."""
         for name in ("load", what):
             if (line := self._lines.get(name)) is not None and line.error:
                 return line.error[:_MAX_TEXT_LENGTH]
-        return self._ended or "it gave an answer that cannot be read"
+        return self._failure or "its answer is not readable"
 
     @property
     def version(self) -> str | None:
@@ -133,25 +133,25 @@ class Answers:
         return self.get("version", str)
 
 
-def read_answers(lines: Sequence[bytes], ended: str = "") -> Answers:
-    """Parse the lines of a child; ``ended`` says how it ended, empty for a normal exit."""
-    found: dict[str, _Line] = {}
+def read_answers(lines: Sequence[bytes], failure: str = "") -> Answers:
+    """Parse the lines of a child; ``failure`` tells how it failed, empty for a normal exit."""
+    answers: dict[str, _Line] = {}
     for line in lines:
         try:
             entry = msgspec.json.decode(line, type=_Line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        found[entry.what] = entry
-    return Answers(found, ended)
+        answers[entry.what] = entry
+    return Answers(answers, failure)
 
 
-def refused_answers(reason: str) -> Answers:
+def make_refused_answers(reason: str) -> Answers:
     """Return the answers of a child that was not started."""
     return Answers({}, reason)
 
 
 def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> list[Gap]:
-    """Return a gap for each way in which HTA failed on a rank."""
+    """Return one gap per distinct failure of HTA on a rank."""
     failed: dict[str, list[str]] = {}
     for question in questions:
         if not answers.has(question):
@@ -159,20 +159,20 @@ def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> li
     return [
         Gap(
             kind=GapKind.SECOND_OPINION,
-            what=f"HTA ({', '.join(asked)})",
+            what=f"HTA ({', '.join(failed_questions)})",
             rank=rank,
             reason=f"HTA failed: {error}",
-            remedy="zprof's own figures do not need it; HTA wants whole JSON files with work of a GPU",
+            remedy="zprof's own results do not depend on it; HTA needs complete JSON files with GPU work",
         )
-        for error, asked in failed.items()
+        for error, failed_questions in failed.items()
     ]
 
 
-def no_trace_gap() -> Gap:
+def make_no_trace_gap() -> Gap:
     """Return the gap of a run whose trace is not available."""
     return Gap(
         kind=GapKind.SECOND_OPINION,
         what="HTA",
-        reason="it reads traces, and a run keeps none",
-        remedy="zprof report TRACE --hta, with the trace or the folder of traces in place of the run",
+        reason="HTA reads traces, and a run does not contain them",
+        remedy="zprof report TRACE --hta, with the trace or folder of traces instead of the run",
     )

@@ -1,7 +1,7 @@
 """Run HTA on one trace in a child process: silent, with resource limits, one line of JSON per answer.
 
 ``process`` runs it as ``python -I -c BOOT ROOT JOB`` and reads the lines from a file in the child's folder.
-Answers written before the process is killed count.
+Answers written before the process is killed are used.
 """
 
 import json
@@ -49,7 +49,7 @@ def _answer_all(job: dict[str, Any], out: TextIO) -> None:
 
 
 def _ask(question: Callable[[], Any]) -> dict[str, Any]:
-    """Return the answer or the error: HTA may fail in any way, also by recursion or lack of memory."""
+    """Return the answer or the error; HTA may fail in any way, including recursion and lack of memory."""
     try:
         return {"value": question()}
     except Exception as error:
@@ -76,17 +76,17 @@ _OUTPUT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resource limits; ``memory_bytes`` are added to the memory mapped by Python and its libraries."""
+    """Resource limits; ``memory_bytes`` is added to the memory mapped by Python and its libraries."""
 
     memory_bytes: int
     processor_s: int
     wall_s: float
 
 
-def limits_for(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:
+def choose_limits(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:
     """Return the limits for a file of this size; ``wall_s`` is the user's limit, if any.
 
-    ``children`` that run at the same time share the machine's memory.
+    The machine's memory is divided among ``children`` concurrent processes.
     """
     processor_s = 120 + 30 * file_bytes // _MEBIBYTE if wall_s is None else round(wall_s) + 1
     memory_bytes = max(_MIN_MEMORY_BYTES, _MEMORY_PER_FILE_BYTE * file_bytes)
@@ -98,18 +98,18 @@ def limits_for(file_bytes: int, wall_s: float | None = None, children: int = 1) 
 
 
 def apply_limits(limits: Limits) -> None:
-    """Limit this process for good."""
+    """Limit this process permanently."""
     _lower_limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
     _lower_limit(resource.RLIMIT_CPU, limits.processor_s)
     _lower_limit(resource.RLIMIT_FSIZE, _OUTPUT_BYTES)
     _lower_limit(resource.RLIMIT_CORE, 0)
 
 
-def _lower_limit(which: int, value: int) -> None:
-    """Lower a resource limit; a limit that is lower already stays."""
-    bounds = [bound for bound in resource.getrlimit(which) if bound != resource.RLIM_INFINITY]
-    chosen = min([value, *bounds])
-    resource.setrlimit(which, (chosen, chosen))
+def _lower_limit(resource_id: int, value: int) -> None:
+    """Lower a resource limit, unless it is already lower."""
+    bounds = [bound for bound in resource.getrlimit(resource_id) if bound != resource.RLIM_INFINITY]
+    limit = min([value, *bounds])
+    resource.setrlimit(resource_id, (limit, limit))
 
 
 def _mapped_bytes() -> int:

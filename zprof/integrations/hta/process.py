@@ -1,6 +1,6 @@
-"""Run HTA on traces, each in a child process with a private folder and limits by file size.
+"""Run HTA on traces, each in a child process with a private folder and limits that depend on file size.
 
-HTA relies on the ending of a file's name, so it gets a link with the ending that matches the content.
+HTA relies on the file suffix, so it gets a link whose suffix matches the content.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 
 import zprof
-from zprof.integrations.hta.answers import Answers, read_answers, refused_answers
-from zprof.integrations.hta.child import Limits, limits_for
+from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
+from zprof.integrations.hta.child import Limits, choose_limits
 
-#: The child's search path: the standard library, then the running zprof, then installed packages.
+#: Code of the child. Its search path is the standard library, the running zprof, then installed packages.
 BOOT = (
     "import sys;"
     "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
@@ -36,19 +36,19 @@ _MAX_ANSWER_BYTES = 8 << 20
 
 
 class HtaProcess:
-    """Context manager that starts the child on entry and has ended it on exit."""
+    """Context manager that starts the child on entry and ends it on exit."""
 
     def __init__(
-        self, path: Path, ending: str, rank: int, questions: Sequence[str], limits: Limits, boot: str
+        self, path: Path, suffix: str, rank: int, questions: Sequence[str], limits: Limits, boot: str
     ) -> None:
-        self._path, self._ending, self._limits, self._boot = path, ending, limits, boot
+        self._path, self._suffix, self._limits, self._boot = path, suffix, limits, boot
         self._job = {"rank": rank, "questions": [*questions], "limits": asdict(limits)}
         self._scratch = tempfile.TemporaryDirectory(prefix="zprof-hta-")
         self._folder = Path(self._scratch.name)
-        self._late = self._closed = False
+        self._is_late = self._closed = False
 
     def __enter__(self) -> "HtaProcess":
-        link = self._folder / f"trace{self._ending}"
+        link = self._folder / f"trace{self._suffix}"
         link.symlink_to(self._path.absolute())
         root = str(Path(zprof.__file__).parents[1])
         job = json.dumps({**self._job, "path": str(link)})
@@ -58,7 +58,7 @@ class HtaProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._folder,
-            env=os.environ | _environment(self._folder),
+            env=os.environ | _make_environment(self._folder),
             start_new_session=True,
         )
         self._deadline = time.monotonic() + self._limits.wall_s
@@ -69,16 +69,16 @@ class HtaProcess:
     ) -> None:
         self._close()
 
-    def is_over(self) -> bool:
-        """Return whether the child has ended, or its time is over."""
-        # Not reaped, so that its number is not reused before the whole session has been killed.
+    def is_finished(self) -> bool:
+        """Return True if the child has exited or exceeded its time limit."""
+        # Do not reap it, so that its number is not reused before the entire session has been killed.
         if os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return True
-        self._late = time.monotonic() > self._deadline
-        return self._late
+        self._is_late = time.monotonic() > self._deadline
+        return self._is_late
 
-    def answers(self) -> Answers:
-        """Kill the child if it still runs, and return its answers so far."""
+    def collect_answers(self) -> Answers:
+        """Kill the child if it is still running, and return its answers so far."""
         self._end()
         try:
             with (self._folder / ANSWERS).open("rb") as file:
@@ -86,23 +86,23 @@ class HtaProcess:
         except OSError:
             lines = []
         self._close()
-        return read_answers(lines, self._ended())
+        return read_answers(lines, self._describe_failure())
 
-    def _ended(self) -> str:
-        """Return how the child ended; empty for a normal exit."""
+    def _describe_failure(self) -> str:
+        """Describe how the child failed; empty for a normal exit."""
         status = self._child.returncode
-        if self._late:
-            return f"it took more than {self._limits.wall_s:g} s and was ended"
+        if self._is_late:
+            return f"it exceeded {self._limits.wall_s:g} s and was killed"
         if status in (-signal.SIGXCPU, -signal.SIGKILL):
-            return f"it took more than {self._limits.processor_s} s of processor time, or all memory"
-        return f"it ended with status {status}" if status else ""
+            return f"it exceeded {self._limits.processor_s} s of processor time or the memory limit"
+        return f"it exited with status {status}" if status else ""
 
     def _close(self) -> None:
         self._end()
         self._scratch.cleanup()
 
     def _end(self) -> None:
-        """Kill the child's session, which includes its children; only once, because numbers are reused."""
+        """Kill the child's session, which includes its children; only once, as numbers are reused."""
         if self._closed:
             return
         self._closed = True
@@ -111,8 +111,8 @@ class HtaProcess:
         self._child.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home."""
+def _make_environment(folder: Path) -> dict[str, str]:
+    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home folder."""
     quiet = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg", "MALLOC_ARENA_MAX": "1"}
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     return {"HTA_DISABLE_NS_ROUNDING": "1", **quiet, **single}
@@ -125,10 +125,10 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A file that HTA can try, with the ending that matches its content, and its size."""
+    """A file for HTA, with the suffix that matches its content, and its size."""
 
     path: Path
-    ending: str
+    suffix: str
     size_bytes: int
 
 
@@ -140,45 +140,45 @@ def ask_all(
     ``wall_s``: time limit per child, by default from the file's size. ``boot``: the child's program.
     """
     answers: dict[int, Answers] = {}
-    waiting: deque[tuple[int, _Source]] = deque()
+    pending: deque[tuple[int, _Source]] = deque()
     for rank, path in files.items():
         source = _find_source(path)
         if isinstance(source, str):
-            answers[rank] = refused_answers(source)
+            answers[rank] = make_refused_answers(source)
         else:
-            waiting.append((rank, source))
-    children = max(1, min(_MAX_CHILDREN, os.cpu_count() or 1, len(waiting)))
+            pending.append((rank, source))
+    children = max(1, min(_MAX_CHILDREN, os.cpu_count() or 1, len(pending)))
     with ExitStack() as stack:
         running: dict[int, HtaProcess] = {}
-        while waiting or running:
-            while waiting and len(running) < children:
-                rank, source = waiting.popleft()
-                limits = limits_for(source.size_bytes, wall_s, children)
-                child = HtaProcess(source.path, source.ending, rank, questions, limits, boot)
+        while pending or running:
+            while pending and len(running) < children:
+                rank, source = pending.popleft()
+                limits = choose_limits(source.size_bytes, wall_s, children)
+                child = HtaProcess(source.path, source.suffix, rank, questions, limits, boot)
                 running[rank] = stack.enter_context(child)
-            for rank in [rank for rank, child in running.items() if child.is_over()]:
-                answers[rank] = running.pop(rank).answers()
+            for rank in [rank for rank, child in running.items() if child.is_finished()]:
+                answers[rank] = running.pop(rank).collect_answers()
             time.sleep(_POLL_S)
     return answers
 
 
-def source_name(answers: Iterable[Answers]) -> str:
-    """Return HTA's name with the version that answered."""
+def format_source_name(answers: Iterable[Answers]) -> str:
+    """Format HTA's name with the version that answered."""
     versions = [entry.version for entry in answers if entry.version]
     return f"HTA {versions[0]}" if versions else "HTA"
 
 
 def _find_source(path: Path) -> _Source | str:
-    """Return the file as HTA needs it, or why it cannot read it."""
+    """Return the file as HTA needs it, or the reason why HTA cannot read it."""
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
-            return "not a plain file"
+            return "not a regular file"
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
         return f"the file cannot be read ({error.strerror})"
     if magic == _ZSTD:
-        return "it reads .json and .json.gz, this file is compressed with zstd"
-    ending = ".json.gz" if magic.startswith(_GZIP) else ".json"
-    return _Source(path=path, ending=ending, size_bytes=state.st_size)
+        return "HTA reads .json and .json.gz, but this file is compressed with zstd"
+    suffix = ".json.gz" if magic.startswith(_GZIP) else ".json"
+    return _Source(path=path, suffix=suffix, size_bytes=state.st_size)

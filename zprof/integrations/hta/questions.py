@@ -1,7 +1,7 @@
-"""Ask HTA, inside the child process; times are returned as integer nanoseconds.
+"""Query HTA inside the child process; times are returned as integer nanoseconds.
 
-Only this module imports ``hta``. ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and the last step is kept:
-otherwise HTA moves every edge inward to whole microseconds and drops a step.
+Only this module imports ``hta``. ``HTA_DISABLE_NS_ROUNDING=1`` is already set, and the last step is included:
+otherwise HTA rounds every edge inward to microseconds and drops a step.
 """
 
 import copy
@@ -20,15 +20,15 @@ from hta.version import __version_tuple__
 from zprof.integrations.hta.answers import WORK
 
 _MAX_NAMES = 2_000
-_LONGEST_NAME = 300
+_MAX_NAME_LENGTH = 300
 _STEP = "ProfilerStep"
-#: Largest launch delay between two kernels in HTA's idle breakdown, in microseconds.
-_KERNEL_DELAY_US = 30
+#: Maximum launch delay between two kernels in HTA's idle breakdown, in microseconds.
+_MAX_KERNEL_DELAY_US = 30
 _IDLE_KINDS = ("host_wait", "kernel_wait", "other")
 
 
 class LoadedTrace:
-    """One rank's trace after HTA's filter, and the number of device rows before it."""
+    """One rank's trace as filtered by HTA, and the number of device rows before filtering."""
 
     def __init__(self, trace: Any, rank: int, device_rows: int) -> None:
         self.trace, self.rank, self.device_rows = trace, rank, device_rows
@@ -40,7 +40,7 @@ class LoadedTrace:
         return frame[frame["stream"].ne(-1)]
 
     def names(self) -> Mapping[int, str]:
-        """Return texts by HTA's symbol number."""
+        """Return the texts by HTA's symbol number."""
         return {number: text for text, number in self.trace.symbol_table.get_sym_id_map().items()}
 
 
@@ -50,15 +50,15 @@ def version() -> str:
 
 
 def load(path: str, rank: int) -> LoadedTrace:
-    """Parse one file as ``TraceAnalysis`` does with the last step included."""
+    """Parse one file like ``TraceAnalysis``, with the last step included."""
     trace = Trace({rank: path}, "/")
     trace.parse_traces(use_multiprocessing=False, use_memory_profiling=False)
-    before = int(trace.traces[rank]["stream"].ne(-1).sum())
+    device_rows = int(trace.traces[rank]["stream"].ne(-1).sum())
     trace.align_and_filter_trace(True)
     frame = trace.traces[rank].set_index("index", drop=False)
     frame.index.names = [None]
     trace.traces[rank] = frame
-    return LoadedTrace(trace, rank, before)
+    return LoadedTrace(trace, rank, device_rows)
 
 
 def rows(loaded: LoadedTrace) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def rows(loaded: LoadedTrace) -> dict[str, Any]:
     found = found.sort_values("sum", ascending=False).head(_MAX_NAMES)
     seen = [
         {
-            "name": names[name][:_LONGEST_NAME],
+            "name": names[name][:_MAX_NAME_LENGTH],
             "category": names[category],
             "kind": get_kernel_type(names[name]),
             "count": int(count),
@@ -80,13 +80,13 @@ def rows(loaded: LoadedTrace) -> dict[str, Any]:
     return {
         "device": loaded.device_rows,
         "kept": len(device),
-        "resolution_ns": _resolution_ns(loaded),
+        "resolution_ns": _find_resolution_ns(loaded),
         "names": seen,
     }
 
 
 def overlap(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the percentage of communication that overlaps with compute; None without any."""
+    """Return the percentage of communication that overlaps with compute; None without communication."""
     frame = CommunicationAnalysis.get_comm_comp_overlap(loaded.trace, visualize=False)
     percent = float(frame["comp_comm_overlap_pctg"].iloc[0])
     return {"percent": percent if math.isfinite(percent) else None}
@@ -104,29 +104,29 @@ def temporal(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def kinds(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return communication and memory by HTA's kinds and merge; its own table cuts to whole microseconds."""
+    """Return communication and memory times by HTA's classification, without its rounding to microseconds."""
     device, names = loaded.device.copy(), loaded.names()
     device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
     return {
-        "communication_ns": _merged_ns(device, KernelType.COMMUNICATION.name),
-        "memory_ns": _merged_ns(device, KernelType.MEMORY.name),
+        "communication_ns": _sum_merged_ns(device, KernelType.COMMUNICATION.name),
+        "memory_ns": _sum_merged_ns(device, KernelType.MEMORY.name),
     }
 
 
 def work(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the figures from rows of work alone, without waits for events and similar rows."""
+    """Return the figures from rows of device work only, without event waits and similar rows."""
     frame, names = loaded.trace.traces[loaded.rank], loaded.names()
     numbers = [number for number, text in names.items() if text in WORK]
-    only = copy.copy(loaded.trace)
-    only.traces = {loaded.rank: frame[frame["stream"].eq(-1) | frame["cat"].isin(numbers)]}
-    again = LoadedTrace(only, loaded.rank, loaded.device_rows)
-    return {"overlap": overlap(again), "temporal": temporal(again), "kinds": kinds(again)}
+    filtered = copy.copy(loaded.trace)
+    filtered.traces = {loaded.rank: frame[frame["stream"].eq(-1) | frame["cat"].isin(numbers)]}
+    work_only = LoadedTrace(filtered, loaded.rank, loaded.device_rows)
+    return {"overlap": overlap(work_only), "temporal": temporal(work_only), "kinds": kinds(work_only)}
 
 
 def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
     """Return the idle time of each stream by HTA's categories."""
     frame, _ = BreakdownAnalysis.get_idle_time_breakdown(
-        loaded.trace, _KERNEL_DELAY_US, loaded.rank, None, visualize=False
+        loaded.trace, _MAX_KERNEL_DELAY_US, loaded.rank, None, visualize=False
     )
     return [
         {
@@ -141,23 +141,25 @@ def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
 
 
 def critical(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the critical path through all steps but the first, which lacks events, or the whole trace."""
+    """Return the critical path through all steps except the first, which lacks events, or the trace."""
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
     first = min(1, max(0, steps - 1))
-    found = CriticalPathAnalysis.critical_path_analysis(
+    result = CriticalPathAnalysis.critical_path_analysis(
         loaded.trace, loaded.rank, _STEP if steps else "", (first, max(first, steps - 1))
     )
-    if found is None or not found[1]:
+    if result is None or not result[1]:
         raise ValueError("HTA found no critical path")
-    frame = found[0].get_critical_path_breakdown()
+    frame = result[0].get_critical_path_breakdown()
     total_us = float(frame["duration"].sum())
-    by = frame.groupby("bound_by")["duration"].sum()
+    by_kind = frame.groupby("bound_by")["duration"].sum()
     return {
         "steps": steps - first if steps else 0,
         "steps_seen": steps,
         "length_ns": _to_ns(total_us),
-        "shares": {str(kind): float(value) / total_us for kind, value in by.items() if kind and value > 0},
+        "shares": {
+            str(kind): float(value) / total_us for kind, value in by_kind.items() if kind and value > 0
+        },
     }
 
 
@@ -175,17 +177,17 @@ QUESTIONS: dict[str, Callable[[LoadedTrace], Any]] = {
 def _to_ns(microseconds: Any) -> int:
     value = float(microseconds)
     if not math.isfinite(value):
-        raise ValueError(f"HTA says {value}")
+        raise ValueError(f"HTA returned {value}")
     return round(value * 1_000)
 
 
-def _merged_ns(device: Any, kind: str) -> int:
+def _sum_merged_ns(device: Any, kind: str) -> int:
     merged = merge_kernel_intervals(device[device["kind"] == kind].copy())
     return _to_ns((merged["end"] - merged["ts"]).sum())
 
 
-def _resolution_ns(loaded: LoadedTrace) -> float:
-    """Return the resolution of HTA's times: fractional ones are doubles before HTA shifts them to zero."""
+def _find_resolution_ns(loaded: LoadedTrace) -> float:
+    """Return the resolution of HTA's times, which are doubles of absolute time if fractional."""
     if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64:
         return 1.0
     return max(1.0, 1_000.0 * float(np.spacing(abs(float(loaded.trace.min_ts)))))

@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from zprof.integrations.hta.answers import Answers, Critical, IdleRow, Rows, find_unanswered, no_trace_gap
-from zprof.integrations.hta.process import ask_all, source_name
+from zprof.integrations.hta.answers import (
+    Answers,
+    Critical,
+    IdleRow,
+    Rows,
+    find_unanswered,
+    make_no_trace_gap,
+)
+from zprof.integrations.hta.process import ask_all, format_source_name
 from zprof.integrations.imports.origin import read_origin
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Report
@@ -15,50 +22,50 @@ _QUESTIONS = ("rows", "idle", "critical")
 
 
 def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -> Report:
-    """Return the report with HTA's opinion on the traces behind ``run``; gaps if there is none."""
+    """Add HTA's results for the traces from which ``run`` was imported to the report, or gaps."""
     files = read_origin(run) if report.run.source == "trace" else None
     if files is None:
-        return replace(report, gaps=(*report.gaps, no_trace_gap()))
-    wanted = {rank: path for rank, path in files.items() if rank in report.run.ranks_loaded}
-    opinion, gaps = ask_second_opinion(wanted, wall_s)
+        return replace(report, gaps=(*report.gaps, make_no_trace_gap()))
+    loaded_files = {rank: path for rank, path in files.items() if rank in report.run.ranks_loaded}
+    opinion, gaps = ask_second_opinion(loaded_files, wall_s)
     return replace(report, second_opinion=opinion, gaps=(*report.gaps, *gaps))
 
 
 def ask_second_opinion(
     files: Mapping[int, Path], wall_s: float | None = None
 ) -> tuple[SecondOpinion | None, list[Gap]]:
-    """Return HTA's opinion on each rank; None if it has none on any."""
+    """Return HTA's results for each rank, None if there are none, and gaps for failures."""
     answers = ask_all(files, _QUESTIONS, wall_s)
-    found = [_rank_opinion(rank, answers[rank]) for rank in sorted(answers)]
-    opinions = [opinion for opinion, _ in found if opinion is not None]
-    gaps = [gap for _, seen in found for gap in seen]
+    results = [_make_rank_opinion(rank, answers[rank]) for rank in sorted(answers)]
+    opinions = [opinion for opinion, _ in results if opinion is not None]
+    gaps = [gap for _, rank_gaps in results for gap in rank_gaps]
     if not opinions:
         return None, gaps
-    return SecondOpinion(source=source_name(answers.values()), per_rank=tuple(opinions)), gaps
+    return SecondOpinion(source=format_source_name(answers.values()), per_rank=tuple(opinions)), gaps
 
 
-def _rank_opinion(rank: int, answers: Answers) -> tuple[RankOpinion | None, list[Gap]]:
+def _make_rank_opinion(rank: int, answers: Answers) -> tuple[RankOpinion | None, list[Gap]]:
     rows = answers.get("rows", Rows)
     if rows is not None and not rows.device:
-        return None, [_no_device_gap(rank)]
+        return None, [_make_no_device_gap(rank)]
     idle, critical = answers.get("idle", list[IdleRow]), answers.get("critical", Critical)
     gaps = find_unanswered(rank, answers, ("idle", "critical"))
     if idle is None and critical is None:
         return None, gaps
     opinion = RankOpinion(
         rank=rank,
-        critical_path=_critical_path(critical) if critical else None,
-        idle=None if idle is None else tuple(_stream_idle(row) for row in idle),
+        critical_path=_make_critical_path(critical) if critical else None,
+        idle=None if idle is None else tuple(_make_stream_idle(row) for row in idle),
     )
     return opinion, gaps
 
 
-def _critical_path(found: Critical) -> CriticalPath:
-    window = f"{found.steps} of {found.steps_seen} steps" if found.steps_seen else "whole trace"
-    return CriticalPath(window=window, length_ns=found.length_ns, shares=found.shares)
+def _make_critical_path(answer: Critical) -> CriticalPath:
+    window = f"{answer.steps} of {answer.steps_seen} steps" if answer.steps_seen else "entire trace"
+    return CriticalPath(window=window, length_ns=answer.length_ns, shares=answer.shares)
 
 
-def _stream_idle(row: IdleRow) -> StreamIdle:
+def _make_stream_idle(row: IdleRow) -> StreamIdle:
     return StreamIdle(
         stream=row.stream,
         host_wait_ns=row.host_wait_ns,
@@ -67,11 +74,11 @@ def _stream_idle(row: IdleRow) -> StreamIdle:
     )
 
 
-def _no_device_gap(rank: int) -> Gap:
+def _make_no_device_gap(rank: int) -> Gap:
     return Gap(
         kind=GapKind.SECOND_OPINION,
         what="HTA",
         rank=rank,
-        reason="no work of a device in its trace, which is all that HTA looks at",
+        reason="HTA only analyzes device work, and the trace of this rank contains none",
         remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
     )

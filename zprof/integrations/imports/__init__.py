@@ -1,1 +1,1 @@
-"""Import files of other programs as a run: find them, assign ranks, write their tables, cache the result."""
+"""Import traces and memory snapshots as a run: find them, assign ranks, write tables, cache the result."""

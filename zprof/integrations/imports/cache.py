@@ -1,9 +1,9 @@
-"""Cache imports of raw files that are given in place of a run, in the user's cache folder.
+"""Cache imports of raw files that are passed instead of a run, in the user's cache folder.
 
-``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (``~/.cache`` if that is not set; the digest is of the
-path) holds the run and ``key.json``: the files with their sizes and times, and the versions that wrote it. A
-cache with another key is rebuilt in a work folder beside it, which replaces it at the end. The next import
-removes work folders of killed processes. Nothing is written beside the user's files.
+``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (default ``~/.cache``; DIGEST is a hash of the path)
+contains the run and ``key.json``: the files with their sizes and times, and the zprof versions involved. A
+cache with a different key is rebuilt in a temporary folder next to it, which replaces it at the end. The next
+import removes temporary folders of killed processes. Nothing is written next to the user's files.
 """
 
 import atexit
@@ -19,68 +19,68 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.integrations.imports.options import ImportWatch
-from zprof.integrations.imports.origin import CACHE_ENDING, cache_root, write_origin
+from zprof.integrations.imports.options import ImportProgress
+from zprof.integrations.imports.origin import CACHE_SUFFIX, cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, find_sources, has_sources
 from zprof.model.errors import BadInput
 from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA, read_run_manifest
 from zprof.version import __version__
 
-_KEY = "key.json"
+_KEY_FILE = "key.json"
 _LOCK = "lock"
-_ENDINGS = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
-#: Increment this when the same file gives different tables.
-_CONVERSION = 2
-_MAX_SWAPS = 8
+_SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
+#: Increment this when the conversion of the same file changes.
+_CONVERSION_VERSION = 2
+_MAX_REPLACE_ATTEMPTS = 8
 
 
 def needs_import(path: Path) -> bool:
-    """Return whether ``path`` must be imported: any file, or a folder of traces or snapshots."""
+    """Return True if ``path`` must be imported: any file, or a folder of traces or snapshots."""
     if not path.is_dir():
         return path.exists()
     return not (path / MANIFEST_NAME).exists() and has_sources(path)
 
 
-def import_cached(path: Path, note: Callable[[str], None], watch: ImportWatch) -> Path:
+def import_cached(path: Path, print_note: Callable[[str], None], progress: ImportProgress) -> Path:
     """Return the run of a trace, of a snapshot, or of a folder of them, from the cache or newly imported.
 
-    ``note`` is called with the state and the place of the import.
+    ``print_note`` is called with messages on the state and location of the import.
 
     Raises:
-        BadInput: it cannot be imported.
+        BadInput: the path cannot be imported.
     """
     sources = find_sources([path])
-    key = _key(path, sources.files)
-    name = f"{_name_without_endings(path) or sources.kind}.zprof"
+    key = _compute_key(path, sources.files)
+    name = f"{_strip_suffixes(path) or sources.kind}.zprof"
     root = cache_root()
     cache = (
-        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{CACHE_ENDING}"
+        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{CACHE_SUFFIX}"
         if root
         else None
     )
-    if cache is not None and _is_own(cache) and _is_current(cache, name, key):
-        note(f"{path}: {_count_sources(sources)}, imported before into {cache / name}")
+    if cache is not None and _is_owned_by_user(cache) and _is_current(cache, name, key):
+        print_note(f"{path}: {_count_sources(sources)}, using the cached import in {cache / name}")
         return cache / name
-    note(f"{path}: {_count_sources(sources)}, importing")
-    why_not = _why_not_writable(cache)
-    if cache is None or why_not:
-        note(f"{why_not}: the import is kept only while this command runs")
-        folder = _folder_of_this_process()
-        _import_into(folder, path, name, key, note, watch)
+    print_note(f"{path}: {_count_sources(sources)}, importing")
+    obstacle = _explain_unwritable(cache)
+    if cache is None or obstacle:
+        print_note(f"{obstacle}: the import is temporary and will be deleted on exit")
+        folder = _make_process_folder()
+        _import_into(folder, path, name, key, print_note, progress)
         return folder / name
     _remove_leftovers(cache.parent)
-    with _work_folder(cache) as made:
-        _import_into(made, path, name, key, note, watch)
-        _replace_cache(made, cache)
-    note(f"{path}: imported into {cache / name}")
+    with _temporary_folder(cache) as folder:
+        _import_into(folder, path, name, key, print_note, progress)
+        _replace_cache(folder, cache)
+    print_note(f"{path}: imported into {cache / name}")
     return cache / name
 
 
-def _name_without_endings(path: Path) -> str:
-    """Return the name without importable endings: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
+def _strip_suffixes(path: Path) -> str:
+    """Return the name without importable suffixes: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
     name = path.resolve().name
-    while (ending := next((end for end in _ENDINGS if name.lower().endswith(end)), "")) != "":
-        name = name[: -len(ending)]
+    while suffix := next((end for end in _SUFFIXES if name.lower().endswith(end)), ""):
+        name = name[: -len(suffix)]
     return name
 
 
@@ -89,34 +89,35 @@ def _count_sources(sources: Sources) -> str:
     return f"a {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
 
 
-def _why_not_writable(cache: Path | None) -> str:
-    """Return why a cache cannot be written; empty if it can."""
+def _explain_unwritable(cache: Path | None) -> str:
+    """Explain why a cache cannot be written; empty if it can."""
     if cache is None:
-        return "there is no home folder for a cache"
-    if os.path.lexists(cache) and not _is_own(cache):
-        return f"{cache}: is not this user's own"
+        return "no home folder, so imports cannot be cached"
+    if os.path.lexists(cache) and not _is_owned_by_user(cache):
+        return f"{cache}: is owned by another user"
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _work_folder(cache):
+        with _temporary_folder(cache):
             return ""
     except OSError as error:
         return f"{cache.parent}: cannot be written ({error.strerror})"
 
 
-def _folder_of_this_process() -> Path:
+def _make_process_folder() -> Path:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="zprof-import-", suffix=CACHE_ENDING))
+        folder = Path(tempfile.mkdtemp(prefix="zprof-import-", suffix=CACHE_SUFFIX))
     except OSError as error:
         raise BadInput(
-            f"no folder for temporary files ({error.strerror})", hint="zprof import PATH -o RUN names a place"
+            f"cannot create a temporary folder ({error.strerror})",
+            hint="use zprof import PATH -o RUN to choose a location",
         ) from None
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 @contextmanager
-def _work_folder(cache: Path) -> Iterator[Path]:
-    """Yield a locked folder beside ``cache`` and remove it at the end; the lock marks it as in use."""
+def _temporary_folder(cache: Path) -> Iterator[Path]:
+    """Yield a locked folder next to ``cache`` and remove it at the end; the lock marks it as in use."""
     with _locked(cache.parent):
         folder = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
         lock = (folder / _LOCK).open("wb")
@@ -130,10 +131,10 @@ def _work_folder(cache: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """Remove work folders without a lock: their processes were killed."""
+    """Remove temporary folders without a lock, whose processes were killed."""
     with suppress(OSError), _locked(root):
-        for folder in root.glob(f"*{CACHE_ENDING}.*"):
-            if not _is_own(folder):
+        for folder in root.glob(f"*{CACHE_SUFFIX}.*"):
+            if not _is_owned_by_user(folder):
                 continue
             with suppress(FileNotFoundError), (folder / _LOCK).open("rb") as lock:
                 try:
@@ -145,7 +146,7 @@ def _remove_leftovers(root: Path) -> None:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Lock out the search for leftovers between the creation of a work folder and its lock."""
+    """Hold the cache lock, so that no cleanup runs between creating a temporary folder and locking it."""
     with (root / _LOCK).open("wb") as lock:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -153,35 +154,35 @@ def _locked(root: Path) -> Iterator[None]:
 
 
 def _import_into(
-    made: Path, path: Path, name: str, key: str, note: Callable[[str], None], watch: ImportWatch
+    folder: Path, path: Path, name: str, key: str, print_note: Callable[[str], None], progress: ImportProgress
 ) -> None:
-    """Import; do not cache a result with temporary failures (a killed reader), so the next run retries."""
-    imported = import_paths([path], made / name, watch=watch)
-    for said in imported.notes:
-        note(said)
-    if imported.lasting:
-        write_origin(made, imported.files)
-        (made / _KEY).write_text(key, encoding="utf-8")
+    """Import; do not cache a result with transient failures (a killed reader), so the next run retries."""
+    imported = import_paths([path], folder / name, progress=progress)
+    for message in imported.notes:
+        print_note(message)
+    if imported.is_cacheable:
+        write_origin(folder, imported.files)
+        (folder / _KEY_FILE).write_text(key, encoding="utf-8")
 
 
-def _replace_cache(made: Path, cache: Path) -> None:
+def _replace_cache(folder: Path, cache: Path) -> None:
     """Replace the old cache with the new one; processes that read the old one keep its files."""
     try:
-        with _work_folder(cache) as aside:
-            for attempt in range(_MAX_SWAPS):
+        with _temporary_folder(cache) as trash:
+            for attempt in range(_MAX_REPLACE_ATTEMPTS):
                 with suppress(FileNotFoundError):
-                    cache.rename(aside / str(attempt))
-                if _is_placed(made, cache):
+                    cache.rename(trash / str(attempt))
+                if _try_place(folder, cache):
                     return
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
     except OSError as error:
         raise BadInput(f"{cache}: cannot be written ({error.strerror})", hint="remove it") from None
 
 
-def _is_placed(made: Path, cache: Path) -> bool:
-    """Return False if another process with the same import was faster: its cache is now the old one."""
+def _try_place(folder: Path, cache: Path) -> bool:
+    """Rename the folder to ``cache``; return False if another process finished the same import first."""
     try:
-        made.rename(cache)
+        folder.rename(cache)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             return False
@@ -189,7 +190,7 @@ def _is_placed(made: Path, cache: Path) -> bool:
     return True
 
 
-def _is_own(cache: Path) -> bool:
+def _is_owned_by_user(cache: Path) -> bool:
     try:
         return not cache.is_symlink() and cache.stat().st_uid == os.geteuid()
     except OSError:
@@ -198,17 +199,17 @@ def _is_own(cache: Path) -> bool:
 
 def _is_current(cache: Path, name: str, key: str) -> bool:
     try:
-        if (cache / _KEY).stat().st_size > len(key.encode()) + 1:
+        if (cache / _KEY_FILE).stat().st_size > len(key.encode()) + 1:
             return False
-        same = (cache / _KEY).read_text(encoding="utf-8") == key
+        is_match = (cache / _KEY_FILE).read_text(encoding="utf-8") == key
         read_run_manifest(cache / name)
     except (OSError, UnicodeDecodeError, BadInput):
         return False
-    return same
+    return is_match
 
 
-def _key(path: Path, files: Sequence[Path]) -> str:
-    """Return the cache key: it changes with the files, their sizes and times, and the versions."""
-    seen = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    made_by = [__version__, RUN_SCHEMA, _CONVERSION]
-    return json.dumps({"path": str(path.resolve()), "files": seen, "made_by": made_by}) + "\n"
+def _compute_key(path: Path, files: Sequence[Path]) -> str:
+    """Return the cache key, which depends on the files, their sizes and times, and the versions."""
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    versions = [__version__, RUN_SCHEMA, _CONVERSION_VERSION]
+    return json.dumps({"path": str(path.resolve()), "files": stats, "made_by": versions}) + "\n"

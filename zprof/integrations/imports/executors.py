@@ -1,10 +1,10 @@
 """Run one task per file on processes of this machine or on a Dask cluster.
 
 Local processes start from a clean server process (forkserver), so no threads, locks or open files of the
-caller are copied. A process that dies breaks its pool. The files that were being read are then read alone,
-one process each, which identifies the file that kills its reader and keeps the others.
+caller are copied. A process that dies breaks its pool. The files that were being read are then read again,
+one process each, which identifies the file that kills its reader and saves the others.
 
-The cluster is named with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
+A cluster is selected with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from zprof.model.errors import BadInput
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
-#: Interval of checks that a caller's executor is still alive, while no result arrives.
-_ASK_S = 20.0
+#: Interval for checking that the executor is alive while no result arrives.
+_ALIVE_CHECK_S = 20.0
 
 
-def usable_processors() -> int:
+def count_usable_processors() -> int:
     """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -42,21 +42,21 @@ def map_in_processes(
     Raises:
         BadInput: no process can be started at all.
     """
-    waiting = deque(jobs)
-    known_to_start = False
-    while waiting:
-        flying: dict[Future[_Result], _Job] = {}
-        with _make_pool(min(workers, len(waiting))) as pool:
+    pending = deque(jobs)
+    is_start_checked = False
+    while pending:
+        running: dict[Future[_Result], _Job] = {}
+        with _make_pool(min(workers, len(pending))) as pool:
             try:
-                yield from _run_pool(pool, work, waiting, flying, workers)
+                yield from _run_pool(pool, work, pending, running, workers)
             except BrokenExecutor:
-                pass  # ``flying`` has the jobs that were in the pool
+                pass  # ``running`` has the jobs that were in the pool
             finally:
                 pool.shutdown(cancel_futures=True)
-        suspects = list(flying.values()) or [waiting.popleft() for _ in range(min(1, len(waiting)))]
-        if suspects and not known_to_start:
+        suspects = list(running.values()) or [pending.popleft() for _ in range(min(1, len(pending)))]
+        if suspects and not is_start_checked:
             _check_that_processes_start()
-            known_to_start = True
+            is_start_checked = True
         for job in suspects:
             yield job, _run_alone(work, job)
 
@@ -65,61 +65,61 @@ def map_on_executor(
     executor: Executor,
     work: Callable[[_Job], _Result],
     jobs: Iterable[_Job],
-    alive: Callable[[], None] = lambda: None,
+    check_alive: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
     """Submit all jobs to the caller's executor and yield like ``map_in_processes``.
 
-    ``alive`` raises if no worker is left.
+    ``check_alive`` raises if no worker is left.
     """
-    flying = {executor.submit(work, job): job for job in jobs}
+    running = {executor.submit(work, job): job for job in jobs}
     try:
-        while flying:
-            done, _ = wait(flying, timeout=_ASK_S, return_when=FIRST_COMPLETED)
+        while running:
+            done, _ = wait(running, timeout=_ALIVE_CHECK_S, return_when=FIRST_COMPLETED)
             if not done:
-                alive()
+                check_alive()
             for future in done:
-                outcome: _Result | BaseException = _future_outcome(future)
-                yield flying.pop(future), outcome
+                outcome: _Result | BaseException = _get_outcome(future)
+                yield running.pop(future), outcome
     finally:
-        for future in flying:
+        for future in running:
             future.cancel()
 
 
 def _run_pool(
     pool: Executor,
     work: Callable[[_Job], _Result],
-    waiting: deque[_Job],
-    flying: dict[Future[_Result], _Job],
+    pending: deque[_Job],
+    running: dict[Future[_Result], _Job],
     workers: int,
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
-    """Keep at most as many jobs in the pool as it has processes, so that few are suspects if one dies.
+    """Submit at most one job per process, so that few jobs are suspect if a process dies.
 
     Raises:
-        BrokenExecutor: a process died; ``flying`` holds the jobs without a result.
+        BrokenExecutor: a process died; ``running`` has the jobs without a result.
     """
-    while waiting or flying:
-        while waiting and len(flying) < workers:
-            future = pool.submit(work, waiting[0])
-            flying[future] = waiting.popleft()
-        done, _ = wait(flying, return_when=FIRST_COMPLETED)
+    while pending or running:
+        while pending and len(running) < workers:
+            future = pool.submit(work, pending[0])
+            running[future] = pending.popleft()
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
-            outcome = _future_outcome(future)
+            outcome = _get_outcome(future)
             if isinstance(outcome, BrokenExecutor):
                 raise outcome
-            yield flying.pop(future), outcome
+            yield running.pop(future), outcome
 
 
 def _run_alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
     with _make_pool(1) as pool:
-        return _future_outcome(pool.submit(work, job))
+        return _get_outcome(pool.submit(work, job))
 
 
 def _check_that_processes_start() -> None:
-    """Refuse a script without a main guard: it runs again in each process, which ends there."""
+    """Detect a script without a main guard, which would run again in each process and end it."""
     if isinstance(_run_alone(_do_nothing, None), BaseException):
         raise BadInput(
-            "processes that read the files cannot be started",
-            hint="in a script, work below if __name__ == '__main__':",
+            "cannot start the processes that read the files",
+            hint="in a script, put the call under if __name__ == '__main__':",
         )
 
 
@@ -127,7 +127,7 @@ def _do_nothing(_: None) -> None:
     """Do nothing, to test that a process starts."""
 
 
-def _future_outcome(future: Future[_Result]) -> _Result | BaseException:
+def _get_outcome(future: Future[_Result]) -> _Result | BaseException:
     if future.cancelled():
         return BrokenExecutor("cancelled")
     error = future.exception()
@@ -147,7 +147,7 @@ def _start_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit with the owner: an idle process of a pool does not notice that its owner was killed."""
+    """Exit with the parent: an idle pool process does not notice that its parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -155,8 +155,8 @@ def _end_with_parent() -> None:
 
 
 _ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
-#: Requirement of a cluster that users may not think of.
-SHARED_DISK = "the cluster needs the traces and the run on a file system that it shares with this machine"
+#: Hint on a requirement that users may overlook.
+SHARED_DISK = "the traces and the run must be on a file system that the cluster shares with this machine"
 _CONNECT_S = 10.0
 _WORKERS_S = 30.0
 
@@ -171,10 +171,10 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Callable[[], None]]]
     """
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise BadInput(f"--executor {address}: not an executor", hint="give dask://HOST:PORT")
+        raise BadInput(f"--executor {address}: not an executor address", hint="use dask://HOST:PORT")
     with contextlib.closing(_connect(address, f"tcp://{match[1]}:{match[2]}")) as client:
         _wait_for_workers(client, address)
-        # not pure: the same file may have changed since the cluster last read it
+        # pure=False because the file may have changed since the cluster last read it
         yield client.get_executor(pure=False, retries=0), lambda: _check_alive(client, address)
 
 
@@ -188,7 +188,7 @@ def _connect(address: str, tcp: str) -> Any:
     try:
         return connect(tcp, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        message = f"--executor {address}: no scheduler answers ({type(error).__name__})"
+        message = f"--executor {address}: cannot reach the scheduler ({type(error).__name__})"
         raise BadInput(message, hint="start one with dask scheduler, and workers with dask worker") from None
 
 
@@ -196,19 +196,19 @@ def _wait_for_workers(client: Any, address: str) -> None:
     try:
         client.wait_for_workers(1, timeout=_WORKERS_S)
     except TimeoutError:
-        raise _no_workers(address) from None
+        raise _make_no_workers_error(address) from None
 
 
 def _check_alive(client: Any, address: str) -> None:
-    """Refuse to wait for tasks without workers or scheduler."""
+    """Raise if there are no workers or no scheduler left to run tasks."""
     try:
         workers = client.nthreads()
     except (OSError, TimeoutError, ValueError) as error:
-        message = f"--executor {address}: the scheduler is gone ({type(error).__name__})"
+        message = f"--executor {address}: lost the connection to the scheduler ({type(error).__name__})"
         raise BadInput(message, hint="start the import again") from None
     if not workers:
-        raise _no_workers(address)
+        raise _make_no_workers_error(address)
 
 
-def _no_workers(address: str) -> BadInput:
+def _make_no_workers_error(address: str) -> BadInput:
     return BadInput(f"--executor {address}: the cluster has no workers", hint="start some with dask worker")

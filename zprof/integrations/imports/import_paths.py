@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.integrations.imports.file_ranks import RankedFile, rank_files, refuse_duplicate_ranks
-from zprof.integrations.imports.options import ImportOptions, ImportWatch, NoImportWatch, Written
+from zprof.integrations.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
 from zprof.integrations.imports.sources import SourceKind, Sources, find_sources
 from zprof.integrations.imports.traces import write_traces
 from zprof.model.errors import BadInput
@@ -25,13 +25,13 @@ from zprof.version import __version__
 class Imported:
     """The written run, the file of each rank, and notes.
 
-    ``lasting``: True if another import of the same files would give the same result.
+    ``is_cacheable``: True if another import of the same files would give the same result.
     """
 
     run: Path
     files: tuple[RankedFile, ...]
     notes: tuple[str, ...]
-    lasting: bool
+    is_cacheable: bool
 
 
 def import_paths(
@@ -40,59 +40,65 @@ def import_paths(
     force: bool = False,
     *,
     options: ImportOptions | None = None,
-    watch: ImportWatch | None = None,
+    progress: ImportProgress | None = None,
 ) -> Imported:
-    """Write the files at ``paths`` (or in folders there) as the run ``run``, entirely or not at all.
+    """Import the files and folders ``paths`` as the run ``run``, completely or not at all.
 
     Raises:
-        BadInput: none of the files can be used, or not together; or ``run`` exists and ``force`` is False.
+        BadInput: no file can be imported, the files do not fit together, or ``run`` exists without ``force``.
     """
     sources = find_sources(paths)
     with replace_run(run, force=force):
         try:
             run.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{run.name}.", dir=run.parent) as folder:
-                made = Path(folder) / run.name
-                written = _write_run(made, sources, options or ImportOptions(), watch or NoImportWatch())
-                _move_into_place(made, run)
+                temporary = Path(folder) / run.name
+                written = _write_run(
+                    temporary, sources, options or ImportOptions(), progress or NoImportProgress()
+                )
+                _move_into_place(temporary, run)
         except OSError as error:
-            raise BadInput(f"{run}: cannot be written ({error.strerror})", hint="name another") from None
-    return Imported(run=run, files=written.files, notes=written.notes, lasting=written.lasting)
+            raise BadInput(
+                f"{run}: cannot be written ({error.strerror})", hint="choose another run"
+            ) from None
+    return Imported(run=run, files=written.files, notes=written.notes, is_cacheable=written.is_cacheable)
 
 
-def _write_run(run: Path, sources: Sources, options: ImportOptions, watch: ImportWatch) -> Written:
+def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: ImportProgress) -> Written:
     if sources.kind is SourceKind.TRACE:
-        return write_traces(run, sources.files, sources.notes, options, watch)
-    return write_snapshots(run, sources.files, sources.notes, watch)
+        return write_traces(run, sources.files, sources.notes, options, progress)
+    return write_snapshots(run, sources.files, sources.notes, progress)
 
 
-def _move_into_place(made: Path, run: Path) -> None:
+def _move_into_place(temporary: Path, run: Path) -> None:
     if run.is_dir():
         run.rmdir()  # replace_run leaves a folder only if it is empty
-    shutil.move(made, run)
+    shutil.move(temporary, run)
 
 
-def write_snapshots(run: Path, paths: Sequence[Path], notes: Sequence[str], watch: ImportWatch) -> Written:
+def write_snapshots(
+    run: Path, paths: Sequence[Path], notes: Sequence[str], progress: ImportProgress
+) -> Written:
     """Write the snapshots at ``paths`` as the run ``run``; return the file of each rank, and notes.
 
     Raises:
-        BadInput: a file cannot be used, or two are of one rank.
+        BadInput: a file cannot be used, or two files are from the same rank.
         OSError: the run cannot be written.
     """
     ranking = rank_files(paths)
     refuse_duplicate_ranks(ranking.files)
-    found = (*notes, *ranking.notes)
-    manifest = _snapshot_manifest(ranking.files, found)
+    all_notes = (*notes, *ranking.notes)
+    manifest = _make_manifest(ranking.files, all_notes)
     sizes = [file.path.stat().st_size for file in ranking.files]
-    watch.begin(len(sizes), sum(sizes))
+    progress.start(len(sizes), sum(sizes))
     for position, file in enumerate(ranking.files):
         _write_rank(run, manifest, file)
-        watch.bytes_read(sum(sizes[: position + 1]))
-        watch.rank_done()
-    return Written(files=ranking.files, notes=found)
+        progress.report_bytes(sum(sizes[: position + 1]))
+        progress.finish_rank()
+    return Written(files=ranking.files, notes=all_notes)
 
 
-def _snapshot_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunManifest:
+def _make_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunManifest:
     return RunManifest(
         zprof_version=__version__,
         created_ns=time.time_ns(),
@@ -102,7 +108,7 @@ def _snapshot_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> Run
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="snapshot",
-        gaps=tuple(_rank_gap(note) for note in notes),
+        gaps=tuple(_make_rank_gap(note) for note in notes),
     )
 
 
@@ -115,10 +121,10 @@ def _write_rank(run: Path, manifest: RunManifest, file: RankedFile) -> None:
     writer.finish(memory_steps=(), time_steps=(), gaps=gaps, status="complete")
 
 
-def _rank_gap(note: str) -> Gap:
+def _make_rank_gap(note: str) -> Gap:
     return Gap(
         kind=GapKind.FILE,
         what="ranks of the snapshots",
         reason=note,
-        remedy="put rank0, rank1, ... into the names",
+        remedy="put rank0, rank1, ... into the file names",
     )

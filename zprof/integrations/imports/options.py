@@ -21,35 +21,35 @@ class ImportOptions:
 class Written:
     """The file of each rank, and notes.
 
-    ``lasting``: True if another try would give the same result.
+    ``is_cacheable``: True if another import would give the same result.
     """
 
     files: tuple[RankedFile, ...]
     notes: tuple[str, ...]
-    lasting: bool = True
+    is_cacheable: bool = True
 
 
-class ImportWatch(Protocol):
-    """Progress of an import; called in the process that the user started, in order."""
+class ImportProgress(Protocol):
+    """Progress of an import; called in order, in the process that the user started."""
 
-    def begin(self, ranks: int, total_bytes: int) -> None:
-        """Start to read the files of ``ranks`` ranks."""
+    def start(self, ranks: int, total_bytes: int) -> None:
+        """Report that reading the files of ``ranks`` ranks starts."""
 
-    def bytes_read(self, total_bytes: int) -> None:
+    def report_bytes(self, total_bytes: int) -> None:
         """Report the total bytes of all files read so far."""
 
-    def rank_done(self) -> None:
-        """Report that one more file is done."""
+    def finish_rank(self) -> None:
+        """Report that one more file has been imported."""
 
 
-class NoImportWatch:
-    """Progress that nobody watches."""
+class NoImportProgress:
+    """Discards the progress of an import."""
 
-    def begin(self, ranks: int, total_bytes: int) -> None:
+    def start(self, ranks: int, total_bytes: int) -> None:
         """Do nothing."""
 
-    def bytes_read(self, total_bytes: int) -> None:
+    def report_bytes(self, total_bytes: int) -> None:
         """Do nothing."""
 
-    def rank_done(self) -> None:
+    def finish_rank(self) -> None:
         """Do nothing."""

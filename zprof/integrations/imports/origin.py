@@ -1,7 +1,7 @@
 """Locate cached imports, and record the file from which each rank was imported.
 
-The list of files is beside the run in the cache, which stays on this machine. It is never in the run, which
-may be shared, because paths disclose details of the machine.
+The list of files is stored next to the run in the cache, which stays on this machine. It is never part of the
+run, which may be shared, because paths disclose details of the machine.
 """
 
 import json
@@ -12,15 +12,15 @@ from pathlib import Path
 from zprof.integrations.imports.file_ranks import RankedFile
 
 ORIGIN_NAME = "files.json"
-CACHE_ENDING = ".zprof-cache"
+CACHE_SUFFIX = ".zprof-cache"
 _MAX_BYTES = 64 << 20
 
 
 def cache_root() -> Path | None:
     """Return the folder of all imports; None if the user has no home folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification ignores relative paths; without HOME, a user may not be listed either.
-    base = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / ".cache"
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification ignores relative paths; without HOME and a passwd entry, "~" is not expanded.
+    base = Path(cache_home) if os.path.isabs(cache_home) else Path(os.path.expanduser("~")) / ".cache"
     return base / "zprof" / "imports" if base.is_absolute() else None
 
 
@@ -35,11 +35,11 @@ def read_origin(run: Path) -> Mapping[int, Path] | None:
     cache = run.parent
     path = cache / ORIGIN_NAME
     try:
-        if not cache.name.endswith(CACHE_ENDING) or cache.stat().st_uid != os.geteuid():
+        if not cache.name.endswith(CACHE_SUFFIX) or cache.stat().st_uid != os.geteuid():
             return None
         if path.is_symlink() or path.stat().st_size > _MAX_BYTES:
             return None
-        found = json.loads(path.read_text(encoding="ascii"))
-        return {int(rank): Path(name) for rank, name in found.items()}
+        by_rank = json.loads(path.read_text(encoding="ascii"))
+        return {int(rank): Path(name) for rank, name in by_rank.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -11,12 +11,12 @@ from zprof.model.formatting import printable, shorten
 from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
-_MAX_NAMED = 6
-_HINT = "give Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of one of them"
+_MAX_LISTED = 6
+_HINT = "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of either"
 
 
 class SourceKind(StrEnum):
-    """Kind of importable files; an import takes one kind."""
+    """Kind of importable files; an import accepts only one kind."""
 
     TRACE = "trace"
     SNAPSHOT = "snapshot"
@@ -42,37 +42,37 @@ def find_sources(paths: Sequence[Path]) -> Sources:
     """Return the traces or snapshots among ``paths`` and in the folders among them.
 
     Raises:
-        BadInput: a path is something else, there is nothing to read, or kinds are mixed.
+        BadInput: a path is neither, there is nothing to import, or kinds are mixed.
     """
-    found = [_folder_sources(path) if path.is_dir() else _single_source(path) for path in paths]
+    found = [_find_folder_sources(path) if path.is_dir() else _make_file_source(path) for path in paths]
     files = tuple(dict.fromkeys(file for part in found for file in part.files))
     if len(files) > _MAX_FILES:
-        raise BadInput(f"{paths[0]}: {len(files)} files, at most {_MAX_FILES}", hint="give fewer of them")
+        raise BadInput(f"{paths[0]}: {len(files)} files, at most {_MAX_FILES}", hint="pass fewer files")
     first = found[0]
     for other in found:
         if other.kind is not first.kind:
-            message = f"{first.files[0]} is a {first.kind}, {other.files[0]} a {other.kind}"
+            message = f"{first.files[0]} is a {first.kind}, but {other.files[0]} is a {other.kind}"
             raise BadInput(message, hint="import one kind at a time")
     return Sources(kind=first.kind, files=files, notes=tuple(note for part in found for note in part.notes))
 
 
 def has_sources(folder: Path) -> bool:
-    """Return whether a folder, or a folder in it, has anything to import."""
+    """Return True if a folder, or a direct subfolder, contains importable files."""
     try:
-        return any(_by_kind(folder).values()) or bool(_folders_with_sources(folder))
+        return any(_group_by_kind(folder).values()) or bool(_list_importable_subfolders(folder))
     except BadInput:
         return False
 
 
-def kind_at(path: Path) -> FileKind:
-    """Return the kind of a file.
+def detect_kind(path: Path) -> FileKind:
+    """Detect the kind of a file.
 
     Raises:
         BadInput: the file does not exist or cannot be read.
     """
     if not path.is_file():
-        what = "no plain file" if path.exists() else "no such file"
-        raise BadInput(f"{path}: {what}", hint=_HINT)
+        problem = "not a regular file" if path.exists() else "no such file"
+        raise BadInput(f"{path}: {problem}", hint=_HINT)
     try:
         with open_plain(path) as file:
             return detect_file_kind(file)
@@ -80,53 +80,57 @@ def kind_at(path: Path) -> FileKind:
         raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_HINT) from None
 
 
-def _single_source(path: Path) -> Sources:
-    """Return one file as a source, whatever its name; JSON that does not start like a trace may be one."""
-    kind = kind_at(path)
+def _make_file_source(path: Path) -> Sources:
+    """Return one file as a source, with any name; JSON that does not start like a trace may still be one."""
+    kind = detect_kind(path)
     if kind in _KINDS or kind is FileKind.JSON:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
     if kind is FileKind.TORCH_ARCHIVE:
-        raise BadInput(f"{path}: an archive (as torch.save writes): tensors, no trace", hint=_HINT)
+        raise BadInput(
+            f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
+        )
     raise BadInput(
-        f"{path}: neither a run nor a Kineto trace (JSON) nor a CUDA memory snapshot (a pickle)", hint=_HINT
+        f"{path}: not a run, a Kineto trace (JSON) or a CUDA memory snapshot (a pickle)", hint=_HINT
     )
 
 
-def _folder_sources(folder: Path) -> Sources:
+def _find_folder_sources(folder: Path) -> Sources:
     """Return a folder's traces if it has any, else its snapshots; ignore other files."""
-    found = _by_kind(folder)
+    found = _group_by_kind(folder)
     traces, snapshots = found[SourceKind.TRACE], found[SourceKind.SNAPSHOT]
     if traces and snapshots:
-        note = f"{folder}: its {len(traces)} traces are taken, its {len(snapshots)} memory snapshots are not"
-        note += " (give those by name for a run of their own)"
+        note = f"{folder}: importing its {len(traces)} traces, not its {len(snapshots)} memory snapshots"
+        note += " (pass the snapshots by name to import them as a separate run)"
         return Sources(kind=SourceKind.TRACE, files=tuple(traces), notes=(note,))
     if traces or snapshots:
         return Sources(
             kind=SourceKind.TRACE if traces else SourceKind.SNAPSHOT, files=tuple(traces or snapshots)
         )
-    inside = _folders_with_sources(folder)
-    if not inside:
-        raise BadInput(f"{folder}: no Kineto trace and no CUDA memory snapshot in this folder", hint=_HINT)
-    names = ", ".join(shorten(printable(path.name), 60) for path in inside[:_MAX_NAMED])
-    more = f" and {len(inside) - _MAX_NAMED} more" if len(inside) > _MAX_NAMED else ""
+    subfolders = _list_importable_subfolders(folder)
+    if not subfolders:
+        raise BadInput(
+            f"{folder}: this folder contains neither Kineto traces nor CUDA memory snapshots", hint=_HINT
+        )
+    names = ", ".join(shorten(printable(path.name), 60) for path in subfolders[:_MAX_LISTED])
+    more = f" and {len(subfolders) - _MAX_LISTED} more" if len(subfolders) > _MAX_LISTED else ""
     raise BadInput(
-        f"{folder}: no file to import, but folders that have some: {names}{more}", hint="give one of them"
+        f"{folder}: nothing to import here, but in its subfolders: {names}{more}", hint="pass one of them"
     )
 
 
-def _by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
+def _group_by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
     """Return the importable files of a folder; ignore unreadable ones."""
     found: dict[SourceKind, list[Path]] = {kind: [] for kind in SourceKind}
     for path in _list_folder(folder):
-        kind = _KINDS.get(_kind_or_other(path))
+        kind = _KINDS.get(_detect_kind_or_other(path))
         if kind is not None:
             found[kind].append(path)
     return found
 
 
-def _folders_with_sources(folder: Path) -> list[Path]:
-    """Return the subfolders that have something to import (iteration_10, iteration_20, ...)."""
-    return [path for path in _list_folder(folder) if path.is_dir() and any(_by_kind(path).values())]
+def _list_importable_subfolders(folder: Path) -> list[Path]:
+    """List the subfolders with importable files (iteration_10, iteration_20, ...)."""
+    return [path for path in _list_folder(folder) if path.is_dir() and any(_group_by_kind(path).values())]
 
 
 def _list_folder(folder: Path) -> list[Path]:
@@ -135,12 +139,12 @@ def _list_folder(folder: Path) -> list[Path]:
     except OSError as error:
         raise BadInput(f"{folder}: cannot be read ({error.strerror})", hint=_HINT) from None
     if len(names) > 4 * _MAX_FILES:
-        raise BadInput(f"{folder}: {len(names)} files, at most {_MAX_FILES}", hint="give fewer of them")
+        raise BadInput(f"{folder}: {len(names)} files, at most {_MAX_FILES}", hint="pass fewer files")
     return names
 
 
-def _kind_or_other(path: Path) -> FileKind:
+def _detect_kind_or_other(path: Path) -> FileKind:
     try:
-        return kind_at(path)
+        return detect_kind(path)
     except BadInput:
         return FileKind.OTHER

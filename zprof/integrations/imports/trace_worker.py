@@ -1,7 +1,7 @@
 """Convert one trace file in a worker process: read it, convert it, write its tables.
 
-The rank is unknown until the file has been read, so the tables go to a provisional folder. Only a small
-result is returned.
+The rank is unknown until the file has been read, so the tables are written to a provisional folder. Only a
+small result is returned.
 """
 
 import shutil
@@ -22,12 +22,12 @@ from zprof.version import __version__
 
 _MAX_GAPS = 200
 _MAX_TEXT = 120
-_GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
-    """One file to import; paths are absolute, because a worker may run on another machine."""
+    """One file to import; paths are absolute, because the worker may run on another machine."""
 
     position: int
     path: str
@@ -53,11 +53,11 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Reason why a file could not be imported; ``lasting``: another try would fail in the same way."""
+    """Reason why a file could not be imported; ``is_permanent``: another try would fail in the same way."""
 
     reason: str
     hint: str = ""
-    lasting: bool = True
+    is_permanent: bool = True
 
 
 def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -> RankFacts | Refusal:
@@ -69,13 +69,13 @@ def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -
     try:
         trace = read_trace(Path(job.path), on_bytes)
         if not len(trace):
-            return Refusal(reason="no event with a duration in it", hint=COPY_AGAIN)
+            return Refusal(reason="contains no event with a duration", hint=COPY_AGAIN)
         return _write_tables(trace, Path(job.folder))
     except BadInput as error:
         return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
     except MemoryError:
-        reason = "reading it needs more memory than there is"
-        return Refusal(reason=reason, hint="use fewer --workers", lasting=False)
+        reason = "not enough memory to read it"
+        return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
 
 
 def _write_tables(trace: Trace, folder: Path) -> RankFacts:
@@ -91,7 +91,7 @@ def _write_tables(trace: Trace, folder: Path) -> RankFacts:
         rank=header.rank,
         world_size=header.world_size,
         backend=_shorten(header.backend),
-        device=_device_kind(trace),
+        device=_detect_device_kind(trace),
         host=_shorten(header.host),
         files=files,
         steps=steps.numbers,
@@ -100,13 +100,13 @@ def _write_tables(trace: Trace, folder: Path) -> RankFacts:
     )
 
 
-def _device_kind(trace: Trace) -> str:
+def _detect_device_kind(trace: Trace) -> str:
     """Return the device type: ``cuda``, ``hip``, ``mtia``, or ``cpu`` if nothing ran on a device."""
     categories = trace.category.texts
-    if not _GPU_WORK & set(categories):
+    if not _GPU_CATEGORIES & set(categories):
         return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"
-    of_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
-    return "hip" if of_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+    is_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
+    return "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
 
 
 def _shorten(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Export the ranks of a run as one trace on one clock, for ui.perfetto.dev and chrome://tracing."""
+"""Export all ranks of a run as one trace on a common clock, for ui.perfetto.dev and chrome://tracing."""

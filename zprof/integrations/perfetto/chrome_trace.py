@@ -1,9 +1,9 @@
 """Format Chrome JSON trace events: rows of slices on lanes, flows, and names of rows.
 
-Texts come from untrusted files: they are escaped as everywhere else, cut, and written as ASCII JSON. Times
-are nanoseconds since the start of the trace and become microseconds with exactly three decimals.
+Texts come from untrusted files: they are escaped, truncated, and written as ASCII JSON. Times are nanoseconds
+since the start of the trace, written as microseconds with exactly three decimals.
 
-Slices are put on lanes so that two slices of a lane are nested or disjoint, as viewers require.
+Slices are assigned to lanes so that two slices of a lane are nested or disjoint, as viewers require.
 """
 
 import json
@@ -18,7 +18,7 @@ from zprof.model.formatting import printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Slices of one row of the viewer, in any order, in ns on the common clock since the start of the trace.
+    """Slices of one row in the viewer, in any order, in ns on the common clock since the start of the trace.
 
     ``name``, ``category`` and ``args`` return JSON for the index of a slice.
     """
@@ -32,34 +32,34 @@ class Row:
 
 
 class Process:
-    """Numbers the rows of one rank as they come, and counts slices that did not fit."""
+    """Numbers the rows of one rank in order of output, and counts the slices that did not fit."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.left_out = 0
+        self.omitted_slices = 0
         self._next_tid = 1
 
-    def lines(self, row: Row) -> Iterator[str]:
-        """Yield the row's slices, lane by lane, each lane in order of time."""
-        for _, _, lines in self.placed(row):
+    def format_row(self, row: Row) -> Iterator[str]:
+        """Yield the row's lines, lane by lane, each lane in order of time."""
+        for _, _, lines in self.format_lanes(row):
             yield from lines
 
-    def placed(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
+    def format_lanes(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
         """Yield for each lane its thread, the indices of its slices, and its lines."""
-        sequence = slice_order(row.start_ns, row.end_ns)
-        lane = assign_lanes(row.start_ns[sequence], row.end_ns[sequence])
-        self.left_out += int((lane == NO_LANE).sum())
+        order = sort_slices(row.start_ns, row.end_ns)
+        lane = assign_lanes(row.start_ns[order], row.end_ns[order])
+        self.omitted_slices += int((lane == NO_LANE).sum())
         for number in range(int(lane.max(initial=NO_LANE)) + 1):
             tid, self._next_tid = self._next_tid, self._next_tid + 1
-            chosen = sequence[lane == number].tolist()
+            indices = order[lane == number].tolist()
             title = row.title if number == 0 else f"{row.title} ({number + 1})"
-            yield tid, chosen, self._lane(row, tid, title, chosen)
+            yield tid, indices, self._format_lane(row, tid, title, indices)
 
-    def _lane(self, row: Row, tid: int, title: str, chosen: Sequence[int]) -> Iterator[str]:
-        yield from thread_lines(self.pid, tid, title)
+    def _format_lane(self, row: Row, tid: int, title: str, indices: Sequence[int]) -> Iterator[str]:
+        yield from format_thread(self.pid, tid, title)
         starts, lengths = row.start_ns, row.end_ns - row.start_ns
-        for index in chosen:
-            yield slice_line(
+        for index in indices:
+            yield format_slice(
                 self.pid,
                 tid,
                 int(starts[index]),
@@ -71,7 +71,7 @@ class Process:
 
 
 def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str) -> Row:
-    """Return a row of a few slices; ``labels`` are the name and the arguments of each, as JSON."""
+    """Return a row of a few slices; ``labels`` are the name and arguments of each slice, as JSON."""
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
     return Row(
         title=title,
@@ -83,20 +83,20 @@ def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]],
     )
 
 
-#: Slices beyond this many overlapping lanes are left out, to keep a track readable and bounded.
+#: Slices beyond this number of overlapping lanes are omitted, to keep a track readable and bounded.
 MAX_LANES = 16
 NO_LANE = -1
 
 
-def slice_order(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Return the order by start, longer slices first, in which slices open."""
+def sort_slices(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """Return the slice indices ordered by start, longer slices first."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64)
 
 
 def assign_lanes(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Return the lowest free lane of each slice; slices must be in :func:`slice_order`."""
+    """Return the lowest free lane of each slice; slices must be in the order of :func:`sort_slices`."""
     open_ends: list[list[int]] = []
-    found = np.full(len(start_ns), NO_LANE, dtype=np.int64)
+    lanes = np.full(len(start_ns), NO_LANE, dtype=np.int64)
     for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
         for ends in open_ends:
             while ends and ends[-1] <= start:
@@ -107,16 +107,16 @@ def assign_lanes(start_ns: Int64s, end_ns: Int64s) -> Int64s:
                 continue
             open_ends.append([])
         open_ends[lane].append(end)
-        found[index] = lane
-    return found
+        lanes[index] = lane
+    return lanes
 
 
 _MAX_TEXT_LENGTH = 300
 Args = Mapping[str, str | int | float]
 
 
-def json_text(value: str) -> str:
-    """Return a name as a JSON string."""
+def encode_text(value: str) -> str:
+    """Encode a name as a JSON string."""
     return json.dumps(printable(value[:_MAX_TEXT_LENGTH]))
 
 
@@ -126,54 +126,54 @@ def format_us(time_ns: int) -> str:
     return f"{sign}{left // 1000}.{left % 1000:03d}"
 
 
-def json_arguments(values: Args) -> str:
-    """Return the arguments of a slice as JSON."""
-    parts = (f"{json_text(key)}:{_json_value(value)}" for key, value in values.items())
+def encode_arguments(values: Args) -> str:
+    """Encode the arguments of a slice as JSON."""
+    parts = (f"{encode_text(key)}:{_encode_value(value)}" for key, value in values.items())
     return "{" + ",".join(parts) + "}"
 
 
-def slice_line(
+def format_slice(
     pid: int, tid: int, start_ns: int, duration_ns: int, name: str, category: str, args: str
 ) -> str:
-    """Return a complete event; ``name``, ``category`` and ``args`` are JSON already."""
+    """Format a complete event; ``name``, ``category`` and ``args`` are already JSON."""
     return (
         f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{format_us(start_ns)},'
         f'"dur":{format_us(duration_ns)},"name":{name},"cat":{category},"args":{args}}}'
     )
 
 
-def flow_lines(number: int, name: str, begin: tuple[int, int, int], end: tuple[int, int, int]) -> list[str]:
-    """Return an arrow between two slices, each given as process, thread and a time within it."""
-    common = f'"id":{number},"cat":"collective","name":{json_text(name)}'
+def format_flow(number: int, name: str, start: tuple[int, int, int], end: tuple[int, int, int]) -> list[str]:
+    """Format an arrow between two slices, each given as process, thread and a time within the slice."""
+    common = f'"id":{number},"cat":"collective","name":{encode_text(name)}'
     return [
-        f'{{"ph":"s",{common},{_json_place(*begin)}}}',
-        f'{{"ph":"f","bp":"e",{common},{_json_place(*end)}}}',
+        f'{{"ph":"s",{common},{_encode_endpoint(*start)}}}',
+        f'{{"ph":"f","bp":"e",{common},{_encode_endpoint(*end)}}}',
     ]
 
 
-def process_lines(pid: int, name: str, index: int) -> list[str]:
-    """Return the name and position of a process."""
+def format_process(pid: int, name: str, index: int) -> list[str]:
+    """Format the name and position of a process."""
     return [
-        _metadata("process_name", pid, 0, f'"name":{json_text(name)}'),
-        _metadata("process_sort_index", pid, 0, f'"sort_index":{index}'),
+        _format_metadata("process_name", pid, 0, f'"name":{encode_text(name)}'),
+        _format_metadata("process_sort_index", pid, 0, f'"sort_index":{index}'),
     ]
 
 
-def thread_lines(pid: int, tid: int, name: str) -> list[str]:
-    """Return the name and position of a row; rows are ordered by their numbers."""
+def format_thread(pid: int, tid: int, name: str) -> list[str]:
+    """Format the name and position of a row; rows are ordered by thread number."""
     return [
-        _metadata("thread_name", pid, tid, f'"name":{json_text(name)}'),
-        _metadata("thread_sort_index", pid, tid, f'"sort_index":{tid}'),
+        _format_metadata("thread_name", pid, tid, f'"name":{encode_text(name)}'),
+        _format_metadata("thread_sort_index", pid, tid, f'"sort_index":{tid}'),
     ]
 
 
-def _metadata(kind: str, pid: int, tid: int, args: str) -> str:
+def _format_metadata(kind: str, pid: int, tid: int, args: str) -> str:
     return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{kind}","args":{{{args}}}}}'
 
 
-def _json_place(pid: int, tid: int, time_ns: int) -> str:
+def _encode_endpoint(pid: int, tid: int, time_ns: int) -> str:
     return f'"pid":{pid},"tid":{tid},"ts":{format_us(time_ns)}'
 
 
-def _json_value(value: str | int | float) -> str:
-    return json_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
+def _encode_value(value: str | int | float) -> str:
+    return encode_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)

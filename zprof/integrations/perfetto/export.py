@@ -1,7 +1,7 @@
 """Export the ranks of a run as one Chrome JSON trace, for ui.perfetto.dev and chrome://tracing.
 
-Each rank is a process with its rows in sequence; one rank is in memory at a time. Arrows lead from the rank
-that arrived last at a collective to those that waited for it.
+Each rank is a process with its rows in order; only one rank is in memory at a time. Arrows point from the
+last rank to reach a collective to the ranks that waited for it.
 """
 
 import json
@@ -13,14 +13,14 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.perfetto.chrome_trace import Process, flow_lines, process_lines
+from zprof.integrations.perfetto.chrome_trace import Process, format_flow, format_process
 from zprof.integrations.perfetto.rank_rows import (
     ExportChoice,
     RankWindow,
     choose_windows,
-    collectives_row,
-    measured_rows,
-    recorded_rows,
+    make_collectives_row,
+    make_measured_rows,
+    make_recorded_rows,
     select_collectives,
 )
 from zprof.model.errors import MissingData
@@ -32,7 +32,7 @@ Measured = TimeAnalysis | RunAnalysis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Written ranks and slices, and notes."""
+    """Exported ranks, number of slices, and notes."""
 
     ranks: tuple[int, ...]
     slices: int
@@ -46,116 +46,121 @@ def export_trace(run: Run, choice: ExportChoice, out: BinaryIO, measured: Measur
         run: The run.
         choice: The ranks, steps and rows to export.
         out: The file to write to.
-        measured: Times of this run, if already computed; the choice is among its steps.
+        measured: Times of this run, if already computed; only its steps can be chosen.
 
     Raises:
         BadInput, MissingData: the choice includes ranks or steps that were not timed.
     """
     analysis = measured or analyse_time(run)
-    chosen = choose_windows(analysis.tracks, choice)
-    if not chosen:
-        raise MissingData("no chosen rank has a chosen step", hint="choose others, or leave the choice out")
-    return _Writer(run, analysis, chosen, out).write(python=choice.python)
+    windows = choose_windows(analysis.tracks, choice)
+    if not windows:
+        raise MissingData(
+            "none of the chosen ranks has any of the chosen steps",
+            hint="choose other ranks or steps, or export all",
+        )
+    return _Writer(run, analysis, windows, out).write(python=choice.python)
 
 
 class _Writer:
-    """Writer of one trace."""
+    """Writes one trace."""
 
-    def __init__(self, run: Run, analysis: Measured, chosen: list[RankWindow], out: BinaryIO) -> None:
-        self._run, self._analysis, self._chosen, self._out = run, analysis, chosen, out
-        self._base_ns = min(window.begin_ns for window in chosen)
-        self._left_out = 0
+    def __init__(self, run: Run, analysis: Measured, windows: list[RankWindow], out: BinaryIO) -> None:
+        self._run, self._analysis, self._windows, self._out = run, analysis, windows, out
+        self._base_ns = min(window.begin_ns for window in windows)
+        self._omitted_slices = 0
         self._arrows = Arrows(analysis.collectives, {}, self._base_ns)
 
     def write(self, *, python: bool) -> Exported:
         slices = 0
-        self._out.write(self._head().encode("ascii"))
+        self._out.write(self._format_header().encode("ascii"))
         separator = b"\n"
-        for line in self._lines(python=python):
+        for line in self._format_lines(python=python):
             self._out.write(separator + line.encode("ascii"))
             separator = b",\n"
             slices += line.startswith('{"ph":"X"')
         self._out.write(b"\n]}\n")
-        ranks = tuple(window.tracks.rank for window in self._chosen)
-        return Exported(ranks=ranks, slices=slices, notes=tuple(self._notes()))
+        ranks = tuple(window.tracks.rank for window in self._windows)
+        return Exported(ranks=ranks, slices=slices, notes=tuple(self._list_notes()))
 
-    def _head(self) -> str:
-        """Return everything before the events; the base makes times absolute, as in torch's own traces."""
+    def _format_header(self) -> str:
+        """Return the text before the events; the base time makes times absolute, as in torch's own traces."""
         alignment = self._analysis.time.alignment
-        about = {
+        metadata = {
             "producer": f"zprof {__version__}",
             "clock": alignment.method if alignment else "unknown",
             "clock_uncertainty_ns": alignment.uncertainty_ns if alignment else None,
         }
-        head = {"displayTimeUnit": "ns", "baseTimeNanoseconds": self._base_ns, "otherData": about}
-        return json.dumps(head)[:-1] + ', "traceEvents": ['
+        header = {"displayTimeUnit": "ns", "baseTimeNanoseconds": self._base_ns, "otherData": metadata}
+        return json.dumps(header)[:-1] + ', "traceEvents": ['
 
-    def _lines(self, *, python: bool) -> Iterator[str]:
+    def _format_lines(self, *, python: bool) -> Iterator[str]:
         frame = self._analysis.collectives
-        places: dict[int, tuple[int, int]] = {}
-        for position, window in enumerate(self._chosen):
+        slice_threads: dict[int, tuple[int, int]] = {}
+        for position, window in enumerate(self._windows):
             process = Process(window.tracks.rank)
-            yield from process_lines(process.pid, _process_name(window), position)
-            mine = select_collectives(frame, window)
-            for row in measured_rows(window, mine, self._base_ns):
-                yield from process.lines(row)
-            for tid, chosen, lines in process.placed(collectives_row(mine, self._base_ns)):
-                places |= {int(mine.index[index]): (process.pid, tid) for index in chosen}
+            yield from format_process(process.pid, _format_process_name(window), position)
+            own_collectives = select_collectives(frame, window)
+            for row in make_measured_rows(window, own_collectives, self._base_ns):
+                yield from process.format_row(row)
+            for tid, indices, lines in process.format_lanes(
+                make_collectives_row(own_collectives, self._base_ns)
+            ):
+                slice_threads |= {int(own_collectives.index[index]): (process.pid, tid) for index in indices}
                 yield from lines
-            for row in recorded_rows(self._run, window, self._base_ns, python=python):
-                yield from process.lines(row)
-            self._left_out += process.left_out
-        self._arrows = Arrows(frame, places, self._base_ns)
-        yield from self._arrows.lines()
+            for row in make_recorded_rows(self._run, window, self._base_ns, python=python):
+                yield from process.format_row(row)
+            self._omitted_slices += process.omitted_slices
+        self._arrows = Arrows(frame, slice_threads, self._base_ns)
+        yield from self._arrows.format_lines()
 
-    def _notes(self) -> Iterator[str]:
-        alone = sorted(window.tracks.rank for window in self._chosen if not self._is_aligned(window))
-        if alone:
-            yield f"ranks {alone} stand on their own clocks: nothing aligns them with the others"
-        if self._left_out:
-            yield f"{self._left_out} slices are left out: too many overlap on one row"
-        if self._arrows.left_out:
-            yield f"{self._arrows.left_out} arrows between ranks are left out"
+    def _list_notes(self) -> Iterator[str]:
+        unaligned = sorted(window.tracks.rank for window in self._windows if not self._is_aligned(window))
+        if unaligned:
+            yield f"ranks {unaligned} are on their own clocks, not aligned with the others"
+        if self._omitted_slices:
+            yield f"{self._omitted_slices} slices omitted: too many overlap on one row"
+        if self._arrows.omitted:
+            yield f"{self._arrows.omitted} arrows between ranks omitted"
 
     def _is_aligned(self, window: RankWindow) -> bool:
         alignment = self._analysis.time.alignment
-        return len(self._chosen) == 1 or (
+        return len(self._windows) == 1 or (
             alignment is not None and window.tracks.rank in alignment.offsets_ns
         )
 
 
-def _process_name(window: RankWindow) -> str:
+def _format_process_name(window: RankWindow) -> str:
     host = window.tracks.host
     return f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"
 
 
 MAX_ARROWS = 20_000
 #: Process and thread of a collective's slice, by the index of its row in the table.
-Places = Mapping[int, tuple[int, int]]
+SliceThreads = Mapping[int, tuple[int, int]]
 
 
 class Arrows:
-    """The first ``MAX_ARROWS`` arrows of a trace; ``left_out`` counts the others."""
+    """The first ``MAX_ARROWS`` arrows of a trace; ``omitted`` counts the others."""
 
-    def __init__(self, collectives: pd.DataFrame, places: Places, base_ns: int) -> None:
-        self._collectives, self._places, self._base_ns = collectives, places, base_ns
-        self.left_out = 0
+    def __init__(self, collectives: pd.DataFrame, slice_threads: SliceThreads, base_ns: int) -> None:
+        self._collectives, self._slice_threads, self._base_ns = collectives, slice_threads, base_ns
+        self.omitted = 0
 
-    def lines(self) -> Iterator[str]:
-        """Yield two lines per arrow; both ends are at the start of a slice."""
+    def format_lines(self) -> Iterator[str]:
+        """Yield two lines per arrow, from and to the start of a slice."""
         frame = self._collectives
-        drawn = frame[frame["matched"].astype(bool) & frame.index.isin(list(self._places))]
+        drawn = frame[frame["matched"].astype(bool) & frame.index.isin(list(self._slice_threads))]
         number = 0
         for _, rows in drawn.groupby("instance", sort=False):
             ordered = rows.sort_values(["start_ns", "rank"])
-            kind, last = str(ordered["kind"].iloc[0]), self._end(ordered, -1)
+            kind, last = str(ordered["kind"].iloc[0]), self._find_endpoint(ordered, -1)
             for position in range(len(ordered) - 1):
                 if number == MAX_ARROWS:
-                    self.left_out += 1
+                    self.omitted += 1
                     continue
                 number += 1
-                yield from flow_lines(number, kind, last, self._end(ordered, position))
+                yield from format_flow(number, kind, last, self._find_endpoint(ordered, position))
 
-    def _end(self, rows: pd.DataFrame, position: int) -> tuple[int, int, int]:
+    def _find_endpoint(self, rows: pd.DataFrame, position: int) -> tuple[int, int, int]:
         start_ns = int(rows["start_ns"].iloc[position])
-        return (*self._places[rows.index[position]], start_ns - self._base_ns)
+        return (*self._slice_threads[rows.index[position]], start_ns - self._base_ns)

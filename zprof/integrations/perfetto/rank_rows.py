@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
-from zprof.integrations.perfetto.chrome_trace import Row, json_arguments, json_text, make_spans_row
+from zprof.integrations.perfetto.chrome_trace import Row, encode_arguments, encode_text, make_spans_row
 from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportChoice:
-    """Part of a run to export; None means all. ``python``: include frames of Python functions."""
+    """Part of a run to export; None means all. ``python``: include Python stack frames."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
@@ -29,20 +29,20 @@ class ExportChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWindow:
-    """One chosen rank: its chosen steps, and the span that is written, on the common clock."""
+    """One chosen rank: its chosen steps, and the exported interval on the common clock."""
 
     tracks: RankTracks
     steps: StepWindows
     begin_ns: int
     end_ns: int
 
-    def cut(self, spans: Intervals) -> Intervals:
-        """Clip ``spans`` to the window; touching rows become one."""
+    def clip_spans(self, spans: Intervals) -> Intervals:
+        """Clip ``spans`` to the window; adjacent spans are merged."""
         return clip(spans, self.begin_ns, self.end_ns)
 
 
 def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[RankWindow]:
-    """Return the windows of the chosen ranks, by number.
+    """Return the windows of the chosen ranks, ordered by rank.
 
     Raises:
         BadInput: a requested rank or step was not timed.
@@ -50,10 +50,10 @@ def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[R
     """
     if not tracks:
         raise MissingData("no step of this run was timed", hint="record with a time window")
-    have = {entry.rank for entry in tracks}
-    if choice.ranks is not None and (absent := choice.ranks - have):
+    timed_ranks = {entry.rank for entry in tracks}
+    if choice.ranks is not None and (absent := choice.ranks - timed_ranks):
         raise BadInput(
-            f"no times of rank {_list_numbers(absent)}", hint=f"timed ranks: {_list_numbers(have)}"
+            f"no times for rank {_list_numbers(absent)}", hint=f"timed ranks: {_list_numbers(timed_ranks)}"
         )
     numbers = {int(number) for entry in tracks for number in entry.steps.number}
     if choice.steps is not None and (absent := choice.steps - numbers):
@@ -61,90 +61,96 @@ def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[R
             f"step {_list_numbers(absent)} was not timed", hint=f"timed steps: {_list_numbers(numbers)}"
         )
     chosen = [entry for entry in tracks if choice.ranks is None or entry.rank in choice.ranks]
-    found = [_rank_window(entry, choice.steps) for entry in sorted(chosen, key=lambda entry: entry.rank)]
-    return [window for window in found if window is not None]
+    windows = [
+        _make_rank_window(entry, choice.steps) for entry in sorted(chosen, key=lambda entry: entry.rank)
+    ]
+    return [window for window in windows if window is not None]
 
 
-def _rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
-    """Return the window; None if this rank has none of the steps."""
+def _make_rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
+    """Return the window of a rank; None if it has none of the steps."""
     kept = _choose_steps(tracks.steps, steps)
-    held = kept.spans if steps is not None else union(tracks.coverage, tracks.steps.spans)
-    if not len(held):
+    spans = kept.spans if steps is not None else union(tracks.coverage, tracks.steps.spans)
+    if not len(spans):
         return None
-    return RankWindow(tracks=tracks, steps=kept, begin_ns=int(held[:, 0].min()), end_ns=int(held[:, 1].max()))
+    return RankWindow(
+        tracks=tracks, steps=kept, begin_ns=int(spans[:, 0].min()), end_ns=int(spans[:, 1].max())
+    )
 
 
-def _choose_steps(steps: StepWindows, wanted: frozenset[int] | None) -> StepWindows:
-    if wanted is None:
+def _choose_steps(steps: StepWindows, chosen: frozenset[int] | None) -> StepWindows:
+    if chosen is None:
         return steps
-    keep = np.isin(steps.number, sorted(wanted))
+    keep = np.isin(steps.number, sorted(chosen))
     return StepWindows(number=steps.number[keep], begin_ns=steps.begin_ns[keep], end_ns=steps.end_ns[keep])
 
 
 def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
-    """Format numbers as ``0, 1, 2``, with at most 8 and the last one."""
+    """Format numbers as ``0, 1, 2``, at most the first 8 and the last one."""
     ordered = sorted(numbers)
     return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
 
 
-_CATEGORY = json_text("zprof")
+_CATEGORY = encode_text("zprof")
 _TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns")
 
 
-def measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -> Iterator[Row]:
-    """Yield the rows of steps and exposed times; :func:`collectives_row` gives the collectives."""
+def make_measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -> Iterator[Row]:
+    """Yield the rows of steps and exposed times; :func:`make_collectives_row` makes that of collectives."""
     steps = window.steps
-    labels = [(json_text(f"step {number}"), json_arguments({"step": int(number)})) for number in steps.number]
+    labels = [
+        (encode_text(f"step {number}"), encode_arguments({"step": int(number)})) for number in steps.number
+    ]
     yield make_spans_row("steps", steps.spans - base_ns, labels, _CATEGORY)
-    yield _exposed_row("exposed wait", window.tracks.waiting, window, collectives, base_ns)
-    yield _exposed_row("exposed transfer", window.tracks.moving, window, collectives, base_ns)
+    yield _make_exposed_row("exposed wait", window.tracks.waiting, window, collectives, base_ns)
+    yield _make_exposed_row("exposed transfer", window.tracks.moving, window, collectives, base_ns)
 
 
-def collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
+def make_collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
     """Return the row of all collectives of the rank, with their wait and transfer times as arguments."""
     spans = intervals(collectives["start_ns"], collectives["end_ns"]) - base_ns
     labels = [
-        (json_text(str(row["kind"])), _collective_arguments(row)) for row in collectives.to_dict("records")
+        (encode_text(str(row["kind"])), _encode_collective(row)) for row in collectives.to_dict("records")
     ]
     return make_spans_row("collectives", spans, labels, _CATEGORY)
 
 
 def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.DataFrame:
     """Return the collectives of the window's rank that its chosen steps launched."""
-    mine = collectives["rank"] == window.tracks.rank
-    return collectives[mine & collectives["step"].isin(window.steps.number.tolist())]
+    is_own = collectives["rank"] == window.tracks.rank
+    return collectives[is_own & collectives["step"].isin(window.steps.number.tolist())]
 
 
-def _exposed_row(
+def _make_exposed_row(
     title: str, spans: Intervals, window: RankWindow, collectives: pd.DataFrame, base_ns: int
 ) -> Row:
-    """Return a row cut at each step, so that a step's slices sum to its value in the report."""
+    """Return a row split at each step, so that a step's slices sum to its value in the report."""
     parts, labels = [np.empty((0, 2), dtype=np.int64)], []
     steps = window.steps
     for number, begin, end in zip(steps.number, steps.begin_ns, steps.end_ns, strict=True):
         inside = intersect(spans, intervals([begin], [end]))
         parts.append(inside)
         labels += [
-            (json_text(name), json_arguments({"step": int(number), "collective": name}))
-            for name in _running_kinds(inside, collectives)
+            (encode_text(name), encode_arguments({"step": int(number), "collective": name}))
+            for name in _find_running_kinds(inside, collectives)
         ]
     return make_spans_row(title, np.concatenate(parts) - base_ns, labels, _CATEGORY)
 
 
-def _running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str]:
-    """Return the kind of collective at the start of each span; of several, the one that started first."""
+def _find_running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str]:
+    """Return the kind of collective running at the start of each span; if several, the first to start."""
     ordered = collectives.sort_values("start_ns")
     start, end = ordered["start_ns"].to_numpy(np.int64), ordered["end_ns"].to_numpy(np.int64)
     kinds = ordered["kind"].astype(str).tolist()
-    reach = np.maximum.accumulate(end) if len(end) else end
-    found = []
+    latest_end = np.maximum.accumulate(end) if len(end) else end
+    running = []
     for begin in spans[:, 0].tolist():
-        index = int(np.searchsorted(reach, begin, side="right"))
-        found.append(kinds[index] if index < len(kinds) and start[index] <= begin else "collective")
-    return found
+        index = int(np.searchsorted(latest_end, begin, side="right"))
+        running.append(kinds[index] if index < len(kinds) and start[index] <= begin else "collective")
+    return running
 
 
-def _collective_arguments(row: Mapping[Hashable, Any]) -> str:
+def _encode_collective(row: Mapping[Hashable, Any]) -> str:
     values: dict[str, str | int | float] = {
         "group": str(row["group"]),
         "sequence": int(row["sequence"]),
@@ -157,7 +163,7 @@ def _collective_arguments(row: Mapping[Hashable, Any]) -> str:
     if row["last_rank"] >= 0:
         values["last_rank"] = int(row["last_rank"])
     values["matched"] = "yes" if row["matched"] else "no"
-    return json_arguments(values)
+    return encode_arguments(values)
 
 
 _COLUMNS = (
@@ -168,8 +174,8 @@ _PYTHON = "python_function"
 _NO_STREAM = np.iinfo(np.int64).min
 
 
-def recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -> Iterator[Row]:
-    """Yield streams by number, then threads by number; one rank's columns are in memory at a time."""
+def make_recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -> Iterator[Row]:
+    """Yield the streams, then the threads, each ordered by number."""
     table = run.table(window.tracks.rank, "events", _COLUMNS)
     if not python:
         table = table.filter(pc.invert(pc.equal(table.column("category").cast(pa.string()), _PYTHON)))
@@ -178,9 +184,9 @@ def recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -
     thread = table.column("thread").to_numpy()
     on_stream = stream != _NO_STREAM
     for number in np.unique(stream[on_stream & events.inside]).tolist():
-        yield events.row(f"stream {number}", on_stream & (stream == number))
+        yield events.make_row(f"stream {number}", on_stream & (stream == number))
     for number in np.unique(thread[~on_stream & events.inside]).tolist():
-        yield events.row(f"thread {number}", ~on_stream & (thread == number))
+        yield events.make_row(f"thread {number}", ~on_stream & (thread == number))
 
 
 class _Events:
@@ -190,27 +196,27 @@ class _Events:
         start = table.column("start_ns").to_numpy()
         clock = window.tracks.clock
         begin, end = clock.common(start), clock.common(start + table.column("duration_ns").to_numpy())
-        reaches = (end > window.begin_ns) | (begin >= window.begin_ns)
-        self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & reaches
+        ends_inside = (end > window.begin_ns) | (begin >= window.begin_ns)
+        self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & ends_inside
         self._start = np.clip(begin, window.begin_ns, window.end_ns) - base_ns
         self._end = np.maximum(np.clip(end, window.begin_ns, window.end_ns) - base_ns, self._start)
         self._names, self._name = _encode_texts(table, "name")
         self._categories, self._category = _encode_texts(table, "category")
         self._arguments = {name: _read_numbers(table, name) for name in _ARGUMENTS}
 
-    def row(self, title: str, mask: npt.NDArray[np.bool_]) -> Row:
+    def make_row(self, title: str, mask: npt.NDArray[np.bool_]) -> Row:
         """Return the events of one stream or thread as a row."""
-        at = np.flatnonzero(mask & self.inside)
+        indices = np.flatnonzero(mask & self.inside)
         return Row(
             title=title,
-            start_ns=self._start[at],
-            end_ns=self._end[at],
-            name=lambda index: self._names[self._name[at[index]]],
-            category=lambda index: self._categories[self._category[at[index]]],
-            args=lambda index: self._args(int(at[index])),
+            start_ns=self._start[indices],
+            end_ns=self._end[indices],
+            name=lambda index: self._names[self._name[indices[index]]],
+            category=lambda index: self._categories[self._category[indices[index]]],
+            args=lambda index: self._encode_args(int(indices[index])),
         )
 
-    def _args(self, index: int) -> str:
+    def _encode_args(self, index: int) -> str:
         known = ((name, column[index]) for name, column in self._arguments.items())
         return "{" + ",".join(f'"{name}":{value}' for name, value in known if value != _NO_STREAM) + "}"
 
@@ -218,7 +224,7 @@ class _Events:
 def _encode_texts(table: pa.Table, column: str) -> tuple[list[str], npt.NDArray[np.int32]]:
     combined = table.column(column).unify_dictionaries().combine_chunks()
     indices = combined.indices.to_numpy(zero_copy_only=False)
-    return [json_text(str(word)) for word in combined.dictionary.to_pylist()], indices
+    return [encode_text(str(word)) for word in combined.dictionary.to_pylist()], indices
 
 
 def _read_numbers(table: pa.Table, name: str) -> Int64s:

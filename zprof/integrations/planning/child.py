@@ -1,7 +1,7 @@
-"""Run the planner's child process: it reads a task, answers in lines of JSON, and prints to stderr only.
+"""Run the planner's child process: read a task, write answers as JSON lines, and print to stderr only.
 
 ``child_process`` starts it. The user's folder is added to the search path after zprof and torch are loaded,
-so that nothing in it can shadow them.
+so that its modules cannot shadow them.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from zprof.integrations.planning.child_process import ANSWERS, TASK, Tell
+from zprof.integrations.planning.child_process import ANSWERS, TASK, WriteAnswer
 from zprof.model.errors import ZprofError
 from zprof.model.memory_limit import is_memory_shortage
 
@@ -23,43 +23,45 @@ def start(folder: str) -> None:
     """Run the child and exit without tearing down its objects."""
     task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
     with (Path(folder) / ANSWERS).open("wb") as out:
-        _run_task(task, _answer_writer(out))
+        _run_task(task, _make_answer_writer(out))
     sys.stderr.flush()
     os._exit(0)
 
 
-def _run_task(task: dict[str, Any], tell: Tell) -> None:
+def _run_task(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     try:
         from zprof.integrations.planning import count_task, verify_task
     except Exception as error:
         if not is_memory_shortage(error):
             raise
-        tell({"refused": "there is not enough memory to import torch", "hint": "raise ulimit -v"})
+        write_answer({"refused": "not enough memory to import torch", "hint": "raise ulimit -v"})
         return
     tasks = {"count": count_task.count_units, "verify": verify_task.verify_stages}
-    logging.getLogger("torch").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that are caught here
+    logging.getLogger("torch").setLevel(
+        logging.CRITICAL
+    )  # torch logs tracebacks of errors that are handled here
     _limit_memory(task["limits"]["memory_bytes"])
     sys.path.insert(0, os.getcwd())
     try:
-        tasks[task["what"]](task, tell)
+        tasks[task["task"]](task, write_answer)
     except ZprofError as error:
-        tell({"refused": error.message, "hint": error.hint})
+        write_answer({"refused": error.message, "hint": error.hint})
 
 
-def _answer_writer(out: BinaryIO) -> Tell:
-    def tell(answer: Mapping[str, Any]) -> None:
+def _make_answer_writer(out: BinaryIO) -> WriteAnswer:
+    def write_answer(answer: Mapping[str, Any]) -> None:
         out.write(msgspec.json.encode(answer) + b"\n")
         out.flush()
 
-    return tell
+    return write_answer
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Limit this process for good to its currently mapped memory plus ``more_bytes``; disable core files."""
+    """Permanently limit the address space to the mapped memory plus ``more_bytes``; disable core files."""
     try:
         mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # this system has no such file
+    except (OSError, ValueError, IndexError):  # not available on this system
         return
-    for which, value in ((resource.RLIMIT_AS, mapped + more_bytes), (resource.RLIMIT_CORE, 0)):
-        lowest = min([value, *(b for b in resource.getrlimit(which) if b != resource.RLIM_INFINITY)])
-        resource.setrlimit(which, (lowest, lowest))
+    for resource_id, value in ((resource.RLIMIT_AS, mapped + more_bytes), (resource.RLIMIT_CORE, 0)):
+        limit = min([value, *(b for b in resource.getrlimit(resource_id) if b != resource.RLIM_INFINITY)])
+        resource.setrlimit(resource_id, (limit, limit))

@@ -1,6 +1,6 @@
 """Run a task that imports torch or a user's code in a child process with limits.
 
-The caller's process is left without a process group, patch or module of the task. The child's output goes to
+The caller's process stays free of the task's process groups, patches and modules. The child's output goes to
 stderr, because it is not data.
 """
 
@@ -22,7 +22,8 @@ from zprof.model.errors import BadInput
 from zprof.model.memory_limit import check_address_space
 
 TASK, ANSWERS = "task.json", "answers.jsonl"
-#: The child's search path: the standard library, then the running zprof; the user's folder follows later.
+#: Code of the child. Its search path is the standard library, then the running zprof; the user's folder is
+#: added later.
 _BOOT = (
     "import sys;"
     "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
@@ -35,7 +36,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of the child; ``memory_bytes`` are added to the memory mapped when torch is loaded."""
+    """Limits of the child; ``memory_bytes`` is added to the memory mapped once torch is loaded."""
 
     memory_bytes: int = 8 << 30
     wall_s: float = 600.0
@@ -43,14 +44,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The child's answers; ``ended`` says how it ended, or is empty for a normal exit."""
+    """The child's answers; ``failure`` tells how it failed, empty for a normal exit."""
 
     lines: tuple[Mapping[str, Any], ...]
-    ended: str
+    failure: str
 
 
-def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
-    """Run a task of ``child`` to its end.
+def run_task(task: Mapping[str, Any], limits: Limits) -> Answers:
+    """Run a task in a child process and return its answers.
 
     Raises:
         BadInput: the child refuses the task.
@@ -60,16 +61,16 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as scratch:
         folder = Path(scratch)
         (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))
-        ended = _run_child(folder, limits.wall_s)
+        failure = _run_child(folder, limits.wall_s)
         lines = _read_lines(folder / ANSWERS)
     for line in lines:
         if "refused" in line:
             raise BadInput(str(line["refused"]), hint=str(line.get("hint", "")))
-    return Answers(lines=lines, ended=ended)
+    return Answers(lines=lines, failure=failure)
 
 
 def _run_child(folder: Path, wall_s: float) -> str:
-    """Run the child, kill its process group, and return how it ended."""
+    """Run the child and kill its process group; return how it failed, empty for a normal exit."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, str(Path(zprof.__file__).parents[1]), str(folder)],
         stdin=subprocess.DEVNULL,
@@ -79,12 +80,12 @@ def _run_child(folder: Path, wall_s: float) -> str:
     try:
         status = child.wait(wall_s)
     except subprocess.TimeoutExpired:
-        return f"it took more than {wall_s:g} s and was ended"
+        return f"it exceeded {wall_s:g} s and was killed"
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    return f"it ended with status {status}" if status else ""
+    return f"it exited with status {status}" if status else ""
 
 
 def _has_descriptor() -> bool:
@@ -96,18 +97,18 @@ def _has_descriptor() -> bool:
 
 
 def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """Return the complete answers; a truncated line does not count."""
+    """Return the complete answers; a truncated line is ignored."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_ANSWER_BYTES)
     except OSError:
         return ()
-    found = []
+    answers = []
     for line in content.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(line, type=dict[str, Any]))
-    return tuple(found)
+            answers.append(msgspec.json.decode(line, type=dict[str, Any]))
+    return tuple(answers)
 
 
-#: Writes one line of the answer.
-Tell = Callable[[Mapping[str, Any]], None]
+#: Writes one answer as a line of JSON.
+WriteAnswer = Callable[[Mapping[str, Any]], None]

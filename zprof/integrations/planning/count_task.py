@@ -2,13 +2,13 @@
 
 Units follow the reference engine's default split, which matches common FSDP2 wrapping: each child of an
 ``nn.ModuleList``, and the root with the rest. Tied parameters belong to the root and count once. Elements are
-counted on the meta device. Bytes are measured on tensors without memory if the model's forward takes tokens,
-an int64 [samples, sequence].
+counted on the meta device. Bytes are measured on fake tensors if the model's forward takes tokens, an int64
+[samples, sequence].
 
-A saved tensor counts for the unit that saves it first, so that the units sum to the model's total: the input
-of a block is saved by that block, not by the unit that produced it. Work is the maximum of the other live
-bytes, without parameters and gradients, while the unit's forward or backward runs. A nested unit is not part
-of the one around it, and neither are its parameters.
+A saved tensor is attributed to the unit that saves it first, so that the units sum to the model's total: the
+input of a block is saved by that block, not by the unit that produced it. Work bytes are the maximum of the
+other live bytes, without parameters and gradients, while the unit's forward or backward runs. A nested unit
+and its parameters are not part of the enclosing unit.
 """
 
 import sys
@@ -24,20 +24,25 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from zprof.collectors.torch_private import FakeTensorMode, current_graph_task_id
-from zprof.integrations.planning.child_process import Tell
-from zprof.integrations.planning.storage_ledger import StorageLedger, StorageLife, find_tensors, tap_storages
-from zprof.integrations.planning.user_model import differentiable_output, find_builder, first_line
+from zprof.integrations.planning.child_process import WriteAnswer
+from zprof.integrations.planning.storage_ledger import (
+    StorageLedger,
+    StorageLifetime,
+    find_tensors,
+    tap_storages,
+)
+from zprof.integrations.planning.user_model import find_builder, find_differentiable_output, format_error_line
 from zprof.model.errors import BadInput
 from zprof.model.job import Job, Unit
 from zprof.model.tenants import Tenant
 from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
 
 
-def count_units(task: dict[str, Any], tell: Tell) -> None:
-    """Answer with the parameters, the frozen ones, and the units.
+def count_units(task: dict[str, Any], write_answer: WriteAnswer) -> None:
+    """Write an answer with all parameters, the frozen parameters, and the units.
 
     Raises:
-        BadInput: the user's code fails, or its model has nothing to count.
+        BadInput: the user's code fails, or its model has no parameters.
     """
     job = msgspec.convert(task["job"], Job)
     build = find_builder(task["model"])
@@ -45,7 +50,7 @@ def count_units(task: dict[str, Any], tell: Tell) -> None:
         model = build()
     units = _measure_units(_split_model(task["model"], model), job, task["model"], build)
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
-    tell(
+    write_answer(
         {
             "parameters": sum(unit.elements for unit in units),
             "frozen": frozen,
@@ -59,7 +64,7 @@ def _split_model(spec: str, model: nn.Module) -> tuple[Unit, ...]:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise BadInput(
                 f"--model {spec}: parameter {name} has no shape yet",
-                hint="give lazy modules their sizes, or run them once before the model is returned",
+                hint="set the sizes of lazy modules, or run them once before returning the model",
             )
     specs = [unit for unit in split_into_units(model) if unit.parameters or unit.module is model]
     units = tuple(_make_unit(unit) for unit in specs)
@@ -88,19 +93,19 @@ def _measure_units(
         return units
     try:
         sizes = measure_model(
-            build, samples=samples, sequence=sequence, bytes_each=job.element_bytes.parameter
+            build, samples=samples, sequence=sequence, element_bytes=job.element_bytes.parameter
         )
     except BadInput as error:
         return _report_unknown(units, spec, error.message)
     except Exception as error:
-        return _report_unknown(units, spec, first_line(error))
+        return _report_unknown(units, spec, format_error_line(error))
     return tuple(replace(unit, **sizes[unit.name]) for unit in units)
 
 
-def _report_unknown(units: tuple[Unit, ...], spec: str, why: str) -> tuple[Unit, ...]:
+def _report_unknown(units: tuple[Unit, ...], spec: str, reason: str) -> tuple[Unit, ...]:
     print(
-        f"zprof: what {spec} keeps for its backward stays unknown: a step on int64 tokens "
-        f"[samples, sequence] failed ({why})",
+        f"zprof: the activation memory of {spec} is unknown: a step on int64 tokens "
+        f"[samples, sequence] failed ({reason})",
         file=sys.stderr,
         flush=True,
     )
@@ -111,20 +116,20 @@ _HALF = {2: torch.bfloat16}
 
 
 def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **named: Any) -> int:
-    """Count without the causal mask, as torch does for all its attention kernels."""
+    """Count flop without the causal mask, as torch does for all its attention kernels."""
     flop: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     return flop
 
 
-#: Operators that torch's own table lacks.
+#: Operators missing from torch's own table.
 _EXTRA_FLOP_COUNTS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flop}
 
 
 @dataclass(slots=True)
 class _UnitRecord:
-    """Records of one unit; ``forward`` and ``backward`` hold the time spans in which each ran."""
+    """Measurements of one unit; ``forward`` and ``backward`` are the time spans in which each ran."""
 
-    saved: list[StorageLife] = field(default_factory=list)
+    saved: list[StorageLifetime] = field(default_factory=list)
     checkpoint_bytes: int = 0
     forward_flop: int = 0
     early_gradient_elements: int = 0
@@ -133,38 +138,41 @@ class _UnitRecord:
 
 
 def measure_model(
-    build: Callable[[], nn.Module], *, samples: int, sequence: int, bytes_each: int
+    build: Callable[[], nn.Module], *, samples: int, sequence: int, element_bytes: int
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
+    """Measure the sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
     ledger, flops = StorageLedger(), FlopCounterMode(display=False, custom_mapping=_EXTRA_FLOP_COUNTS)
     with FakeTensorMode():
         model = build()
-        _to_precision(model, _HALF.get(bytes_each))
+        _convert_parameters(model, _HALF.get(element_bytes))
         tokens = torch.zeros((samples, sequence), dtype=torch.int64)
-        watch = _UnitWatch(model, ledger, flops)
-        with flops, tap_storages(ledger), watch.hooked():
-            _claim_parameters(model, ledger, watch.gradient_is_made)
-            # No other reference to the output, as in a training loop.
-            loss = differentiable_output(model(tokens)).sum()
-            watch.forward_is_over()
+        tracker = _UnitTracker(model, ledger, flops)
+        with flops, tap_storages(ledger), tracker.install_hooks():
+            _claim_parameters(model, ledger, tracker.count_early_gradient)
+            # Keep no other reference to the output, as in a training loop.
+            loss = find_differentiable_output(model(tokens)).sum()
+            tracker.end_forward()
             loss.backward()  # type: ignore[no-untyped-call]
-            watch.backward_is_over()
-    return {name: _unit_sizes(seen, watch.seen[ROOT], ledger) for name, seen in watch.seen.items()}
+            tracker.end_backward()
+    return {
+        name: _make_unit_sizes(record, tracker.records[ROOT], ledger)
+        for name, record in tracker.records.items()
+    }
 
 
-def _to_precision(model: nn.Module, dtype: torch.dtype | None) -> None:
+def _convert_parameters(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Convert parameters only, as the engine does."""
     for parameter in model.parameters():
         if dtype is not None and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
 
 
-def _claim_parameters(model: nn.Module, ledger: StorageLedger, made_one: Callable[[int], None]) -> None:
-    def gradient(made: torch.Tensor) -> None:
-        ledger.claim(made, Tenant.GRADIENTS)
-        made_one(made.numel())
+def _claim_parameters(model: nn.Module, ledger: StorageLedger, on_gradient: Callable[[int], None]) -> None:
+    def claim_gradient(gradient: torch.Tensor) -> None:
+        ledger.claim(gradient, Tenant.GRADIENTS)
+        on_gradient(gradient.numel())
 
-    def accumulated(parameter: torch.Tensor) -> None:
+    def claim_accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # autograd may have copied the gradient
             ledger.claim(parameter.grad, Tenant.GRADIENTS)
 
@@ -172,12 +180,12 @@ def _claim_parameters(model: nn.Module, ledger: StorageLedger, made_one: Callabl
         ledger.claim(tensor, Tenant.PARAMETERS)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.register_hook(gradient)  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+            parameter.register_hook(claim_gradient)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(claim_accumulated)  # type: ignore[no-untyped-call]
 
 
-class _UnitWatch:
-    """Tracks which unit runs and records its bytes, flop and gradients."""
+class _UnitTracker:
+    """Tracks which unit is running and records its bytes, flop and gradients."""
 
     def __init__(self, model: nn.Module, ledger: StorageLedger, flops: FlopCounterMode) -> None:
         self._ledger = ledger
@@ -185,16 +193,16 @@ class _UnitWatch:
         self._modules = {
             spec.name: spec.module for spec in split_into_units(model) if spec.module is not model
         }
-        self.seen = {ROOT: _UnitRecord(), **{name: _UnitRecord() for name in self._modules}}
+        self.records = {ROOT: _UnitRecord(), **{name: _UnitRecord() for name in self._modules}}
         self._running = [ROOT]
-        self._since = ledger.time
-        self._flop_since = 0
-        self._inner_began = False
-        ledger.on_saved = self._saved
+        self._start_time = ledger.time
+        self._start_flop = 0
+        self._inner_started = False
+        ledger.on_saved = self._record_saved
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
-        """Track the units' forwards and backwards while the context is open."""
+    def install_hooks(self) -> Iterator[None]:
+        """Track the units' forwards and backwards inside the context."""
         handles = []
         for name, module in self._modules.items():
             handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
@@ -205,30 +213,30 @@ class _UnitWatch:
             for handle in handles:
                 handle.remove()
 
-    def forward_is_over(self) -> None:
+    def end_forward(self) -> None:
         """End the forward; the root's backward is next."""
         self._close_forward()
 
-    def backward_is_over(self) -> None:
+    def end_backward(self) -> None:
         """End the backward."""
         self._close_backward()
 
-    def gradient_is_made(self, elements: int) -> None:
-        """Count gradients produced before another unit's backward: they belong to the root's."""
-        if not self._inner_began:
-            self.seen[ROOT].early_gradient_elements += elements
+    def count_early_gradient(self, elements: int) -> None:
+        """Count a gradient of the root if no other unit's backward has started."""
+        if not self._inner_started:
+            self.records[ROOT].early_gradient_elements += elements
 
-    def _saved(self, life: StorageLife) -> None:
+    def _record_saved(self, life: StorageLifetime) -> None:
         if current_graph_task_id() == -1:
-            self.seen[self._running[-1]].saved.append(life)
+            self.records[self._running[-1]].saved.append(life)
 
-    def _enter(self, name: str, module: nn.Module, arguments: Any, named: Any) -> None:
+    def _enter(self, name: str, module: nn.Module, arguments: Any, kwargs: Any) -> None:
         if current_graph_task_id() != -1:
-            return  # this is a recomputation
+            return  # a recomputation
         self._close_forward()
         self._running.append(name)
-        inputs = {self._ledger.see(tensor) for tensor in find_tensors((arguments, named))}
-        self.seen[name].checkpoint_bytes += sum(life.bytes for life in inputs)
+        inputs = {self._ledger.record_tensor(tensor) for tensor in find_tensors((arguments, kwargs))}
+        self.records[name].checkpoint_bytes += sum(life.bytes for life in inputs)
 
     def _leave(self, name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if current_graph_task_id() != -1:
@@ -237,31 +245,31 @@ class _UnitWatch:
         self._running.pop()
         for tensor in find_tensors(output):
             if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(partial(self._backward, name))
+                tensor.grad_fn.register_prehook(partial(self._enter_backward, name))
 
-    def _backward(self, name: str, gradients: object) -> None:
+    def _enter_backward(self, name: str, gradients: object) -> None:
         self._close_backward()
-        self._inner_began = True
+        self._inner_started = True
         self._running = [name]
 
     def _close_forward(self) -> None:
-        seen, flop = self.seen[self._running[-1]], self._flops.get_total_flops()
-        seen.forward.append((self._since, self._ledger.time))
-        seen.forward_flop += flop - self._flop_since
-        self._since, self._flop_since = self._ledger.time, flop
+        record, flop = self.records[self._running[-1]], self._flops.get_total_flops()
+        record.forward.append((self._start_time, self._ledger.time))
+        record.forward_flop += flop - self._start_flop
+        self._start_time, self._start_flop = self._ledger.time, flop
 
     def _close_backward(self) -> None:
-        self.seen[self._running[-1]].backward.append((self._since, self._ledger.time))
-        self._since = self._ledger.time
+        self.records[self._running[-1]].backward.append((self._start_time, self._ledger.time))
+        self._start_time = self._ledger.time
 
 
-def _unit_sizes(seen: _UnitRecord, root: _UnitRecord, ledger: StorageLedger) -> Mapping[str, Any]:
-    saved_bytes = sum(life.bytes for life in seen.saved)
+def _make_unit_sizes(record: _UnitRecord, root: _UnitRecord, ledger: StorageLedger) -> Mapping[str, Any]:
+    saved_bytes = sum(life.bytes for life in record.saved)
     return {
         "saved_bytes": saved_bytes,
-        "checkpoint_bytes": saved_bytes if seen is root else seen.checkpoint_bytes,
-        "forward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.forward),
-        "backward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.backward),
-        "forward_flop": float(seen.forward_flop) if seen.forward_flop else None,
-        "early_gradient_elements": seen.early_gradient_elements,
+        "checkpoint_bytes": saved_bytes if record is root else record.checkpoint_bytes,
+        "forward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.forward),
+        "backward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.backward),
+        "forward_flop": float(record.forward_flop) if record.forward_flop else None,
+        "early_gradient_elements": record.early_gradient_elements,
     }

@@ -1,8 +1,8 @@
-"""Build one rank of the reference engine in a fake process group, on tensors with shapes and no memory.
+"""Build one rank of the reference engine in a fake process group, on fake tensors.
 
-The engine itself is unchanged. Two things are patched out: its checks of memory, which does not exist here,
-and the guard that changes the class of parameters while their values are absent, because a fake tensor needs
-its class.
+The engine itself is unchanged. Two things are patched out: its memory checks, because fake tensors have no
+memory, and the guard that changes the class of parameters whose values are absent, because fake tensors need
+their class.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.unit_split import find_default_units, split_into_units
 
-#: More micro-batches have the same peak: nothing new is kept after the second.
+#: More micro-batches have the same peak, because nothing more is kept after the second.
 MAX_MICRO_BATCHES = 2
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 #: AdamW's two moments, plus fp32 master weights for 2-byte parameters.
@@ -47,7 +47,7 @@ class Settings:
     sequence: int
 
 
-def engine_settings(job: Job, stage: int) -> Settings:
+def make_engine_settings(job: Job, stage: int) -> Settings:
     """Return the engine settings of a job.
 
     Raises:
@@ -55,13 +55,15 @@ def engine_settings(job: Job, stage: int) -> Settings:
     """
     samples, sequence = job.batch.samples, job.batch.sequence
     if samples is None or sequence is None:
-        raise BadInput("--verify runs a step and needs a batch", hint="add --micro-batch and --sequence")
-    wanted, residual, overlap = job.element_bytes, job.residual, job.overlap
-    dtype = _dtype(wanted)
+        raise BadInput(
+            "--verify runs a step, so it needs a batch size", hint="add --micro-batch and --sequence"
+        )
+    element_bytes, residual, overlap = job.element_bytes, job.residual, job.overlap
+    dtype = _choose_dtype(element_bytes)
     zero = ZeroConfig(
         stage=stage,
         dtype=dtype,
-        reduce_dtype=_DTYPES[wanted.reduced],
+        reduce_dtype=_DTYPES[element_bytes.reduced],
         micro_batches=min(job.batch.micro_batches, MAX_MICRO_BATCHES),
         forward_prefetch=overlap.prefetch,
         backward_prefetch=overlap.prefetch,
@@ -80,7 +82,7 @@ def engine_settings(job: Job, stage: int) -> Settings:
     return Settings(zero=zero, activations=activations, samples=samples, sequence=sequence)
 
 
-def gpt_config(job: Job) -> GPTConfig:
+def make_gpt_config(job: Job) -> GPTConfig:
     """Return the model of the job's shape.
 
     Raises:
@@ -89,16 +91,16 @@ def gpt_config(job: Job) -> GPTConfig:
     shape = job.shape
     if shape is None:
         raise BadInput(
-            "--verify needs a model that can be built, and only a number of parameters is known",
-            hint="give --layers, --hidden and --vocabulary, a --preset, or --model module:function",
+            "--verify needs a model definition, but only the parameter count is known",
+            hint="use --layers, --hidden and --vocabulary, a --preset, or --model module:function",
         )
     if not shape.vocabulary:
-        raise BadInput("--verify builds the model and needs its vocabulary", hint="add --vocabulary")
+        raise BadInput("--verify builds the model, so it needs the vocabulary size", hint="add --vocabulary")
     try:
         return GPTConfig(
             layers=shape.layers,
             hidden=shape.hidden,
-            heads=shape.heads or default_heads(shape.hidden),
+            heads=shape.heads or choose_default_heads(shape.hidden),
             vocabulary=shape.vocabulary,
             context=shape.context or job.batch.sequence or 1,
             tied=shape.tied,
@@ -107,27 +109,28 @@ def gpt_config(job: Job) -> GPTConfig:
         raise BadInput(f"--verify cannot build the model: {error}", hint="change that size") from None
 
 
-def default_heads(hidden: int) -> int:
-    """Return the default number of heads: 64 wide as in GPT-2, or wider so that they divide ``hidden``."""
+def choose_default_heads(hidden: int) -> int:
+    """Return the default number of heads: 64 wide as in GPT-2, or the next width that divides ``hidden``."""
     return next(heads for heads in range(max(hidden // 64, 1), 0, -1) if hidden % heads == 0)
 
 
-def _dtype(wanted: ElementBytes) -> torch.dtype:
-    state = _STATE_BYTES.get(wanted.parameter)
-    alike = {wanted.parameter, wanted.gradient, wanted.gathered}
-    if state is None or len(alike) > 1 or wanted.reduced not in (4, wanted.parameter):
+def _choose_dtype(element_bytes: ElementBytes) -> torch.dtype:
+    state = _STATE_BYTES.get(element_bytes.parameter)
+    sizes = {element_bytes.parameter, element_bytes.gradient, element_bytes.gathered}
+    if state is None or len(sizes) > 1 or element_bytes.reduced not in (4, element_bytes.parameter):
         raise BadInput(
-            f"--verify has no engine with parameters of {wanted.parameter}, gradients of {wanted.gradient}, "
-            f"gathers of {wanted.gathered} and reductions of {wanted.reduced} bytes an element",
-            hint="verify with --precision bf16 or fp32",
+            f"--verify does not support parameters of {element_bytes.parameter}, gradients of "
+            f"{element_bytes.gradient}, gathers of {element_bytes.gathered} and reductions of "
+            f"{element_bytes.reduced} bytes per element",
+            hint="use --precision bf16 or fp32",
         )
-    if wanted.optimizer_state != state:
+    if element_bytes.optimizer_state != state:
         raise BadInput(
-            f"--verify runs AdamW with {state} bytes of state an element, the plan has "
-            f"{wanted.optimizer_state}",
-            hint="verify with the optimizer adam",
+            f"--verify runs AdamW with {state} bytes of state per element, but the plan has "
+            f"{element_bytes.optimizer_state}",
+            hint="use --optimizer adam",
         )
-    return _DTYPES[wanted.parameter]
+    return _DTYPES[element_bytes.parameter]
 
 
 #: Distance between storage addresses, so that no two storages can overlap.
@@ -137,7 +140,7 @@ _FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A model in the engine; ``units`` are the modules of its units by name, without the root."""
+    """A model wrapped in the engine; ``units`` are the modules of its units by name, without the root."""
 
     model: ZeroModel
     optimizer: ZeroOptimizer
@@ -146,7 +149,7 @@ class Rank:
 
 @contextmanager
 def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
-    """Yield rank 0's mesh in a group whose collectives do nothing; make it before any fake tensors."""
+    """Yield rank 0's mesh in a group whose collectives do nothing; enter it before making fake tensors."""
     dist.init_process_group("fake", store=make_fake_store(), rank=0, world_size=dp * mp)
     try:
         mesh = make_mesh(NativeComm, dp=dp, mp=mp)
@@ -159,10 +162,10 @@ def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
 
 
 @contextmanager
-def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
-    """Make tensors fake CPU tensors while the context is open, and let the engine work with them.
+def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
+    """Create all tensors as fake CPU tensors inside the context, and make the engine work with them.
 
-    If the plan's optimizer makes no fp32 copy of a gradient (like the engine's CUDA kernel), neither does the
+    If the planned optimizer makes no fp32 copy of gradients (like the engine's CUDA kernel), neither does the
     engine.
     """
     with ExitStack() as stack:
@@ -170,7 +173,7 @@ def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
             stack.enter_context(mock.patch.object(engine, "choose_update", return_value=_InPlaceUpdate()))
         stack.enter_context(mock.patch.object(engine, "check_model", _skip_check))
         stack.enter_context(mock.patch.object(FlatUnit, "_hide", _skip_guard))
-        stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _address, create=True))
+        stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _make_address, create=True))
         stack.enter_context(FakeTensorMode())
         yield
 
@@ -182,10 +185,10 @@ def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: Mesh) -> Rank:
 
 
 def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
-    """Return a rank with a user's model; with checkpointing, its units keep only their inputs."""
+    """Return a rank with a user's model; with checkpointing, its units save only their inputs."""
     if settings.activations.checkpoint:
         for unit in find_default_units(model):
-            unit.forward = partial(  # the engine's hooks stay around it
+            unit.forward = partial(  # inside the engine's hooks
                 checkpoint, unit.forward, use_reentrant=False, preserve_rng_state=False
             )
     return _make_rank(model, settings, mesh)
@@ -208,17 +211,17 @@ class _InPlaceUpdate:
         return torch.zeros((), dtype=torch.float64)
 
     def adamw(self, shards: object, numbers: object, control: object) -> None:
-        """Do nothing: only values would change."""
+        """Do nothing, because only values would change."""
 
 
 def _skip_check(*_: object) -> None:
-    """Skip the engine's memory check: there is no memory to check."""
+    """Skip the engine's memory check, because there is no memory to check."""
 
 
 def _skip_guard(unit: FlatUnit) -> None:
-    """Skip the engine's guard: there are no values to guard."""
+    """Skip the engine's guard, because there are no values to guard."""
 
 
-def _address(tensor: torch.Tensor) -> int:
+def _make_address(tensor: torch.Tensor) -> int:
     storage: int = tensor.untyped_storage()._cdata
     return (storage << _ADDRESS_BITS) + int(tensor.storage_offset()) * tensor.element_size()

@@ -1,13 +1,13 @@
-"""Track the lives of storages on tensors without memory: bytes, start, end and tenant.
+"""Track storage lifetimes of fake tensors: bytes, start, end and tenant.
 
-Time is a count of events. A backdated claim holds from the storage's birth, any other from the time of the
-claim. The claim with the highest precedence wins (``zprof.model.tenants.PRECEDENCE``); unclaimed bytes are
-temporary buffers.
+Time is an event counter. A backdated claim applies from allocation, others from when they are made. The
+claim with the highest precedence wins (``zprof.model.tenants.PRECEDENCE``); unclaimed bytes are temporary
+buffers.
 
-The tap fills the ledger while a module runs, from results of operators, operands of collectives and tensors
-saved by autograd. It runs on top of FakeTensorMode. Wrapping ``UntypedStorage.resize_`` shows storages that
-are resized in place. Pack hooks that the program adds on top of the tap's are wrapped too, because their
-return value is what is kept (activation checkpointing keeps a unit's input that way).
+``tap_storages`` fills the ledger while a module runs, from results of operators, inputs and outputs of
+collectives, and tensors saved by autograd. It runs on top of FakeTensorMode. ``UntypedStorage.resize_`` is
+wrapped to detect storages that are resized in place. Pack hooks of the program are wrapped too, because
+autograd keeps their return value (activation checkpointing saves a unit's input that way).
 """
 
 import bisect
@@ -35,148 +35,148 @@ _NEVER = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
-class StorageLife:
-    """A storage while its size is constant; ``claims`` maps each tenant to the start of its claim."""
+class StorageLifetime:
+    """One lifetime of a storage at a constant size; ``claims`` maps each tenant to its start time."""
 
     bytes: int
-    born: int
-    died: int = _NEVER
+    allocated_at: int
+    freed_at: int = _NEVER
     claims: dict[Tenant, int] = field(default_factory=dict)
 
-    def tenant_at(self, time: int) -> Tenant:
+    def find_tenant_at(self, time: int) -> Tenant:
         """Return the tenant that owns the storage at a time."""
-        held = [tenant for tenant, since in self.claims.items() if since <= time]
-        return min(held, key=_PRECEDENCE.__getitem__, default=Tenant.TEMPORARY_BUFFERS)
+        active_claims = [tenant for tenant, since in self.claims.items() if since <= time]
+        return min(active_claims, key=_PRECEDENCE.__getitem__, default=Tenant.TEMPORARY_BUFFERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Most bytes live at once; ``place`` is the ledger's place at that moment."""
+    """Peak live bytes, and the ledger's ``location`` at that moment."""
 
     bytes: int
     time: int
-    place: str
+    location: str
 
 
 class StorageLedger:
-    """Tracks storages from their first appearance, without keeping them alive."""
+    """Tracks storages from first use, without keeping them alive."""
 
     def __init__(self) -> None:
         self.time = 0
         self.live_bytes = 0
-        self.place = ""
-        #: Called once for each life that autograd saves for the backward.
-        self.on_saved: Callable[[StorageLife], None] | None = None
-        self.lives: list[StorageLife] = []
+        self.location = ""
+        #: Called once per storage that autograd saves for the backward.
+        self.on_saved: Callable[[StorageLifetime], None] | None = None
+        self.lifetimes: list[StorageLifetime] = []
         self._known: dict[int, _Entry] = {}
         self._gathered: set[int] = set()
-        self._begun = 0
-        self._peak = Peak(bytes=0, time=0, place="")
+        self._peak_start = 0
+        self._peak = Peak(bytes=0, time=0, location="")
 
-    def begin(self) -> None:
-        """Restart the peak from the bytes that are live now, and forget ended lives."""
+    def reset_peak(self) -> None:
+        """Restart the peak from the bytes that are live now, and drop freed storages."""
         self.time += 1
-        self._begun = self.time
-        self.lives = [life for life in self.lives if life.died == _NEVER]
-        self._peak = Peak(bytes=self.live_bytes, time=self.time, place=self.place)
+        self._peak_start = self.time
+        self.lifetimes = [life for life in self.lifetimes if life.freed_at == _NEVER]
+        self._peak = Peak(bytes=self.live_bytes, time=self.time, location=self.location)
 
     @property
     def peak(self) -> Peak:
-        """Peak since :meth:`begin`."""
+        """Peak since :meth:`reset_peak`."""
         return self._peak
 
-    def see(self, tensor: torch.Tensor) -> StorageLife:
+    def record_tensor(self, tensor: torch.Tensor) -> StorageLifetime:
         """Record a tensor's storage at its current size."""
-        return self.sized(tensor.untyped_storage())
+        return self.record_storage(tensor.untyped_storage())
 
-    def sized(self, storage: torch.UntypedStorage) -> StorageLife:
-        """Record a storage; a changed size ends its life and starts another."""
+    def record_storage(self, storage: torch.UntypedStorage) -> StorageLifetime:
+        """Record a storage; a changed size ends its lifetime and starts another."""
         entry = self._known.get(storage._cdata)
         size = storage.nbytes()
         if entry is not None and entry.life.bytes == size:
             return entry.life
         if entry is not None:
-            self._end(entry.life)
+            self._end_lifetime(entry.life)
         else:
             entry = self._known[storage._cdata] = _Entry(storage, self._forget)
             entry.key = storage._cdata
-        entry.life = self._birth(size)
+        entry.life = self._start_lifetime(size)
         if entry.key in self._gathered:
             entry.life.claims[Tenant.COMMUNICATION_BUFFERS] = 0
         return entry.life
 
     def claim(self, tensor: torch.Tensor, tenant: Tenant, *, backdated: bool = True) -> None:
-        """Assign the tensor's storage to a tenant, from its birth or from now on."""
-        life = self.see(tensor)
+        """Assign the tensor's storage to a tenant, from its allocation or from now on."""
+        life = self.record_tensor(tensor)
         if tenant in life.claims:
             return
         life.claims[tenant] = 0 if backdated else self.time
         if tenant is Tenant.ACTIVATIONS and self.on_saved is not None and len(life.claims) == 1:
             self.on_saved(life)
 
-    def gathers(self, tensor: torch.Tensor) -> None:
-        """Mark the storage as a communication buffer, at its current and any later size."""
-        self.see(tensor).claims.setdefault(Tenant.COMMUNICATION_BUFFERS, 0)
+    def mark_gathered(self, tensor: torch.Tensor) -> None:
+        """Mark the storage as a communication buffer, now and after resizes."""
+        self.record_tensor(tensor).claims.setdefault(Tenant.COMMUNICATION_BUFFERS, 0)
         self._gathered.add(tensor.untyped_storage()._cdata)
 
-    def keep_since(self, time: int) -> None:
-        """Claim storages as activations that were born after ``time``, are live and have no claim."""
-        for life in reversed(self.lives):
-            if life.born <= time:
+    def claim_activations_since(self, time: int) -> None:
+        """Claim as activations all live, unclaimed storages allocated after ``time``."""
+        for life in reversed(self.lifetimes):
+            if life.allocated_at <= time:
                 return
-            if life.died == _NEVER and not life.claims:
+            if life.freed_at == _NEVER and not life.claims:
                 life.claims[Tenant.ACTIVATIONS] = 0
 
-    def tenants_at(self, time: int) -> Mapping[Tenant, int]:
+    def measure_tenants_at(self, time: int) -> Mapping[Tenant, int]:
         """Return the bytes of each tenant at a time, in display order, without empty tenants."""
         sums = dict.fromkeys(DISPLAY_ORDER, 0)
-        for life in self.lives:
-            if life.born <= time < life.died:
-                sums[life.tenant_at(time)] += life.bytes
+        for life in self.lifetimes:
+            if life.allocated_at <= time < life.freed_at:
+                sums[life.find_tenant_at(time)] += life.bytes
         return {tenant: size for tenant, size in sums.items() if size}
 
-    def most_of(self, tenant: Tenant, stretches: Sequence[tuple[int, int]]) -> int:
-        """Return a tenant's most live bytes within spans, each after its first and up to its last time."""
+    def measure_tenant_peak(self, tenant: Tenant, spans: Sequence[tuple[int, int]]) -> int:
+        """Return a tenant's peak live bytes within the (start, end] spans."""
         changes = sorted(
             change
-            for life in self.lives
-            if life.tenant_at(_NEVER) is tenant
-            for change in ((life.born, life.bytes), (life.died, -life.bytes))
+            for life in self.lifetimes
+            if life.find_tenant_at(_NEVER) is tenant
+            for change in ((life.allocated_at, life.bytes), (life.freed_at, -life.bytes))
         )
         times = [time for time, _ in changes]
         live = list(itertools.accumulate(size for _, size in changes))
-        most = 0
-        for first, last in stretches:
-            inside = live[bisect.bisect_right(times, first) : bisect.bisect_right(times, last)]
-            most = max([most, *inside])
-        return most
+        peak = 0
+        for start, end in spans:
+            inside = live[bisect.bisect_right(times, start) : bisect.bisect_right(times, end)]
+            peak = max([peak, *inside])
+        return peak
 
-    def _birth(self, size: int) -> StorageLife:
+    def _start_lifetime(self, size: int) -> StorageLifetime:
         self.time += 1
-        life = StorageLife(size, self.time)
-        self.lives.append(life)
+        life = StorageLifetime(size, self.time)
+        self.lifetimes.append(life)
         self.live_bytes += size
-        if self._begun and self.live_bytes > self._peak.bytes:
-            self._peak = Peak(bytes=self.live_bytes, time=self.time, place=self.place)
+        if self._peak_start and self.live_bytes > self._peak.bytes:
+            self._peak = Peak(bytes=self.live_bytes, time=self.time, location=self.location)
         return life
 
-    def _end(self, life: StorageLife) -> None:
+    def _end_lifetime(self, life: StorageLifetime) -> None:
         self.time += 1
-        life.died = self.time
+        life.freed_at = self.time
         self.live_bytes -= life.bytes
 
     def _forget(self, entry: "_Entry") -> None:
         if self._known.pop(entry.key, None) is not None:
             self._gathered.discard(entry.key)
-            self._end(entry.life)
+            self._end_lifetime(entry.life)
 
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]
-    """A storage's current life, by the address of its StorageImpl, which lives as long as its object."""
+    """Weak reference to a storage, keyed by its StorageImpl address."""
 
     __slots__ = ("key", "life")
     key: int
-    life: StorageLife
+    life: StorageLifetime
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -191,12 +191,12 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
-#: Maximum depth of a tensor in the object that a pack hook returns.
+#: Maximum depth of the search for tensors in a pack hook's result.
 _MAX_DEPTH = 3
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator that allocates or moves bytes."""
+class _OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the outputs of every operator and the operands of collectives."""
 
     def __init__(self, ledger: StorageLedger) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -205,68 +205,70 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in find_tensors(result):
-            self._ledger.see(tensor)
+            self._ledger.record_tensor(tensor)
         if getattr(func, "namespace", "") in _COLLECTIVES:
             for tensor in find_tensors((args, kwargs)):
-                # A tensor that is reduced in place had an owner before.
-                unclaimed = not self._ledger.see(tensor).claims
-                self._ledger.claim(tensor, Tenant.COMMUNICATION_BUFFERS, backdated=unclaimed)
+                # A tensor reduced in place already has an owner.
+                is_unclaimed = not self._ledger.record_tensor(tensor).claims
+                self._ledger.claim(tensor, Tenant.COMMUNICATION_BUFFERS, backdated=is_unclaimed)
         return result
 
 
 @contextmanager
 def tap_storages(ledger: StorageLedger) -> Iterator[None]:
-    """Record everything that runs on this thread in the ledger while the context is open."""
+    """Record all operators of this thread in ``ledger`` inside the context."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", _resize(ledger)))
-        stack.enter_context(saved_tensors_hooks(_pack(ledger), lambda tensor: tensor))
+        stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", _make_resize_hook(ledger)))
+        stack.enter_context(saved_tensors_hooks(_make_pack_hook(ledger), lambda tensor: tensor))
         saving = get_saving_functions()
-        set_saving_functions(saving._replace(push=_push(ledger, saving.push)))
+        set_saving_functions(saving._replace(push=_make_push_hook(ledger, saving.push)))
         stack.callback(set_saving_functions, saving)
-        stack.enter_context(_Operators(ledger))
+        stack.enter_context(_OperatorTap(ledger))
         yield
 
 
-def _resize(ledger: StorageLedger) -> Callable[[torch.UntypedStorage, int], Any]:
+def _make_resize_hook(ledger: StorageLedger) -> Callable[[torch.UntypedStorage, int], Any]:
     original = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> Any:
         result = original(storage, size)
-        ledger.sized(storage)
+        ledger.record_storage(storage)
         return result
 
     return resize
 
 
-def _pack(ledger: StorageLedger) -> Callable[[torch.Tensor], torch.Tensor]:
+def _make_pack_hook(ledger: StorageLedger) -> Callable[[torch.Tensor], torch.Tensor]:
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         ledger.claim(tensor, Tenant.ACTIVATIONS)
-        return tensor if tensor.is_leaf else tensor.detach()  # with its graph it would keep itself alive
+        return (
+            tensor if tensor.is_leaf else tensor.detach()
+        )  # detached, because the graph would form a reference cycle
 
     return pack
 
 
-def _push(ledger: StorageLedger, push: Callable[..., None]) -> Callable[..., None]:
-    def push_watched(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
-        push(_watch_pack(ledger, pack), unpack)
+def _make_push_hook(ledger: StorageLedger, push: Callable[..., None]) -> Callable[..., None]:
+    def push_wrapped(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        push(_wrap_pack_hook(ledger, pack), unpack)
 
-    return push_watched
+    return push_wrapped
 
 
-def _watch_pack(ledger: StorageLedger, pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def watched(tensor: Any) -> Any:
-        kept = pack(tensor)
+def _wrap_pack_hook(ledger: StorageLedger, pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def pack_and_claim(tensor: Any) -> Any:
+        packed = pack(tensor)
         # A recomputation's saved tensors are freed as soon as they are used.
         if current_graph_task_id() == -1:
-            for each in _kept_tensors(kept, _MAX_DEPTH):
-                ledger.claim(each, Tenant.ACTIVATIONS)
-        return kept
+            for saved in _find_saved_tensors(packed, _MAX_DEPTH):
+                ledger.claim(saved, Tenant.ACTIVATIONS)
+        return packed
 
-    return watched
+    return pack_and_claim
 
 
-def _kept_tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def _find_saved_tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
     yield from find_tensors(value)
     if depth and hasattr(value, "__dict__") and not isinstance(value, torch.Tensor | type):
-        for held in vars(value).values():
-            yield from _kept_tensors(held, depth - 1)
+        for attribute in vars(value).values():
+            yield from _find_saved_tensors(attribute, depth - 1)

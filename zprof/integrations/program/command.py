@@ -1,8 +1,8 @@
 """Run any command as a child: keep its streams, forward signals, return its exit code.
 
-A child that does not end in time after an interrupt is terminated with all its descendants: SIGINT came from
-the terminal or was forwarded, SIGTERM follows after a grace period, SIGKILL after another. A second interrupt
-sends SIGKILL at once.
+A child that does not exit after an interrupt (SIGINT from the terminal, or forwarded) is terminated with all
+its descendants: by SIGTERM after a grace period, and by SIGKILL after another. A second interrupt sends
+SIGKILL at once.
 """
 
 import os
@@ -20,9 +20,9 @@ from zprof.model.interrupts import raise_lost_interrupt
 
 #: From the interrupt to SIGTERM, and from there to SIGKILL.
 GRACE_S = 3.0
-#: Some launchers forward the signal that the terminal has sent to all: that is not a second interrupt.
+#: Launchers may forward a signal that the terminal sent to the entire group: not a second interrupt.
 _SAME_INTERRUPT_S = 0.25
-_MAX_NAMED = 8
+_MAX_LISTED = 8
 _PROC = Path("/proc")
 # Fields of proc_pid_stat(5), counted after the name in parentheses; start is in ticks since boot.
 _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
@@ -30,7 +30,7 @@ _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process; numbers are reused, but a number with its start time is unique."""
+    """A process; process numbers are reused, but the number and the start time are unique."""
 
     number: int
     start: int
@@ -43,11 +43,12 @@ class _Entry:
     name: str
 
 
-class TreeEnd:
+class TreeTerminator:
     """Terminates the process tree of one command after its first interrupt.
 
-    Descendants are found while their parents live, and remembered: one that outlives its parent becomes a
-    child of init. A process that left the tree before the interrupt is a daemon and is not terminated.
+    Descendants are found while their parents are running, and remembered, because one that outlives its
+    parent becomes a child of init. A process that left the tree before the interrupt is a daemon and is not
+    terminated.
 
     Args:
         root: Process number of the command, a child of this process.
@@ -63,12 +64,12 @@ class TreeEnd:
         self._sent: dict[Process, tuple[str, signal.Signals]] = {}
 
     @property
-    def began(self) -> bool:
+    def is_interrupted(self) -> bool:
         """True after an interrupt."""
         return self._interrupted_s is not None
 
     def interrupt(self) -> None:
-        """Start the termination; a second interrupt kills the rest at once."""
+        """Start the termination; a second interrupt kills the remaining processes at once."""
         now = time.monotonic()
         if self._interrupted_s is None:
             self._interrupted_s, self._deadline_s = now, now + self._grace_s
@@ -76,8 +77,8 @@ class TreeEnd:
             self._signals, self._deadline_s = [signal.SIGKILL], now
 
     def advance(self) -> bool:
-        """Send the signal that is due; return False if nothing is left, or the rest cannot be killed."""
-        running = self._find()
+        """Send the signal that is due; return False if no process is left or the rest cannot be killed."""
+        running = self._find_running()
         now = time.monotonic()
         if not running or now < self._deadline_s:
             return bool(running)
@@ -91,60 +92,66 @@ class TreeEnd:
         self._deadline_s = now + self._grace_s
         return True
 
-    def has_ended(self, number: int) -> bool:
-        """Return whether this process was sent a terminating signal."""
+    def was_signalled(self, number: int) -> bool:
+        """Return True if this process was sent a terminating signal."""
         return any(process.number == number for process in self._sent)
 
-    def summary(self) -> str:
-        """Return one line with the signals that processes got; empty if the interrupt was enough."""
+    def summarize(self) -> str:
+        """List the signals that were sent, on one line; empty if the interrupt was enough."""
         if not self._sent:
             return ""
-        named = [f"{name} {process.number} ({number.name})" for process, (name, number) in self._sent.items()]
-        rest = len(named) - _MAX_NAMED
-        return "ended after the interrupt: " + ", ".join(
-            [*named[:_MAX_NAMED], *([f"{rest} more"] if rest > 0 else [])]
+        entries = [
+            f"{name} {process.number} ({number.name})" for process, (name, number) in self._sent.items()
+        ]
+        rest = len(entries) - _MAX_LISTED
+        return "terminated after the interrupt: " + ", ".join(
+            [*entries[:_MAX_LISTED], *([f"{rest} more"] if rest > 0 else [])]
         )
 
-    def _find(self) -> list[_Entry]:
-        """Return the processes of the tree that still run."""
+    def _find_running(self) -> list[_Entry]:
+        """Return the processes of the tree that are still running."""
         entries = _read_processes()
-        below: dict[int, list[_Entry]] = {}
+        children: dict[int, list[_Entry]] = {}
         for entry in entries.values():
-            below.setdefault(entry.parent, []).append(entry)
-        pending = [self._root, *(process.number for process in self._alive(entries))]
+            children.setdefault(entry.parent, []).append(entry)
+        pending = [self._root, *(process.number for process in self._list_alive(entries))]
         if self._root in entries:
             self._known.add(entries[self._root].process)
         while pending:
-            for child in below.get(pending.pop(), ()):
+            for child in children.get(pending.pop(), ()):
                 if child.process not in self._known:
                     self._known.add(child.process)
                     pending.append(child.process.number)
-        return [entries[process.number] for process in self._alive(entries)]
+        return [entries[process.number] for process in self._list_alive(entries)]
 
-    def _alive(self, entries: Mapping[int, _Entry]) -> Iterable[Process]:
-        return [p for p in self._known if p.number in entries and entries[p.number].process == p]
+    def _list_alive(self, entries: Mapping[int, _Entry]) -> Iterable[Process]:
+        return [
+            process
+            for process in self._known
+            if process.number in entries and entries[process.number].process == process
+        ]
 
 
 def _read_processes() -> dict[int, _Entry]:
-    """Return all running processes of this machine by number."""
+    """Return all running processes on this machine by process number."""
     entries = {}
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
             continue
         try:
             before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
-        except OSError:  # it has ended in the meantime
+        except OSError:  # it has exited in the meantime
             continue
         fields = after.split()
-        # The main thread may end before the others.
+        # The main thread may exit before the others.
         if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
             process = Process(int(folder.name), int(fields[_START]))
             entries[process.number] = _Entry(process, int(fields[_PARENT]), before.partition("(")[2])
     return entries
 
 
-#: Forwarded to the child, unless the terminal sent it: the child is in the same group and gets it too.
-_PASSED_ON = (
+#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
+_FORWARDED_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -158,23 +165,23 @@ _INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
 _POLL_S = 0.1
 
 
-class CommandWatcher(Protocol):
-    """Owner of the terminal while the command runs; it is notified and must not block."""
+class CommandObserver(Protocol):
+    """Owner of the terminal while the command runs; its methods must not block, except ``finish_job``."""
 
     def start(self) -> None:
-        """Prepare: the command is about to start."""
+        """Prepare for the start of the command."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Handle the end of a child of this process, which may not be the command."""
 
-    def signalled(self, number: int) -> None:
+    def handle_signal(self, number: int) -> None:
         """Handle a signal that was forwarded to the command."""
 
-    def job_over(self, code: int) -> None:
-        """Handle the end of the command; return when the terminal is free again."""
+    def finish_job(self, code: int) -> None:
+        """Handle the end of the command; return when the terminal is available again."""
 
     def close(self) -> None:
-        """Free the terminal at once."""
+        """Release the terminal at once."""
 
 
 def run_command(
@@ -182,34 +189,34 @@ def run_command(
     environment: Mapping[str, str],
     *,
     output: IO[bytes] | None = None,
-    beside: CommandWatcher | None = None,
+    observer: CommandObserver | None = None,
     grace_s: float = GRACE_S,
-    say: Callable[[str], None] = lambda note: None,
+    print_note: Callable[[str], None] = lambda note: None,
 ) -> int:
-    """Run a command to its end and return its exit code: 128 + n for signal n, 130 after an interrupt.
+    """Run a command and return its exit code: 128 + n for signal n, 130 after an interrupt.
 
     Args:
         command: The command line.
         environment: Its environment variables.
         output: A file for its output; its stdin is then empty.
-        beside: Owner of the terminal in the meantime.
-        grace_s: From an interrupt to SIGTERM, and from there to SIGKILL, for all processes that still run.
-        say: Called with one line when the terminal is free again, if processes had to be terminated.
+        observer: Owner of the terminal while the command runs.
+        grace_s: Time from an interrupt to SIGTERM, and from there to SIGKILL, for all remaining processes.
+        print_note: Called with one line if processes had to be terminated, once the terminal is available.
 
     Raises:
         BadInput: the command does not exist or cannot be run.
     """
-    if beside is None:
+    if observer is None:
         code, note = _run_watched(command, environment, output, None, grace_s)
     else:
-        beside.start()
+        observer.start()
         try:
-            code, note = _run_watched(command, environment, output, beside, grace_s)
-            beside.job_over(code)
+            code, note = _run_watched(command, environment, output, observer, grace_s)
+            observer.finish_job(code)
         finally:
-            beside.close()
+            observer.close()
     if note:
-        say(note)
+        print_note(note)
     return code
 
 
@@ -217,48 +224,50 @@ def _run_watched(
     command: Sequence[str],
     environment: Mapping[str, str],
     output: IO[bytes] | None,
-    beside: CommandWatcher | None,
+    observer: CommandObserver | None,
     grace_s: float,
 ) -> tuple[int, str]:
     """Return the exit code, and a summary of terminated processes."""
     raise_lost_interrupt()
-    watched = {*_PASSED_ON, signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    signals = {*_FORWARDED_SIGNALS, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         child = _start_child(command, environment, before, output)
-        tree = TreeEnd(child.pid, grace_s)
-        while child.poll() is None or tree.began:
-            if beside is not None:
-                beside.look()
-            if tree.began and not tree.advance():
+        tree = TreeTerminator(child.pid, grace_s)
+        while child.poll() is None or tree.is_interrupted:
+            if observer is not None:
+                observer.poll()
+            if tree.is_interrupted and not tree.advance():
                 break
-            received = signal.sigtimedwait(watched, _POLL_S) if tree.began else signal.sigwaitinfo(watched)
+            received = (
+                signal.sigtimedwait(signals, _POLL_S) if tree.is_interrupted else signal.sigwaitinfo(signals)
+            )
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
             if received.si_signo == signal.SIGINT:
                 tree.interrupt()
-            if _is_for_us_alone(received):
+            if _is_sent_to_us_only(received):
                 child.send_signal(received.si_signo)
-                if beside is not None:
-                    beside.signalled(received.si_signo)
+                if observer is not None:
+                    observer.handle_signal(received.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _exit_code(child, tree), tree.summary()
+    return _get_exit_code(child, tree), tree.summarize()
 
 
-def _exit_code(child: subprocess.Popen[bytes], tree: TreeEnd) -> int:
+def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:
     try:
-        code = child.wait(_POLL_S if tree.began else None)
+        code = child.wait(_POLL_S if tree.is_interrupted else None)
     except subprocess.TimeoutExpired:
-        # Not even SIGKILL ends a process that waits for a dead device or file server.
+        # Not even SIGKILL ends a process that is waiting for a dead device or file server.
         return _INTERRUPTED
     if code >= 0:
         return code
-    return _INTERRUPTED if tree.has_ended(child.pid) else _SIGNAL_BASE - code
+    return _INTERRUPTED if tree.was_signalled(child.pid) else _SIGNAL_BASE - code
 
 
-def _is_for_us_alone(received: signal.struct_siginfo) -> bool:
-    """Return False for signals of the terminal (positive code) or this process: the whole group got them."""
+def _is_sent_to_us_only(received: signal.struct_siginfo) -> bool:
+    """Return False for signals from the terminal (positive code) or this process, which the group got too."""
     return received.si_code <= 0 and received.si_pid != os.getpid()
 
 

@@ -1,6 +1,6 @@
 """Run a script or a module as ``__main__`` of this process, like ``python script.py`` or ``python -m``.
 
-Its output, exceptions and exit code stay its own; a traceback starts with its own first line.
+Output, exceptions and exit code are unchanged; tracebacks start with the first line of the program.
 """
 
 import builtins
@@ -17,28 +17,27 @@ from zprof.model.errors import BadInput
 
 
 def is_python_program(command: Sequence[str]) -> bool:
-    """Return whether a command is a script or a module for this interpreter, not an executable."""
+    """Return True if a command is a script or a module for this interpreter, not an executable."""
     return command[0].endswith(".py") or command[0] == "-m"
 
 
 def check_program(command: Sequence[str]) -> None:
-    """Refuse a program that cannot be run, before anything runs.
+    """Check that a program can be run.
 
     Raises:
-        BadInput: the script does not exist, or no module is named.
+        BadInput: the script does not exist, or no module is given.
     """
     if command[0] != "-m":
         if not Path(command[0]).is_file():
-            raise BadInput(f"{command[0]}: no such file", hint="name the training script after --")
+            raise BadInput(f"{command[0]}: no such file", hint="pass the training script after --")
     elif len(command) < 2:
-        raise BadInput("-m: no module named", hint="zprof record -o RUN -- -m package.train")
+        raise BadInput("-m: no module given", hint="for example: zprof record -o RUN -- -m package.train")
 
 
 def run_program(command: Sequence[str]) -> None:
-    """Run a program to its end; its exceptions propagate without the frames of zprof in their traceback."""
-    before = sys.modules[
-        "__main__"
-    ]  # a reference keeps its globals from being cleared while zprof still runs
+    """Run a program; its exceptions propagate without zprof's frames in their traceback."""
+    # A reference to the old main module keeps its globals from being cleared while zprof is running.
+    previous_main = sys.modules["__main__"]
     try:
         if command[0] == "-m":
             _run_module(command)
@@ -48,7 +47,7 @@ def run_program(command: Sequence[str]) -> None:
         _hide_own_frames(error)
         raise
     finally:
-        del before
+        del previous_main
 
 
 def _run_script(command: Sequence[str]) -> None:
@@ -70,11 +69,11 @@ def _run_module(command: Sequence[str]) -> None:
     sys.argv = list(command[1:])
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
-    runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # what python -m itself calls
+    runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # the function that python -m calls
 
 
 def _replace_main() -> ModuleType:
-    """Install a new main module; it stays, because threads, atexit and pickles use it after the program."""
+    """Install a new main module for good, because threads, atexit and pickles use it after the program."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     main.__annotations__ = {}
@@ -83,18 +82,18 @@ def _replace_main() -> ModuleType:
 
 
 def _hide_own_frames(error: BaseException) -> None:
-    """Hide zprof's frames from the traceback that Python prints, and keep the program's own hook."""
-    show = sys.excepthook
+    """Remove zprof's frames from the traceback that Python prints, and keep the program's own hook."""
+    original_hook = sys.excepthook
 
-    def show_without_ours(
+    def show_without_own_frames(
         kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
         if value is error:
             trace = _skip_to_main(trace)
             value = value.with_traceback(trace)
-        show(kind, value, trace)
+        original_hook(kind, value, trace)
 
-    sys.excepthook = show_without_ours
+    sys.excepthook = show_without_own_frames
 
 
 def _skip_to_main(trace: TracebackType | None) -> TracebackType | None:

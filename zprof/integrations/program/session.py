@@ -1,4 +1,4 @@
-"""Share settings, notes and the recorder's start among the processes of one recording."""
+"""Share settings and notes among the processes of one recording, and start the recorder in them."""
 
 import json
 import os
@@ -17,29 +17,29 @@ _MAX_NOTE_LENGTH = 500
 
 
 class Session:
-    """Files that children write and the parent reads after they have ended."""
+    """Files that children write and the parent reads after they have exited."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._said = 0
+        self._note_count = 0
 
     def claim(self, rank: int) -> bool:
-        """Return True if this process records the rank: it is the first one that trains as this rank.
+        """Return True if this process is the first to train as this rank, and therefore records it.
 
-        A launcher that restarts a failed job replaces the ranks of the earlier attempt.
+        If a launcher restarts a failed job, the new ranks replace those of the earlier attempt.
         """
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
             (self._folder / f"rank{rank}.{attempt}").touch(exist_ok=False)
         except FileExistsError:
-            self.say(f"another process trained as rank {rank}: only the first one was recorded")
+            self.write_note(f"several processes trained as rank {rank}: only the first one was recorded")
             return False
         return True
 
-    def say(self, note: str) -> None:
-        """Leave a line for the parent."""
-        self._said += 1  # one file per note: a process may leave several
-        path = self._folder / f"note.{os.getpid()}.{self._said}"
+    def write_note(self, note: str) -> None:
+        """Write a line for the parent."""
+        self._note_count += 1  # one file per note: a process may write several
+        path = self._folder / f"note.{os.getpid()}.{self._note_count}"
         path.write_text(note, encoding="utf-8")
 
     def notes(self) -> Iterator[str]:
@@ -54,14 +54,14 @@ class Session:
 
 VARIABLE = "ZPROF_RECORD"
 #: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
-STARTUP = Path(__file__).parents[1] / "startup"
-#: Folder that holds the package ``zprof``, for children that start elsewhere.
-HOME = Path(__file__).parents[3]
+STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
+#: Parent folder of the package ``zprof``, for children that start elsewhere.
+PACKAGE_PARENT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSettings:
-    """Settings of a recording; ``session`` is the children's folder for notes, empty if there are none."""
+    """Settings of a recording; ``session`` is the folder for notes of children, or empty."""
 
     run: str
     skip: int = 2
@@ -70,10 +70,10 @@ class ProgramSettings:
     memory_mode: str = "full"
     init: bool = True
     session: str = ""
-    home: str = str(HOME)
+    home: str = str(PACKAGE_PARENT)
 
     def to_json(self) -> str:
-        """Return the settings as the environment variable holds them."""
+        """Return the settings as the value of the environment variable."""
         return json.dumps(asdict(self))
 
     @staticmethod
@@ -82,20 +82,20 @@ class ProgramSettings:
         return ProgramSettings(**json.loads(text))
 
 
-def child_environment(settings: ProgramSettings) -> dict[str, str]:
+def make_child_environment(settings: ProgramSettings) -> dict[str, str]:
     """Return this process's environment with the variables that start the recorder in Python children."""
     environment = dict(os.environ)
-    before = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([before] if before else [])])
+    previous = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP_FOLDER), *([previous] if previous else [])])
     environment[VARIABLE] = settings.to_json()
     return environment
 
 
 def remove_recording(environment: MutableMapping[str, str]) -> None:
-    """Remove the recorder's variables: children of a recording process do not train."""
+    """Remove the recorder's variables, because children of a recording process do not train."""
     environment.pop(VARIABLE, None)
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    rest = [path for path in paths if path != str(STARTUP)]
+    rest = [path for path in paths if path != str(STARTUP_FOLDER)]
     if len(rest) == len(paths):
         return
     if rest:
@@ -111,12 +111,12 @@ class RecordedProcess:
         self._settings, self._session = settings, session
         self._recording: ProgramRecording | None = None
 
-    def begin(self) -> None:
-        """Start to record; a failure becomes a note and never reaches the program."""
+    def start(self) -> None:
+        """Start recording; a failure becomes a note and never reaches the program."""
         try:
-            self._recording = self._armed()
+            self._recording = self._start_recording()
         except Exception as error:
-            self._session.say(
+            self._session.write_note(
                 f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})"
             )
 
@@ -125,7 +125,7 @@ class RecordedProcess:
         if self._recording is not None:
             self._recording.finish()
 
-    def _armed(self) -> "ProgramRecording":
+    def _start_recording(self) -> "ProgramRecording":
         from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
         from zprof.collectors.schedule import MemoryMode, Schedule
 
@@ -136,7 +136,7 @@ class RecordedProcess:
             memory_mode=MemoryMode(settings.memory_mode),
             init=settings.init,
             may_record=self._may_record,
-            say=self._session.say,
+            say=self._session.write_note,
         )
         recording = ProgramRecording(plan)
         recording.arm()
@@ -148,6 +148,6 @@ class RecordedProcess:
 
 
 def start_in_child() -> None:
-    """Start to record in a child of ``zprof record``, with the settings of its environment."""
+    """Start recording in a child of ``zprof record``, with the settings from its environment."""
     settings = ProgramSettings.from_json(os.environ[VARIABLE])
-    RecordedProcess(settings, Session(Path(settings.session))).begin()
+    RecordedProcess(settings, Session(Path(settings.session))).start()

@@ -1,6 +1,6 @@
-"""Call a function once torch has been imported, with a light import hook for that one name.
+"""Call a function once torch has been imported, with a lightweight import hook.
 
-It needs only the standard library, because a child whose interpreter has no zprof loads this file too.
+Uses only the standard library, because children whose interpreter lacks zprof load this file too.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ _WATCHED = "torch"
 
 
 class TorchWatch(importlib.abc.MetaPathFinder):
-    """First meta path finder until torch has been imported; a mere ``find_spec("torch")`` does not count."""
+    """First meta path finder until torch has been imported; ``find_spec("torch")`` alone does not count."""
 
-    def __init__(self, imported: Callable[[], None]) -> None:
-        self._imported = imported
-        self._asking: set[int] = set()
+    def __init__(self, on_import: Callable[[], None]) -> None:
+        self._on_import = on_import
+        self._searching: set[int] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return torch's spec with a wrapped loader; None for other names, so that the next finders go on."""
+        """Return torch's spec with a wrapped loader; None for other names, to use the next finders."""
         thread = _thread.get_ident()
-        if name != _WATCHED or thread in self._asking:
+        if name != _WATCHED or thread in self._searching:
             return None
-        self._asking.add(thread)
+        self._searching.add(thread)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._asking.discard(thread)
+            self._searching.discard(thread)
         if spec is not None and spec.loader is not None:
             with suppress(AttributeError):  # a loader without writable attributes: nothing is recorded
-                self._follow(spec.loader)
+                self._wrap_loader(spec.loader)
         return spec
 
-    def _follow(self, loader: Any) -> None:
-        if "exec_module" in vars(loader):  # wrapped by an earlier lookup, and the loader was kept
+    def _wrap_loader(self, loader: Any) -> None:
+        if "exec_module" in vars(loader):  # already wrapped by an earlier lookup
             return
-        run = loader.exec_module
+        original = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            run(module)
+            original(module)
             if module.__name__ == _WATCHED:
                 loader.__dict__.pop("exec_module", None)  # the wrapper is for this one import
-                self._done()
+                self._finish()
 
         loader.exec_module = exec_module
 
-    def _done(self) -> None:
+    def _finish(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            self._imported()
+            self._on_import()
 
 
-def watch(imported: Callable[[], None]) -> None:
-    """Start to watch; ``imported`` must not raise. If torch is already imported, call it now."""
+def call_after_import(on_import: Callable[[], None]) -> None:
+    """Call ``on_import``, which must not raise, once torch is imported, or now if it already is."""
     if _WATCHED in sys.modules:
-        imported()
+        on_import()
     else:
-        sys.meta_path.insert(0, TorchWatch(imported))
+        sys.meta_path.insert(0, TorchWatch(on_import))

@@ -1,7 +1,7 @@
 """Start the recorder in a Python child of ``zprof record``, then run the hidden ``sitecustomize``.
 
-Every interpreter that a command starts imports this file, whatever its version and with or without zprof
-installed. It therefore does very little, and its failures stay silent.
+Every interpreter that a command starts imports this file, with any version and with or without zprof
+installed. It therefore does very little, and its failures are silent.
 """
 
 import importlib.util
@@ -20,57 +20,60 @@ def _watch() -> None:
     spec: Any = importlib.util.spec_from_file_location("_zprof_torch_watch", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.watch(_begin)
+    module.call_after_import(_start)
 
 
-def _begin() -> None:
+def _start() -> None:
     try:
         _import_zprof()
     except Exception as error:  # an environment without zprof
-        _say(f"{sys.executable} imported torch, and zprof cannot be imported there ({error})")
+        _write_note(f"{sys.executable} imported torch, but cannot import zprof ({error})")
         return
     try:
         from zprof.integrations.program.session import start_in_child
 
         start_in_child()
     except Exception as error:
-        _say(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
+        _write_note(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
 
 
 def _import_zprof() -> None:
     try:
         import zprof
     except ImportError:
-        # A checkout is found through the folder that it was started in, which a child may not share.
-        home = _settings()["home"]
-        sys.path.append(home)
+        # A checkout is importable only from its own folder; the child may have been started elsewhere.
+        package_parent = _read_settings()["home"]
+        sys.path.append(package_parent)
         try:
             import zprof  # noqa: F401
         finally:
-            sys.path.remove(home)
+            sys.path.remove(package_parent)
 
 
-def _settings() -> Any:
+def _read_settings() -> Any:
     import json
 
     return json.loads(os.environ["ZPROF_RECORD"])
 
 
-def _say(note: str) -> None:
-    with suppress(Exception), open(os.path.join(_settings()["session"], f"note.{os.getpid()}"), "w") as file:
+def _write_note(note: str) -> None:
+    with (
+        suppress(Exception),
+        open(os.path.join(_read_settings()["session"], f"note.{os.getpid()}"), "w") as file,
+    ):
         file.write(note)
 
 
 def _run_hidden() -> None:
-    """Run the user's own sitecustomize as Python would; Python reports the errors that it raises."""
+    """Run the user's own sitecustomize as Python would; Python reports its errors."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != HERE]
-    ours = sys.modules.pop("sitecustomize")
+    own_module = sys.modules.pop("sitecustomize")
     try:
         importlib.import_module("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours
+        sys.modules["sitecustomize"] = own_module
 
 
 if __name__ == "sitecustomize":

@@ -65,12 +65,12 @@ def verify_in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
     verify_task.verify_stages(
         task, lambda answer: lines.append(msgspec.json.decode(msgspec.json.encode(answer)))
     )
-    return Answers(lines=tuple(lines), ended="")
+    return Answers(lines=tuple(lines), failure="")
 
 
 @lru_cache
 def verified(job: Job) -> Mapping[int, VerifiedStage]:
-    with mock.patch.object(tasks, "ask", verify_in_this_process):
+    with mock.patch.object(tasks, "run_task", verify_in_this_process):
         found = verify_plan(plan(job, schemes=STAGES))
     assert not dist.is_initialized()
     return {stage.stage: stage for stage in found.stages}
@@ -157,7 +157,7 @@ def count_in_this_process(model: str) -> Plan:
 
 def test_a_counted_model_with_frozen_blocks_is_planned_within_three_percent(users_models: str) -> None:
     model = f"{users_models}:two_frozen_blocks"
-    with mock.patch.object(tasks, "ask", verify_in_this_process):
+    with mock.patch.object(tasks, "run_task", verify_in_this_process):
         found = verify_plan(count_in_this_process(model), model)
     assert [stage.stage for stage in found.stages] == [0, 1, 2, 3]
     for stage in found.stages:
@@ -171,7 +171,7 @@ def test_a_counted_model_with_frozen_blocks_is_planned_within_three_percent(user
 def test_a_job_that_the_child_refuses_is_refused_in_one_line() -> None:
     made = plan(JOB, schemes=(Scheme.ZERO_1,))
     with (
-        mock.patch.object(tasks, "ask", verify_in_this_process),
+        mock.patch.object(tasks, "run_task", verify_in_this_process),
         pytest.raises(BadInput, match="vocabulary") as refused,
     ):
         verify_plan(replace(made, job=replace(JOB, shape=replace(SHAPE, vocabulary=0))))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.check_runs import BASE, ENVIRONMENT, Made, judged, limit
 from zprof.checks.check import check
-from zprof.checks.gates.reading import Figure, compute_allowed, holds
+from zprof.checks.gates.reading import Figure, compute_allowed, is_within_limit
 from zprof.model.check import Outcome, Sense
 from zprof.model.memory import MemoryPart
 from zprof.model.tenants import Tenant
@@ -41,7 +41,7 @@ def test_the_edge_is_where_whole_numbers_put_it(base: int, size: int, percent: i
     allowed = compute_allowed(held, Figure(value=Fraction(base)))
     left, right = 100 * size, base * (100 + percent)
     within = left <= right if sense is Sense.AT_MOST else left >= right
-    assert holds(Figure(value=Fraction(size)), allowed, sense) is within
+    assert is_within_limit(Figure(value=Fraction(size)), allowed, sense) is within
 
 
 def test_an_absolute_limit_needs_no_baseline() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.check_runs import BASE, MS, Made, at_least, check_run, judged, limit
 from zprof.checks.gates.reading import ratio_samples
-from zprof.checks.gates.time import late_rank
+from zprof.checks.gates.time import find_late_rank
 from zprof.model.check import Limit
 from zprof.model.findings import Cause, Confidence
 from zprof.rules.diagnose import diagnose
@@ -195,5 +195,5 @@ def test_a_wait_that_is_a_lower_bound_can_only_fail() -> None:
 
 
 def test_the_rules_name_the_late_rank() -> None:
-    assert late_rank(diagnose(analysis_of(Scenario(ranks=4, delay_ms={2: 40})))) == 2
-    assert late_rank(diagnose(analysis_of(Scenario(ranks=4)))) is None
+    assert find_late_rank(diagnose(analysis_of(Scenario(ranks=4, delay_ms={2: 40})))) == 2
+    assert find_late_rank(diagnose(analysis_of(Scenario(ranks=4)))) is None

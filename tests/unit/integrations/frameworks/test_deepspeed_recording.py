@@ -14,7 +14,7 @@ from tests.support.framework_stubs import (
     backward,
     small_model,
 )
-from zprof.integrations.deepspeed import deepspeed_facts, deepspeed_optimizers, record_deepspeed
+from zprof.integrations.deepspeed import detect_deepspeed_facts, list_deepspeed_optimizers, record_deepspeed
 from zprof.model.errors import BadInput
 from zprof.run.reader import Run
 
@@ -54,7 +54,7 @@ def test_an_error_of_the_program_passes_and_the_engine_is_as_it_was(tmp_path: Pa
 
 
 def test_facts_are_those_of_the_engine() -> None:
-    facts = deepspeed_facts(engine(stage=3))
+    facts = detect_deepspeed_facts(engine(stage=3))
     assert (facts.engine, facts.stage, facts.shard_ranks, facts.micro_batches) == ("deepspeed", 3, 4, 2)
     assert (facts.parameter_bytes, facts.gradient_bytes, facts.communication_bytes) == (2, 4, 2)
     assert (facts.parameters, facts.reduction_bytes) == (8 * 16 + 16 + 16 + 1, 2)
@@ -65,17 +65,17 @@ def test_partitioned_parameters_count_with_their_true_size_and_frozen_ones_make_
     for parameter in trained.module.parameters():
         parameter.ds_numel = 1000
         parameter.data = torch.empty(0)
-    assert deepspeed_facts(trained).parameters == 4000
+    assert detect_deepspeed_facts(trained).parameters == 4000
     next(trained.module.parameters()).requires_grad_(False)
-    assert deepspeed_facts(trained).parameters is None
+    assert detect_deepspeed_facts(trained).parameters is None
 
 
 def test_the_optimizer_that_steps_is_found_with_the_partitions_of_stage_3() -> None:
     inner = torch.optim.AdamW(small_model().parameters())
     outer = WrappedOptimizer(inner)
-    assert deepspeed_optimizers(SimpleNamespace(optimizer=outer)) == [inner]
+    assert list_deepspeed_optimizers(SimpleNamespace(optimizer=outer)) == [inner]
     outer.fp32_partitioned_groups_flat = masters = [torch.ones(3)]
-    found = deepspeed_optimizers(SimpleNamespace(optimizer=outer))
+    found = list_deepspeed_optimizers(SimpleNamespace(optimizer=outer))
     assert found[0] is inner
     assert found[1].param_groups[0]["params"] is masters
 

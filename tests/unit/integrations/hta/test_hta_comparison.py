@@ -32,7 +32,7 @@ EQUAL, DIFFERS, UNKNOWN = FigureStatus.EQUAL, FigureStatus.DIFFERS, FigureStatus
 
 def said(**values) -> Answers:
     lines = [{"what": name, "value": value} for name, value in (SAME | values).items() if value is not None]
-    return read_answers([json.dumps(line).encode() for line in lines], ended="it was ended")
+    return read_answers([json.dumps(line).encode() for line in lines], failure="it was ended")
 
 
 def statuses(answers: Answers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
@@ -47,7 +47,7 @@ def named(name: str, category: str, kind: str, total_ns: int = 5_000, count: int
 def reasons(**rows) -> list[str]:
     found = said(rows=ROWS | rows).get("rows", Rows)
     assert found is not None
-    return list(explain_differences(found, equal_without=False))
+    return list(explain_differences(found, equal_without_other=False))
 
 
 def test_the_same_figures_are_equal_and_need_no_reason():

@@ -41,7 +41,7 @@ def test_each_rank_has_its_critical_path_and_idle_streams(answers):
     assert gaps == []
     assert found.source == "HTA 0.5.0"
     assert [rank.rank for rank in found.per_rank] == [0, 1]
-    assert [rank.critical_path.window for rank in found.per_rank] == ["whole trace", "2 of 3 steps"]
+    assert [rank.critical_path.window for rank in found.per_rank] == ["entire trace", "2 of 3 steps"]
     assert found.per_rank[1].critical_path.shares == {"cpu_bound": 0.75, "new": 0.25}
     assert found.per_rank[1].idle == (
         StreamIdle(stream=7, host_wait_ns=3_000_000, kernel_wait_ns=500_000, other_ns=0),

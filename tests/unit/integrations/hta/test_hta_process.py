@@ -10,8 +10,8 @@ import pytest
 
 from zprof.integrations.hta import process
 from zprof.integrations.hta.answers import Answers, Overlap
-from zprof.integrations.hta.child import limits_for
-from zprof.integrations.hta.process import ask_all, source_name
+from zprof.integrations.hta.child import choose_limits
+from zprof.integrations.hta.process import ask_all, format_source_name
 
 #: Programs in place of the child: argv is ROOT, JOB; the working folder is the child's own.
 SAY = "import json, os, sys; job = json.loads(sys.argv[2]); out = open('answers.jsonl', 'w');"
@@ -114,12 +114,12 @@ def test_more_files_than_children_are_all_asked(tmp_path):
     for path in files.values():
         path.write_text("{}")
     answers = ask_all(files, (), 60.0, say_version("str(job['rank'])"))
-    assert {rank: source_name([answer]) for rank, answer in answers.items()} == {
+    assert {rank: format_source_name([answer]) for rank, answer in answers.items()} == {
         rank: f"HTA {rank}" for rank in files
     }
 
 
 def test_limits_grow_with_the_file_and_stay_below_the_machine():
-    small, large = limits_for(1), limits_for(1 << 30, children=4)
+    small, large = choose_limits(1), choose_limits(1 << 30, children=4)
     assert (small.memory_bytes, small.wall_s) < (large.memory_bytes, large.wall_s)
     assert 4 * large.memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -94,7 +94,7 @@ def test_an_executor_without_workers_is_not_waited_for(monkeypatch: pytest.Monke
     def refuse() -> None:
         raise LookupError("nobody")
 
-    monkeypatch.setattr("zprof.integrations.imports.executors._ASK_S", 0.01)
+    monkeypatch.setattr("zprof.integrations.imports.executors._ALIVE_CHECK_S", 0.01)
     executor = Direct(0)
     with pytest.raises(LookupError):
         list(map_on_executor(executor, double, range(3), refuse))

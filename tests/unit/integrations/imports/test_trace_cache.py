@@ -12,7 +12,7 @@ from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.integrations.imports import cache, traces
 from zprof.integrations.imports.cache import import_cached
 from zprof.integrations.imports.file_ranks import RankedFile
-from zprof.integrations.imports.options import NoImportWatch
+from zprof.integrations.imports.options import NoImportProgress
 from zprof.integrations.imports.origin import ORIGIN_NAME, read_origin, write_origin
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
@@ -34,7 +34,7 @@ def import_folder(path: Path) -> Path:
 def open_cached(path: Path) -> tuple[Path, bool]:
     """Return the run, and whether it came from the cache."""
     before = {each: each.stat().st_ino for each in import_folder(path).glob("*.zprof-cache")}
-    run = import_cached(path, lambda note: None, NoImportWatch())
+    run = import_cached(path, lambda note: None, NoImportProgress())
     return run, before.get(run.parent) == run.parent.stat().st_ino
 
 
@@ -85,7 +85,7 @@ def test_a_cache_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> Non
     cached.rename(tmp_path / "planted")
     cached.symlink_to(tmp_path / "planted")
     before = sorted((tmp_path / "planted").rglob("*"))
-    run = import_cached(folder, lambda note: None, NoImportWatch())
+    run = import_cached(folder, lambda note: None, NoImportProgress())
     assert cached not in run.parents
     assert cached.is_symlink()
     assert sorted((tmp_path / "planted").rglob("*")) == before, "nothing is written where it leads"
@@ -100,9 +100,9 @@ def test_without_a_cache_the_import_is_kept_while_the_command_runs(
     code = (
         "import os, sys; from pathlib import Path; os.path.expanduser = lambda path: path\n"
         "from zprof.integrations.imports.cache import import_cached\n"
-        "from zprof.integrations.imports.options import NoImportWatch\n"
+        "from zprof.integrations.imports.options import NoImportProgress\n"
         "from zprof.run.reader import load\n"
-        "run = import_cached(Path(sys.argv[1]), print, NoImportWatch())\n"
+        "run = import_cached(Path(sys.argv[1]), print, NoImportProgress())\n"
         "assert load(run).ranks == (0,); assert run.is_relative_to(os.environ['TMPDIR']), run\n"
     )
     home = str(tmp_path / cache_home) if cache_home == "home" else cache_home
@@ -115,11 +115,11 @@ def test_leftovers_of_a_killed_import_are_removed_and_work_in_progress_is_not(fo
     code = (
         "import signal, sys; from pathlib import Path\n"
         "from zprof.integrations.imports import cache\n"
-        "from zprof.integrations.imports.options import NoImportWatch\n"
+        "from zprof.integrations.imports.options import NoImportProgress\n"
         "def work(*_, **__):\n"
         "    print('there', flush=True); signal.pause()\n"
         "cache.import_paths = work\n"
-        "cache.import_cached(Path(sys.argv[1]), lambda note: None, NoImportWatch())\n"
+        "cache.import_cached(Path(sys.argv[1]), lambda note: None, NoImportProgress())\n"
     )
     command, environment = [sys.executable, "-c", code, str(folder)], os.environ | ENVIRONMENT
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
@@ -178,7 +178,7 @@ def test_a_run_has_the_name_of_its_file_without_endings(folder: Path) -> None:
     names = {"qwen_0.5b.pt.trace.json.gz": "qwen_0.5b", "a.JSON": "a", "a.b": "a.b", ".json": "trace"}
     for file, run in names.items():
         (folder / file).write_bytes((folder / "rank0.json").read_bytes())
-        assert import_cached(folder / file, print, NoImportWatch()).name == f"{run}.zprof"
+        assert import_cached(folder / file, print, NoImportProgress()).name == f"{run}.zprof"
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from zprof.integrations.perfetto.chrome_trace import (
     MAX_LANES,
     NO_LANE,
     assign_lanes,
+    encode_arguments,
+    encode_text,
+    format_process,
+    format_slice,
     format_us,
-    json_arguments,
-    json_text,
-    process_lines,
-    slice_line,
-    slice_order,
+    sort_slices,
 )
 
 HOSTILE = ['a"b\\', "x\n\x1b[31m\x00", "\ud800 alone", "\u202e turned", "</script>", "x" * 10_000, "µ≤…"]
@@ -30,20 +30,20 @@ def test_microseconds_are_exact(time_ns):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_texts_are_escaped_cut_and_ascii(name):
-    arguments = json_arguments({"unit": name, "bytes": 5})
-    line = slice_line(3, 4, 1_500, 2_001, json_text(name), json_text(name), arguments)
+    arguments = encode_arguments({"unit": name, "bytes": 5})
+    line = format_slice(3, 4, 1_500, 2_001, encode_text(name), encode_text(name), arguments)
     event = json.loads(line.encode("ascii"))
     assert (event["ts"], event["dur"], event["args"]["bytes"]) == (1.5, 2.001, 5)
     for seen in (event["name"], event["cat"], event["args"]["unit"]):
         assert len(seen) <= 8 * 300
         assert not any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 or c == "\u202e" for c in seen)
-    assert json.loads(process_lines(1, name, 0)[0])["args"]["name"] == event["name"]
+    assert json.loads(format_process(1, name, 0)[0])["args"]["name"] == event["name"]
 
 
-def placed(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+def format_lanes(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     start = np.array([start for start, _ in pairs], dtype=np.int64)
     end = start + np.array([length for _, length in pairs], dtype=np.int64)
-    sequence = slice_order(start, end)
+    sequence = sort_slices(start, end)
     found = assign_lanes(start[sequence], end[sequence])
     return list(zip(start[sequence].tolist(), end[sequence].tolist(), found.tolist(), strict=True))
 
@@ -51,7 +51,7 @@ def placed(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=30))
 def test_slices_of_a_lane_nest(pairs):
-    rows = placed(pairs)
+    rows = format_lanes(pairs)
     assert sorted(row[:2] for row in rows) == sorted((s, s + length) for s, length in pairs)
     for i, (start, end, lane) in enumerate(rows):
         for other_start, other_end, other in rows[i + 1 :]:
@@ -68,4 +68,4 @@ def test_slices_of_a_lane_nest(pairs):
     ],
 )
 def test_no_lane_is_opened_without_need_and_none_beyond_the_most(pairs, lanes):
-    assert [lane for *_, lane in placed(pairs)] == lanes
+    assert [lane for *_, lane in format_lanes(pairs)] == lanes

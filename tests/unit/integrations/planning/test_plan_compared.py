@@ -8,7 +8,7 @@ import pytest
 
 from zprof.integrations.planning import tasks
 from zprof.integrations.planning.child_process import Answers
-from zprof.integrations.planning.fake_rank import engine_settings, gpt_config
+from zprof.integrations.planning.fake_rank import make_engine_settings, make_gpt_config
 from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
 from zprof.model.plan import Plan, PlanRow, Scheme
@@ -30,11 +30,11 @@ def planned(*rows: PlanRow, job: Job = JOB) -> Plan:
 
 
 def ran(stage: int, **tenants: int) -> dict[str, Any]:
-    return {"stage": stage, "peak_bytes": sum(tenants.values()), "place": "there", "tenants": tenants}
+    return {"stage": stage, "peak_bytes": sum(tenants.values()), "peak_at": "there", "tenants": tenants}
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *lines: dict[str, Any], ended: str = "") -> None:
-    monkeypatch.setattr(tasks, "ask", lambda task, limits: Answers(lines=lines, ended=ended))
+    monkeypatch.setattr(tasks, "run_task", lambda task, limits: Answers(lines=lines, failure=ended))
 
 
 def test_differences_are_by_tenant_and_unknown_where_the_plan_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +101,12 @@ def test_what_cannot_be_run_is_refused_before_a_child_starts(job: Job, stages: i
     "changes", [{"optimizer_state": 4}, {"parameter": 1}, {"gradient": 4}, {"gathered": 4}, {"reduced": 1}]
 )
 def test_a_precision_that_the_engine_lacks_is_refused(changes: dict[str, int]) -> None:
-    engine_settings(JOB, 1)
+    make_engine_settings(JOB, 1)
     with pytest.raises(BadInput, match=str(next(iter(changes.values())))):
-        engine_settings(replace(JOB, element_bytes=replace(ElementBytes(), **changes)), 1)
+        make_engine_settings(replace(JOB, element_bytes=replace(ElementBytes(), **changes)), 1)
 
 
 @pytest.mark.parametrize("shape", [None, replace(SHAPE, vocabulary=0), replace(SHAPE, heads=3)])
 def test_a_model_that_cannot_be_built_is_refused(shape: Shape | None) -> None:
     with pytest.raises(BadInput, match="--verify"):
-        gpt_config(replace(JOB, shape=shape))
+        make_gpt_config(replace(JOB, shape=shape))

@@ -18,7 +18,7 @@ PARENT = """
 import os, sys
 from zprof.integrations.program.command import run_command
 say = lambda note: print(note, file=sys.stderr)
-sys.exit(run_command(sys.argv[2:], os.environ, grace_s=float(sys.argv[1]), say=say))
+sys.exit(run_command(sys.argv[2:], os.environ, grace_s=float(sys.argv[1]), print_note=say))
 """
 #: Two generations in sessions of their own that no signal but SIGKILL ends; the first is the command.
 STUBBORN = """
@@ -77,28 +77,28 @@ class Beside:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.start = lambda: self.told.append("start")
-        self.look = lambda: self.told.append("look")
+        self.poll = lambda: self.told.append("poll")
         self.close = lambda: self.told.append("close")
-        self.signalled = lambda number: self.told.append(f"signal {number}")
-        self.job_over = lambda code: self.told.append(f"over {code}")
+        self.handle_signal = lambda number: self.told.append(f"signal {number}")
+        self.finish_job = lambda code: self.told.append(f"over {code}")
 
 
 def test_the_owner_of_the_terminal_is_told_of_the_end(tmp_path: Path) -> None:
-    beside, command = Beside(), ["sh", "-c", "cat; sleep 0.3; echo out; echo err >&2; exit 3"]
+    observer, command = Beside(), ["sh", "-c", "cat; sleep 0.3; echo out; echo err >&2; exit 3"]
     with (tmp_path / "log").open("w+b") as output:
-        assert run_command(command, os.environ, output=output, beside=beside) == 3
+        assert run_command(command, os.environ, output=output, observer=observer) == 3
         output.seek(0)
         assert output.read() == b"out\nerr\n"
-    assert (beside.told[0], beside.told[-2:]) == ("start", ["over 3", "close"])
-    assert set(beside.told[1:-2]) == {"look"}
+    assert (observer.told[0], observer.told[-2:]) == ("start", ["over 3", "close"])
+    assert set(observer.told[1:-2]) == {"poll"}
 
 
 @pytest.mark.parametrize("command", ["no-such-command-at-all", "/etc/passwd"])
 def test_the_terminal_is_freed_if_nothing_can_be_run(command: str) -> None:
-    beside = Beside()
+    observer = Beside()
     with pytest.raises(BadInput, match=command):
-        run_command([command], os.environ, beside=beside)
-    assert beside.told == ["start", "close"]
+        run_command([command], os.environ, observer=observer)
+    assert observer.told == ["start", "close"]
 
 
 def start_parent(child: list[str], *, grace_s: float, number: int = signal.SIGINT) -> subprocess.Popen[str]:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.record import launcher_start_ns
+from zprof.integrations.program.record import get_launcher_start_ns
 from zprof.integrations.program.session import (
-    STARTUP,
+    STARTUP_FOLDER,
     VARIABLE,
     ProgramSettings,
     Session,
-    child_environment,
+    make_child_environment,
     remove_recording,
 )
 
-WATCH = STARTUP.parent / "program" / "torch_watch.py"
+WATCH = STARTUP_FOLDER.parent / "program" / "torch_watch.py"
 FAKE_TORCH = "import sys; print('torch runs')"
 Printed = tuple[str, str]
 
@@ -31,9 +31,9 @@ def test_a_child_hears_all_and_forgets_all(before: str | None, monkeypatch: pyte
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if before is not None:
         monkeypatch.setenv("PYTHONPATH", before)
-    environment = child_environment(settings)
+    environment = make_child_environment(settings)
     assert ProgramSettings.from_json(environment[VARIABLE]) == settings
-    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(STARTUP)
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(STARTUP_FOLDER)
     assert "" not in environment["PYTHONPATH"].split(os.pathsep), "an empty entry is the current folder"
     remove_recording(environment)
     assert environment.get("PYTHONPATH", "") == (before or "")
@@ -51,9 +51,9 @@ def test_one_process_records_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_launcher_is_older_than_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = time.time_ns()
-    assert launcher_start_ns() >= now_ns, "nobody else can have begun"
+    assert get_launcher_start_ns() >= now_ns, "nobody else can have begun"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert launcher_start_ns() < now_ns
+    assert get_launcher_start_ns() < now_ns
 
 
 def python(code: str, *folders: Path, **variables: str) -> Printed:
@@ -85,7 +85,7 @@ def test_the_users_own_runs_exactly_as_without(
     if own is not None:
         show += "; print('sitecustomize' in sys.modules)"
     plain = python(show, tmp_path / "mine", **variables)
-    recorded = python(show, STARTUP, tmp_path / "mine", **variables)
+    recorded = python(show, STARTUP_FOLDER, tmp_path / "mine", **variables)
     assert recorded == plain
 
 
@@ -95,7 +95,7 @@ def test_torch_is_watched_for_by_a_finder_that_goes_away(tmp_path: Path) -> None
     code = (
         "from sys import meta_path as m; n = len(m); import torch; print(n - len(m), torch.__spec__.loader)"
     )
-    out, error = python(code, STARTUP, tmp_path, **{VARIABLE: settings})
+    out, error = python(code, STARTUP_FOLDER, tmp_path, **{VARIABLE: settings})
     assert out.startswith("torch runs\n1 <_frozen_importlib_external.SourceFileLoader")
     assert not error
 
@@ -104,7 +104,7 @@ def test_a_child_without_zprof_runs_on_and_leaves_a_note(tmp_path: Path) -> None
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     (tmp_path / "zprof.py").write_text("raise ImportError('no such thing here')")
     settings = json.dumps({"session": str(tmp_path), "home": "/nowhere"})
-    assert python("import torch", STARTUP, tmp_path, **{VARIABLE: settings}) == ("torch runs\n", "")
+    assert python("import torch", STARTUP_FOLDER, tmp_path, **{VARIABLE: settings}) == ("torch runs\n", "")
     (note,) = tmp_path.glob("note.*")
     assert "no such thing here" in note.read_text()
 
@@ -112,7 +112,7 @@ def test_a_child_without_zprof_runs_on_and_leaves_a_note(tmp_path: Path) -> None
 @pytest.mark.parametrize("broken", ["{", '{"run": 1}'])
 def test_a_broken_request_is_never_seen(broken: str, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    assert python("import torch", STARTUP, tmp_path, **{VARIABLE: broken}) == ("torch runs\n", "")
+    assert python("import torch", STARTUP_FOLDER, tmp_path, **{VARIABLE: broken}) == ("torch runs\n", "")
 
 
 @pytest.mark.parametrize("before", ["importlib.util.find_spec('torch')", "fail.add(1)"])
@@ -123,8 +123,8 @@ def test_looking_for_torch_ends_no_watch(before: str, tmp_path: Path) -> None:
 import importlib.util, sys
 fail = set()
 sys.path.insert(0, {str(WATCH.parent)!r})
-from torch_watch import watch
-watch(lambda: print('seen', 'torch' in sys.modules))
+from torch_watch import call_after_import
+call_after_import(lambda: print('seen', 'torch' in sys.modules))
 before = len(sys.meta_path)
 {before}
 print(before - len(sys.meta_path))
@@ -140,6 +140,6 @@ print(before - len(sys.meta_path), 'exec_module' in vars(torch.__spec__.loader))
 
 def test_interpreters_of_the_system_can_read_it() -> None:
     """Tools that a command starts may be of Python 3.6, which cannot read ``annotations`` of the future."""
-    source = (STARTUP / "sitecustomize.py").read_text()
+    source = (STARTUP_FOLDER / "sitecustomize.py").read_text()
     ast.parse(source, feature_version=(3, 6))
     assert "__future__" not in source
