@@ -1,4 +1,4 @@
-"""Daemon threads next to the screens: one measures a run, one predicts the effect of a change.
+"""Daemon threads that measure a run and predict the effect of a change.
 
 Results come back as Textual messages.
 """
@@ -44,7 +44,7 @@ class Loading:
     The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
     """
 
-    class Told(Message):
+    class Progressed(Message):
         """Progress: the current stage of the measurement."""
 
         def __init__(self, loading: "Loading", doing: str) -> None:
@@ -86,7 +86,7 @@ class Loading:
 
     def _run(self) -> None:
         try:
-            loaded = self._loader(self.asked, self._tell)
+            loaded = self._loader(self.asked, self._report_progress)
             _freeze_collector()
             self._send(self.Done(self, loaded))
         except Superseded:
@@ -94,16 +94,16 @@ class Loading:
         except ZprofError as error:
             self._send(self.Failed(self, error))
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
-            said = ZprofError(
+            failure = ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof report prints",
+                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof report",
             )
-            self._send(self.Failed(self, said))
+            self._send(self.Failed(self, failure))
 
-    def _tell(self, doing: str) -> None:
+    def _report_progress(self, doing: str) -> None:
         if self._is_stopped.is_set():
             raise Superseded
-        self._send(self.Told(self, doing))
+        self._send(self.Progressed(self, doing))
 
     def _send(self, message: Message) -> None:
         if not self._is_stopped.is_set():
@@ -111,7 +111,7 @@ class Loading:
 
 
 def _freeze_collector() -> None:
-    """Take the loaded run out of the garbage collector's reach and collect less often.
+    """Exclude the loaded run from garbage collection, and collect less often.
 
     With 1024 ranks loaded, a full collection stalls the screen for 0.3 s. The first draw of a screen
     allocates about 100,000 objects, which would trigger such a collection each time.
@@ -178,11 +178,11 @@ class Predicting:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        answer = self._answer()
+        answer = self._compute_answer()
         with suppress(RuntimeError):  # the app has exited in the meantime
             self._post(self.Done(self, answer))
 
-    def _answer(self) -> Answer:
+    def _compute_answer(self) -> Answer:
         try:
             return self._predictor(self.analysis, (self.change,))
         except ZprofError as error:
@@ -190,5 +190,5 @@ class Predicting:
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
             return ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof whatif prints",
+                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof whatif",
             )

@@ -49,7 +49,7 @@ class LoadedRun:
 
     @cached_property
     def tree(self) -> Mapping[str, Any]:
-        """The report as a JSON tree, in which figures name their leaves."""
+        """The report as a JSON tree, which figures refer to by leaf path."""
         return dict(to_tree(self.report))
 
 
@@ -114,7 +114,7 @@ def _diagnose_loaded(
     before: "tuple[Run, RunAnalysis] | None",
     progress: Progress,
 ) -> LoadedRun:
-    progress("asking the rules")
+    progress("applying the rules")
     from zprof.rules.diagnose import diagnose, pair_with_baseline
 
     expected = asked.expected_bus_bytes_per_s
@@ -124,7 +124,7 @@ def _diagnose_loaded(
     )
     if before is None:
         return _build_json_tree(LoadedRun(run=run, report=report, analysis=analysis))
-    progress("putting both side by side")
+    progress("comparing with the baseline")
     both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
     return _build_json_tree(
         LoadedRun(
@@ -139,10 +139,10 @@ def _build_json_tree(loaded: LoadedRun) -> LoadedRun:
     return loaded
 
 
-def keep_selection(report: Report, present: Selection) -> Selection:
-    """Return the present selection if the run timed it, else the default selection."""
-    timed = any(step.rank == present.rank and step.step == present.step for step in report.time.steps)
-    return present if timed else pick_selection(report)
+def keep_selection(report: Report, current: Selection) -> Selection:
+    """Return the current selection if the run timed it, else the default selection."""
+    is_timed = any(step.rank == current.rank and step.step == current.step for step in report.time.steps)
+    return current if is_timed else pick_selection(report)
 
 
 def pick_selection(report: Report) -> Selection:

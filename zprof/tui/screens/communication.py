@@ -94,7 +94,7 @@ class CommunicationScreen(PageScreen):
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
         """Show the split of the collective that is focused after a search."""
-        if event.drawn.id == "collectives":
+        if event.source.id == "collectives":
             self._show_split()
 
     def action_next_part(self) -> None:

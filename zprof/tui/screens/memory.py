@@ -121,12 +121,12 @@ class MemoryScreen(PageScreen):
     def action_along(self, by: int) -> None:
         """Move to another tenant or point in time."""
         if isinstance(self.focused, StackedBars | Trend):
-            self.focused.along(by)
+            self.focused.move_horizontally(by)
 
     def action_across(self, by: int) -> None:
         """Move to another rank."""
         if isinstance(self.focused, StackedBars | Trend):
-            self.focused.across(by)
+            self.focused.move_vertically(by)
 
     def action_open_part(self) -> None:
         """Open what is under the cursor of a chart."""
@@ -150,7 +150,7 @@ class MemoryScreen(PageScreen):
 
     def _pictures(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
-        bars.most_bars, bars.most_notes = _MAX_BARS[size], _MAX_NOTES[size]
+        bars.max_bars, bars.max_notes = _MAX_BARS[size], _MAX_NOTES[size]
         trend.display = bool(self._there) and (size > 0 or not self._is_long())
         trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
         bars.redraw()

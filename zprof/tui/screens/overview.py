@@ -99,7 +99,7 @@ class OverviewScreen(PageScreen):
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
         """Describe the finding that is focused after a search."""
-        if event.drawn.id == "findings":
+        if event.source.id == "findings":
             self._tell()
 
     def _arrange(self) -> None:

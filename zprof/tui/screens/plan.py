@@ -139,7 +139,7 @@ class PlanScreen(PageScreen):
 
     def action_reset(self) -> None:
         """Reset the knob under the cursor to its measured value."""
-        knob = self.query_one(KnobList).under
+        knob = self.query_one(KnobList).selected_knob
         if knob is not None:
             self._turn(replace(self.change, **{knob.field: None}))
 
@@ -201,7 +201,7 @@ class PlanScreen(PageScreen):
             self._predicting = Predicting(
                 self._of.analysis, self.planned.change, self.zprof.predictor, self.post_message
             )
-            self.zprof.begin(self._predicting)
+            self.zprof.start_prediction(self._predicting)
 
     def on_predicting_done(self, event: Predicting.Done) -> None:
         """Cache the answer and show it if it still matches the knobs."""

@@ -153,15 +153,15 @@ def test_a_search_is_of_the_focused_table_and_esc_clears_it_before_it_closes(loa
         assert app.screen.shown_title.startswith("settings: ")
         await press(app, pilot, *"stage", "enter")
         upper, lower = (app.screen.query_one(f"#{name}", FactTable) for name in ("compare", "settings"))
-        assert (upper.wanted, lower.wanted, lower.row_count) == ("", "stage", 1)
+        assert (upper.search_text, lower.search_text, lower.row_count) == ("", "stage", 1)
         await press(app, pilot, "escape")
-        assert lower.wanted == ""
+        assert lower.search_text == ""
         assert lower.row_count > 1
         await press(app, pilot, "3", "enter")
         part = app.screen.query_one(FactTable)
         part.search("rank 1")
         await press(app, pilot, "escape")
-        assert part.wanted == ""
+        assert part.search_text == ""
         assert isinstance(app.screen, Popup)
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, Popup)
