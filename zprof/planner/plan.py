@@ -83,7 +83,7 @@ def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
 
 
 def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
-    """Return whether the peak fits: False if known terms alone exceed the device, None if unknown."""
+    """Return True if the peak fits: False if known terms alone exceed the device, None if unknown."""
     if job.hardware is None:
         return None
     if least > job.hardware.memory_bytes:
@@ -136,7 +136,7 @@ def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> t
 
 
 def is_one_unit(job: Job) -> bool:
-    """Return whether the model's units were counted and its root contains no unit that could be a layer."""
+    """Return True if the model's units were counted and its root contains no unit that could be a layer."""
     return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
 
 

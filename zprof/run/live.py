@@ -60,7 +60,7 @@ class LiveRank:
 
     @property
     def finished(self) -> bool:
-        """Return whether its recording has ended and is written."""
+        """Return True if its recording has ended and is written."""
         return self.manifest.status not in UNFINISHED
 
 
@@ -80,7 +80,7 @@ class LiveState:
 
     @property
     def finished(self) -> bool:
-        """Return whether all ranks of the run have written everything."""
+        """Return True if all ranks of the run have written everything."""
         expected = min(self.manifest.world_size, MAX_RANKS) if self.manifest else 0
         return 0 < expected <= len(self.ranks) and all(rank.finished for rank in self.ranks)
 
@@ -169,7 +169,7 @@ class _RankFollower:
         self.now: LiveRank | None = None
 
     def read_manifest(self) -> bool:
-        """Return whether it has written tables since the last poll, or changed its status."""
+        """Return True if it has written tables since the last poll, or changed its status."""
         try:
             seen = _file_signature(self._manifest_path)
             if seen == self._seen:
@@ -221,7 +221,7 @@ class _RankFollower:
 
 
 def is_still_recording(path: Path, now_ns: int) -> bool:
-    """Return whether a rank still seems to be recording: not all have finished, and the last write is recent.
+    """Return True if a rank still seems to be recording: not all have finished, and the last write is recent.
 
     A rank that was killed leaves the same status; only its silence reveals it.
     """

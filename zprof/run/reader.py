@@ -92,7 +92,7 @@ class Run:
         return read_table(rank_folder(self.path, rank) / f"{name}.parquet", name, file, columns)
 
     def has_table(self, rank: int, name: str) -> bool:
-        """Return whether a rank recorded this table."""
+        """Return True if a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and name in manifest.files
 

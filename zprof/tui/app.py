@@ -87,13 +87,13 @@ class ZprofApp(Shell):
     def on_mount(self) -> None:
         """Show the facts from the manifest, then measure the run in the background."""
         try:
-            self.look = preview_run(self.asked)
+            self.preview = preview_run(self.request)
         except ZprofError as error:
             self.say(format_error(error))
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
-        if self.loaded is None and self.look is not None:
-            self.call_after_refresh(self.measure, self.asked)
+        if self.loaded is None and self.preview is not None:
+            self.call_after_refresh(self.measure, self.request)
 
     def action_show(self, name: str) -> None:
         """Close any popups and switch to a screen by name."""
@@ -142,12 +142,12 @@ class ZprofApp(Shell):
 
     def action_baseline(self) -> None:
         """Ask for the path of a run to use as the baseline."""
-        current = str(self.asked.baseline or "")
+        current = str(self.request.baseline or "")
         self.push_screen(LinePopup("baseline: path of a run", current), self._compare_with)
 
     def _compare_with(self, path: str | None) -> None:
         if path:
-            self.measure(help_texts.replace_baseline(self.asked, Path(path).expanduser()))
+            self.measure(help_texts.replace_baseline(self.request, Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
         """Copy the focused row to the clipboard as Markdown."""
@@ -159,7 +159,7 @@ class ZprofApp(Shell):
 
     def action_export(self) -> None:
         """Ask for a file name and write the report; the suffix picks the format."""
-        name = export.suggest_report_name(self.look.facts.name if self.look else "", Path())
+        name = export.suggest_report_name(self.preview.facts.name if self.preview else "", Path())
         self.push_screen(LinePopup("write the report to (.txt, .json or .svg)", name), self._export)
 
     def _export(self, path: str | None) -> None:

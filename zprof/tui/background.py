@@ -26,7 +26,7 @@ _GC_THRESHOLDS = (10_000, 10, 10)
 class Loader(Protocol):
     """Callable that measures a request and reports its progress."""
 
-    def __call__(self, asked: RunRequest, progress: Progress, /) -> LoadedRun:
+    def __call__(self, request: RunRequest, progress: Progress, /) -> LoadedRun:
         """Measure the request.
 
         Raises:
@@ -65,9 +65,9 @@ class Loading:
             super().__init__()
             self.loading, self.error = loading, error
 
-    def __init__(self, asked: RunRequest, loader: Loader, post: Callable[[Message], object]) -> None:
+    def __init__(self, request: RunRequest, loader: Loader, post: Callable[[Message], object]) -> None:
         """Prepare the thread; ``post`` will be called from it."""
-        self.asked, self._loader, self._post = asked, loader, post
+        self.request, self._loader, self._post = request, loader, post
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zprof-measure", daemon=True)
 
@@ -81,12 +81,12 @@ class Loading:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread is still running, even if it was stopped."""
+        """Return True if the thread is still running, even if it was stopped."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
-            loaded = self._loader(self.asked, self._report_progress)
+            loaded = self._loader(self.request, self._report_progress)
             _freeze_collector()
             self._send(self.Done(self, loaded))
         except Superseded:
@@ -174,7 +174,7 @@ class Predicting:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread is still running."""
+        """Return True if the thread is still running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -68,16 +68,16 @@ class RunPreview:
     facts: RunFacts
 
 
-def preview_run(asked: RunRequest) -> RunPreview:
+def preview_run(request: RunRequest) -> RunPreview:
     """Open the run and return its facts without reading any table.
 
     Raises:
         BadInput: there is no run at the path, or its manifest is damaged.
     """
-    return RunPreview(facts=describe_run(asked.opener(asked.path)))
+    return RunPreview(facts=describe_run(request.opener(request.path)))
 
 
-def load(asked: RunRequest, progress: Progress) -> LoadedRun:
+def load(request: RunRequest, progress: Progress) -> LoadedRun:
     """Measure the run and its baseline; ``progress`` is called with each stage.
 
     Raises:
@@ -86,17 +86,19 @@ def load(asked: RunRequest, progress: Progress) -> LoadedRun:
     progress("opening")
     from zprof.analysis.analysis import analyse
 
-    run = asked.opener(asked.path)
+    run = request.opener(request.path)
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
-    analysis = analyse(run, asked.policy)
-    if asked.baseline is None:
-        return _diagnose_loaded(asked, (run, analysis), None, progress)
+    analysis = analyse(run, request.policy)
+    if request.baseline is None:
+        return _diagnose_loaded(request, (run, analysis), None, progress)
     progress("measuring the baseline")
-    before_run = asked.opener(asked.baseline)
-    return _diagnose_loaded(asked, (run, analysis), (before_run, analyse(before_run, asked.policy)), progress)
+    before_run = request.opener(request.baseline)
+    return _diagnose_loaded(
+        request, (run, analysis), (before_run, analyse(before_run, request.policy)), progress
+    )
 
 
-def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
+def swap_baseline(request: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
     """Return the loaded pair with run and baseline swapped; nothing is measured again.
 
     ``loaded`` must have a baseline.
@@ -104,12 +106,12 @@ def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> L
     assert loaded.before is not None
     assert loaded.before_run is not None
     return _diagnose_loaded(
-        asked, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
+        request, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
     )
 
 
 def _diagnose_loaded(
-    asked: RunRequest,
+    request: RunRequest,
     this: tuple[Run, "RunAnalysis"],
     before: "tuple[Run, RunAnalysis] | None",
     progress: Progress,
@@ -117,10 +119,10 @@ def _diagnose_loaded(
     progress("applying the rules")
     from zprof.rules.diagnose import diagnose, pair_with_baseline
 
-    expected = asked.expected_bus_bytes_per_s
+    expected = request.expected_bus_bytes_per_s
     run, analysis = this
     report = diagnose(
-        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=asked.policy
+        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=request.policy
     )
     if before is None:
         return _build_json_tree(LoadedRun(run=run, report=report, analysis=analysis))

@@ -75,7 +75,7 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
 
 
 def _is_memory_known(job: Job, scheme: Scheme) -> bool:
-    """Return whether all memory of the job is known at any batch."""
+    """Return True if all memory of the job is known at any batch."""
     terms = plan_memory(with_units(with_samples(job, 1)), scheme).terms
     return not job.units and all(term.bytes is not None for term in terms)
 

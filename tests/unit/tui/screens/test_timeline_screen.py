@@ -61,8 +61,8 @@ def test_in_a_gap_the_exposed_collective_is_named_and_opened(alone: LoadedRun) -
         for _ in range(12):
             text = " ".join((await press(app, pilot, "n")).split())
             assert re.search(r"by \S+ of \S+ \(", text)
-            spot = lanes.spot()
-            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.place or 0])]
+            spot = lanes.find_target()
+            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.index or 0])]
             assert shown["end_ns"] > lanes.view.cursor_ns
             assert shown["exposed_wait_ns"] + shown["exposed_transfer_ns"] > 0
             assert sum(spot.shares.values()) == pytest.approx(1)
