@@ -28,7 +28,10 @@ def format_offset(time_ns: float) -> str:
 def describe_collective(row: Row) -> list[str]:
     """List everything known about a collective from the analysis of all ranks."""
     wait_bound, transfer_bound = ("at least ", "at most ") if row["bound"] else ("", "")
-    wait = f"{wait_bound}{_format_optional_ns(row, 'wait_ns')}, exposed: {_format_optional_ns(row, 'exposed_wait_ns')}"
+    wait = (
+        f"{wait_bound}{_format_optional_ns(row, 'wait_ns')}, exposed: "
+        f"{_format_optional_ns(row, 'exposed_wait_ns')}"
+    )
     transfer = (
         f"{transfer_bound}{_format_optional_ns(row, 'transfer_ns')}, exposed: "
         f"{_format_optional_ns(row, 'exposed_transfer_ns')}"
@@ -57,7 +60,7 @@ def describe_collective(row: Row) -> list[str]:
         lines.append(
             format_fact(
                 "",
-                f"{_format_optional_ns(row, 'dependency_ns')} of it waiting for compute or another collective",
+                f"{_format_optional_ns(row, 'dependency_ns')} of it waiting for compute or a collective",
             )
         )
     return lines
@@ -123,9 +126,8 @@ def describe_target(lane: Lane, target: CursorTarget) -> str:
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in target.shares.items()]
     roles = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
     base = f" of {'the gap' if target.is_gap else 'the column'}" if parts else ""
-    return (
-        f"{format_offset(target.begin_ns)}, {format_ns(target.column_ns)} per column, {lane.title}: {roles}{base}"
-    )
+    start, column = format_offset(target.begin_ns), format_ns(target.column_ns)
+    return f"{start}, {column} per column, {lane.title}: {roles}{base}"
 
 
 def describe_item(model: StepModel, lane: Lane, target: CursorTarget) -> str:

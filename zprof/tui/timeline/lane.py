@@ -32,9 +32,9 @@ class Role(StrEnum):
 class Cover:
     """A set of intervals, prepared to measure its length between any two times.
 
-    ``edges``: alternating starts and ends. ``covered_before``: covered length before each edge. Between two edges
-    the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact: times are
-    integers since the start of a step, far below 2**53.
+    ``edges``: alternating starts and ends. ``covered_before``: covered length before each edge. Between two
+    edges the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact:
+    times are integers since the start of a step, far below 2**53.
     """
 
     edges: Floats
@@ -90,8 +90,8 @@ _KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
 class Items:
     """Events sorted by start, with times since the start of the step.
 
-    ``row``: row of each event in its source table. ``kind``: kind of each event. ``reach``: running maximum of the
-    ends, which finds the events that contain an instant.
+    ``row``: row of each event in its source table. ``kind``: kind of each event. ``reach``: running maximum
+    of the ends, which finds the events that contain an instant.
     """
 
     start_ns: Int64s
@@ -177,8 +177,8 @@ class LaneKind(StrEnum):
 class Lane:
     """One row of the timeline.
 
-    ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column means that
-    the rank is idle as far as this lane shows.
+    ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column
+    means that the rank is idle as far as this lane shows.
     """
 
     key: str

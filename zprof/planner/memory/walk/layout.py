@@ -64,7 +64,7 @@ def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
 
 
 def padded_elements(unit: Unit, job: Job) -> int:
-    """Return the padded elements of a whole unit."""
+    """Return the padded elements of a unit."""
     return sum(flat_tensors(unit, job))
 
 
@@ -88,11 +88,11 @@ def shard_elements(unit: Unit, job: Job) -> int:
     return padded_trained_elements(unit, job) // job.degrees.dp
 
 
-def _sum_over_units(job: Job, size_of: Callable[[Unit, Job], int]) -> int:
+def _sum_over_units(job: Job, get_size: Callable[[Unit, Job], int]) -> int:
     """Sum over all units; units with equal element counts are evaluated once."""
     kinds = {_ELEMENTS(unit): unit for unit in job.units}
     counts = Counter(map(_ELEMENTS, job.units))
-    return sum(size_of(unit, job) * counts[kind] for kind, unit in kinds.items())
+    return sum(get_size(unit, job) * counts[kind] for kind, unit in kinds.items())
 
 
 def _pad_elements(elements: int, job: Job) -> int:
@@ -102,17 +102,17 @@ def _pad_elements(elements: int, job: Job) -> int:
 
 def group_units(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
     """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
-    found: list[Run] = []
-    begin = 0
+    runs: list[Run] = []
+    start = 0
     for stop in _find_run_ends(units):
-        first = min(begin + ends, stop)
+        first = min(start + ends, stop)
         last = max(stop - ends, first)
-        found += [Run(unit=unit) for unit in units[begin:first]]
+        runs += [Run(unit=unit) for unit in units[start:first]]
         if last > first:
-            found.append(Run(unit=units[first], skipped=last - first))
-        found += [Run(unit=unit) for unit in units[last:stop]]
-        begin = stop
-    return tuple(found)
+            runs.append(Run(unit=units[first], skipped=last - first))
+        runs += [Run(unit=unit) for unit in units[last:stop]]
+        start = stop
+    return tuple(runs)
 
 
 def _find_run_ends(units: Sequence[Unit]) -> list[int]:
@@ -138,5 +138,5 @@ def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
 
 
 def _count_trained_units(job: Job) -> int:
-    """Count the units that have a step count."""
+    """Count the units that have a step counter."""
     return sum(trained_elements(unit, job) > 0 for unit in job.units)
