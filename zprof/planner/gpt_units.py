@@ -54,7 +54,7 @@ from zprof.planner.unit_moments import (
     Moments,
     OperatorStep,
     highest_work,
-    play_operators,
+    replay_operators,
     saved_bytes_by_name,
 )
 
@@ -128,11 +128,11 @@ def block_moments(sizes: GptSizes) -> Moments:
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
     return Moments(
-        forward=play_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
-        checkpointed=play_operators(
+        forward=replay_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
+        checkpointed=replay_operators(
             _block_checkpointed_forward(sizes), saved=frozenset("x"), live={"x": stream}
         ),
-        backward=play_operators(_block_backward(sizes), saved=_BLOCK_SAVED, live={**kept, "g": stream}),
+        backward=replay_operators(_block_backward(sizes), saved=_BLOCK_SAVED, live={**kept, "g": stream}),
     )
 
 
@@ -250,12 +250,12 @@ def root_moments(sizes: GptSizes) -> Moments:
     ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
     kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
-    backward = play_operators(loss, saved=_ROOT_SAVED, live=kept)
+    backward = replay_operators(loss, saved=_ROOT_SAVED, live=kept)
     return Moments(
-        forward=play_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
-        forward_end=play_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
+        forward=replay_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
+        forward_end=replay_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
         backward=backward,
-        backward_end=play_operators(
+        backward_end=replay_operators(
             _embeddings_backward(sizes),
             saved=_ROOT_SAVED,
             live={**ids, "g": sizes.stream_bytes, HELD: backward[-1].held_bytes},

@@ -56,7 +56,7 @@ class OperatorStep:
     gradient_elements: int = 0
 
 
-def play_operators(
+def replay_operators(
     steps: Iterable[OperatorStep],
     *,
     saved: Collection[str],

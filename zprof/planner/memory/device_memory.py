@@ -79,8 +79,8 @@ RESIDUAL_ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation=_UNITS,
     ),
     "pipeline.pipedream_activations": Assumption(
-        formula="the stage's activations for the micro-batches in flight: pp on the first stage, 1 on the last; "
-        "checkpointed: its blocks' inputs, plus one recomputed block",
+        formula="the stage's activations of the micro-batches in flight (pp on the first stage, 1 on the "
+        "last); checkpointed: its blocks' inputs, plus one recomputed block",
         source="arXiv 1806.03377, section 3.2",
         deviation=f"{_UNITS}; the paper uses no checkpointing",
     ),

@@ -12,7 +12,7 @@ stage's first block:
 
 Model parallelism has no moments of its own: it is stage 0 on a rank's part of the model.
 
-S and B come from the job's units if those know their bytes. Otherwise the paper's figures apply: 12 h t e per
+S and B come from the job's units if their bytes are known. Otherwise the paper's figures apply: 12 h t e per
 block and h t e for its input (arXiv 1910.02054, section 3.2), without work buffers.
 """
 
@@ -50,7 +50,7 @@ class StageBytes:
 
 
 def has_unit_bytes(units: Sequence[Unit]) -> bool:
-    """Return True if there are units and each knows the bytes that it saves and needs."""
+    """Return True if there are units and the bytes that each saves and needs are known."""
     return bool(units) and all(
         None
         not in (unit.saved_bytes, unit.checkpoint_bytes, unit.forward_work_bytes, unit.backward_work_bytes)
@@ -62,15 +62,15 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
     """Return the bytes of the largest stage, with or without the loss; None if unknown."""
     if has_unit_bytes(job.units):
         stages = split_stages(job.units, job.degrees.pp)
-        around = [unit for unit in job.units if unit.encloses] if with_head else []
+        roots = [unit for unit in job.units if unit.encloses] if with_head else []
         return max(
-            (_stage_bytes_of_units(job, stage, around) for stage in stages), key=lambda each: each.saved
+            (_stage_bytes_of_units(job, stage, roots) for stage in stages), key=lambda stage: stage.saved
         )
     return _stage_bytes_of_paper(job)
 
 
-def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
-    head = sum(unit.saved_bytes or 0 for unit in around)
+def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], roots: Sequence[Unit]) -> StageBytes:
+    head = sum(unit.saved_bytes or 0 for unit in roots)
     saved = [unit.saved_bytes or 0 for unit in inner]
     checkpoints = [_device_checkpoint_bytes(job, unit.checkpoint_bytes or 0) for unit in inner]
     return StageBytes(
@@ -78,7 +78,7 @@ def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit
         checkpoints=sum(checkpoints),
         input=checkpoints[0] if checkpoints else 0,
         largest_saved=max(saved, default=0) + head,
-        work=max((_work_bytes(unit) for unit in (*inner, *around)), default=0),
+        work=max((_work_bytes(unit) for unit in (*inner, *roots)), default=0),
     )
 
 
@@ -111,7 +111,7 @@ _Terms = tuple[Term, ...]
 
 
 def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
-    """Return the terms of the worst device at its highest moment, and that moment's name."""
+    """Return the terms of the worst device at its peak, and the peak's location."""
     return max(
         (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
         key=_known_device_bytes,

@@ -39,17 +39,17 @@ _PAPER = "arXiv 1910.02054, section 5 and figure 1"
 _MP = "psi: parameters of one model-parallel rank"
 STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
     "states.data_parallel": Assumption(formula=f"(p + g + k) psi; {_MP}", source=_PAPER),
-    "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks share", source=_PAPER),
-    "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
-    "states.zero_3": Assumption(formula=f"(p + g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
+    "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks", source=_PAPER),
+    "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks", source=_PAPER),
+    "states.zero_3": Assumption(formula=f"(p + g + k) psi / N; {_MP}, N ranks", source=_PAPER),
     "states.model_parallel": Assumption(
-        formula="(p + g + k) psi / mp, or of one rank's units where they are known",
+        formula="(p + g + k) psi / mp, or the sum of one rank's units if they are known",
         source="arXiv 1909.08053, section 3",
-        deviation="by parameters alone, norms and biases that every rank keeps whole count as split; units "
-        "count them whole",
+        deviation="with the parameter count alone, norms and biases replicated on every rank count as split; "
+        "units count them in full",
     ),
     "states.gpipe": Assumption(
-        formula="(p + g + k) of the largest stage: ceil(layers / pp) layers and one end's embedding",
+        formula="(p + g + k) of the largest stage: ceil(layers / pp) layers plus one embedding",
         source="arXiv 1811.06965, section 2.3",
     ),
     "states.pipedream": Assumption(
@@ -87,10 +87,12 @@ def stashed_term(job: Job, scheme: Scheme) -> Term:
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     """Return the state bytes of one device by tenant, without stashed versions; partial bytes round up."""
     elements = _device_elements(job, scheme)
-    both = (elements, _trained_part(job, elements))
-    all_of_them, of_trained = (compute_tenant_formulas(_training_facts(job, scheme, each)) for each in both)
+    counts = (elements, _trained_part(job, elements))
+    all_formulas, trained_formulas = (
+        compute_tenant_formulas(_training_facts(job, scheme, count)) for count in counts
+    )
     return {
-        tenant: (all_of_them if tenant is Tenant.PARAMETERS else of_trained)[tenant].law_bytes
+        tenant: (all_formulas if tenant is Tenant.PARAMETERS else trained_formulas)[tenant].law_bytes
         for tenant in _STATE_SUBS
     }
 
@@ -133,22 +135,22 @@ def stage_elements(job: Job) -> int:
         return rank_elements(job)
     if job.units:
         return _largest_stage_of_units(job)
-    around = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
-    ends = _end_elements(around, job.shape)
-    return ceil_div(ceil_div(job.parameters - around, job.degrees.pp) + ends, job.degrees.mp)
+    root_elements = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
+    ends = _end_elements(root_elements, job.shape)
+    return ceil_div(ceil_div(job.parameters - root_elements, job.degrees.pp) + ends, job.degrees.mp)
 
 
 def split_stages(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
     """Split the inner units, in order, into at most ``pp`` stages of equal size; the last may be smaller."""
     inner = [unit for unit in units if not unit.encloses]
-    most = max(1, ceil_div(len(inner), pp))
-    return [inner[start : start + most] for start in range(0, len(inner), most)] or [[]]
+    stage_size = max(1, ceil_div(len(inner), pp))
+    return [inner[start : start + stage_size] for start in range(0, len(inner), stage_size)] or [[]]
 
 
 def _largest_stage_of_units(job: Job) -> int:
-    around = sum(unit.elements for unit in job.units if unit.encloses)
+    root_elements = sum(unit.elements for unit in job.units if unit.encloses)
     table = 0 if job.shape is None else job.shape.vocabulary * job.shape.hidden // job.degrees.mp
-    one_end = around - table if _has_two_tables(job.shape) else around
+    one_end = root_elements - table if _has_two_tables(job.shape) else root_elements
     sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
     return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
 
@@ -157,9 +159,11 @@ def _table_elements(shape: Shape) -> int:
     return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.context) * shape.hidden
 
 
-def _end_elements(around: int, shape: Shape | None) -> int:
+def _end_elements(root_elements: int, shape: Shape | None) -> int:
     return (
-        around - shape.vocabulary * shape.hidden if shape is not None and _has_two_tables(shape) else around
+        root_elements - shape.vocabulary * shape.hidden
+        if shape is not None and _has_two_tables(shape)
+        else root_elements
     )
 
 

@@ -31,10 +31,10 @@ from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack
 def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
     """Return the planned step of one device; None if hardware, batch or units are unknown."""
     stack = stack_units(job)
-    return None if stack is None else plan_step_of_stack(job, scheme, stack)
+    return None if stack is None else plan_stack_step(job, scheme, stack)
 
 
-def plan_step_of_stack(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
+def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
     """Return the planned step of units that are already grouped in runs.
 
     Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.

@@ -17,10 +17,10 @@ from zprof.planner.step.parallelism import block_times, block_traffic, stream_el
 from zprof.planner.step.unit_times import (
     Run,
     Stack,
-    data_link_ns,
     device_layers,
     device_stack,
     stack_units,
+    time_data_link,
     trained_elements,
 )
 
@@ -60,8 +60,8 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     gathered = times.gathers * (stack.elements if stage == 3 else trained) - kept * stack.last.elements
     reduced = times.reductions * trained
     size = gathered * sizes.gathered + reduced * sizes.reduced
-    links = [(run.count, *data_link_ns(job, hardware, run, stage)) for run in stack.all]
-    last, _ = data_link_ns(job, hardware, stack.last, stage)
+    links = [(run.count, *time_data_link(job, hardware, run, stage)) for run in stack.all]
+    last, _ = time_data_link(job, hardware, stack.last, stage)
     reductions = times.reductions // 2 if stage == 0 else times.reductions
     yield LinkTraffic(
         axis=Axis.DATA,

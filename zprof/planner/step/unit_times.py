@@ -160,7 +160,7 @@ def device_layers(job: Job) -> int:
 def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
     """Return the times of all units of a device; None if a time is unknown."""
     tokens, within = job.batch.tokens, _model_parallel_times(job, hardware, stack)
-    if tokens is None or within is None or reached_flops_per_s(job, hardware) is None:
+    if tokens is None or within is None or achieved_flops_per_s(job, hardware) is None:
         return None
     mine = device_stack(job, stack)
     alone = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
@@ -177,7 +177,7 @@ def trained_elements(job: Job, elements: int) -> int:
     return elements - elements * job.frozen_parameters // job.parameters
 
 
-def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
+def time_data_link(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
     """Return the times of gathering a unit's parameters and of reducing its gradients, in ns.
 
     Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
@@ -195,9 +195,9 @@ def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[in
 def _time_unit(
     job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: float
 ) -> UnitTimes:
-    rate = reached_flops_per_s(job, hardware) or math.inf
+    rate = achieved_flops_per_s(job, hardware) or math.inf
     forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
-    gather, reduce = data_link_ns(job, hardware, run, stage)
+    gather, reduce = time_data_link(job, hardware, run, stage)
     return UnitTimes(
         count=run.count,
         forward_ns=round(forward),
@@ -225,7 +225,7 @@ def _model_parallel_times(job: Job, hardware: Hardware, stack: Stack) -> BlockTi
     )
 
 
-def reached_flops_per_s(job: Job, hardware: Hardware) -> float | None:
+def achieved_flops_per_s(job: Job, hardware: Hardware) -> float | None:
     """Return the achieved flop/s; None if the job computes in fp32 and that peak is unknown."""
     peak = hardware.peak_flops_per_s(job.element_bytes.parameter)
     return None if peak is None else peak * hardware.efficiency_ratio
@@ -234,7 +234,7 @@ def reached_flops_per_s(job: Job, hardware: Hardware) -> float | None:
 def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
     """Return a gap if step times need an fp32 peak that is unknown; else an empty tuple."""
     hardware = job.hardware
-    if hardware is None or reached_flops_per_s(job, hardware) is not None:
+    if hardware is None or achieved_flops_per_s(job, hardware) is not None:
         return ()
     return (
         Gap(

@@ -202,7 +202,7 @@ class FactTable(DataTable[object]):
             return
         columns = [self.table.columns[index] for index in self._columns]
         titles = [self._render_title(column) for column in self._columns]
-        rows = [[self._render_cell(line, column) for column in self._columns] for line in self._lines]
+        rows = [[self._render_line_cell(line, column) for column in self._columns] for line in self._lines]
         for title, width in zip(titles, self._widths(columns, titles, rows), strict=True):
             self.add_column(title, width=width)
         for line, row in zip(self._lines, rows, strict=True):
@@ -219,7 +219,7 @@ class FactTable(DataTable[object]):
             return f"no rows match {printable(self.search_text)!r}; esc to clear"
         return printable(self.table.note if self.table is not None else "") or "nothing"
 
-    def _render_cell(self, line: Line, column: int) -> Text:
+    def _render_line_cell(self, line: Line, column: int) -> Text:
         assert self.table is not None
         cell, look = line.cells[column], get_look(self.app)
         if isinstance(cell, BarCell):
