@@ -26,7 +26,7 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Ranks that communicate, as a ring sees them.
+    """Ranks that communicate, described as a ring.
 
     ``per_node``: ranks on each node. ``bytes_per_s``: bus bandwidth. ``latency_ns``: once around the ring.
     ``hop_ns``: its slowest hop.
@@ -48,10 +48,10 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     """Return the group of every ``stride``-th rank; ranks fill one node after the other.
 
     The group has g = devices_per_node / stride ranks per node (at least 1) and a bus bandwidth of min(intra,
-    node g / devices_per_node). A common mistake is to give a flat group over whole nodes (g =
+    node g / devices_per_node). A common mistake is to give a flat group over full nodes (g =
     devices_per_node) one device's share of the NICs, node / devices_per_node. A ring enters and leaves each
     node once and uses all NICs there, so that estimate is too slow by a factor of devices_per_node. A group
-    with one rank per node does get only that share, because devices_per_node such groups run side by side.
+    with one rank per node does get only that share, because devices_per_node such groups run concurrently.
     """
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
     nodes = ceil_div(ranks, per_node)
@@ -100,7 +100,7 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
 
 
 def data_group(hardware: Hardware, degrees: Degrees) -> Group:
-    """Return the group of ranks that hold the same part of the model."""
+    """Return the group of ranks with the same part of the model."""
     return make_group(hardware, degrees.dp, stride=degrees.mp)
 
 

@@ -17,12 +17,12 @@ from zprof.planner.step.schedule import (
     Passes,
     Phase,
     PhaseTotal,
+    build_sharded_passes,
+    build_step_phases,
     plain_backward,
     plain_forward,
     reduced_backward,
     repeat_phases,
-    sharded_passes,
-    step_phases,
     sum_phases,
 )
 from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack_units
@@ -56,7 +56,7 @@ def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ..
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
         return repeat_phases((*plain_forward(times), *reduced_backward(times)), count)
-    return step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
+    return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
 
 
 def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
@@ -85,7 +85,7 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
 def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
     """Return the passes of a micro-batch that is not the last one."""
     if scheme is Scheme.ZERO_3:
-        return sharded_passes(times, job.overlap)
+        return build_sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
     return Passes(
         forward=plain_forward(times),

@@ -1,8 +1,8 @@
-"""Compute the bytes that one device moves per step along each axis of parallelism.
+"""Compute the bytes that one device transfers per step along each axis of parallelism.
 
 Data: gathers x psi + reductions x psi elements of the device's part of the model, with counts per stage
 (arXiv 1910.02054, section 7). Model: section 8. Pipeline: one activation tensor per boundary, each way. Shard
-padding is left out. Frozen parameters are gathered in stage 3 only and never reduced.
+padding is not included. Frozen parameters are gathered in stage 3 only and never reduced.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from zprof.planner.step.unit_times import (
     trained_elements,
 )
 
-#: Stand-in for unknown hardware: nodes of 8 decide only which groups stay within a node.
+#: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
     name="unknown",
     memory_bytes=1,
@@ -46,14 +46,14 @@ def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
         *_model_traffic(placed, hardware),
         *_pipeline_traffic(placed, hardware),
     )
-    found = (*links, *_host_traffic(placed, hardware))
-    return found if job.hardware else tuple(replace(link, time_ns=None) for link in found)
+    all_links = (*links, *_host_traffic(placed, hardware))
+    return all_links if job.hardware else tuple(replace(link, time_ns=None) for link in all_links)
 
 
 def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
     if job.degrees.dp == 1:
         return
-    stack, stage, sizes = _device_part(job), get_zero_stage(scheme), job.element_bytes
+    stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
     times = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
     trained = trained_elements(job, stack.elements)
@@ -75,7 +75,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     )
 
 
-def _device_part(job: Job) -> Stack:
+def _device_units(job: Job) -> Stack:
     """Return the device's units; if they are unknown, its part of the parameters as one unit."""
     stack = stack_units(job)
     if stack is not None:

@@ -7,13 +7,13 @@ from tests.support import step_by_events as events
 from zprof.model.job import Overlap
 from zprof.planner.step.schedule import (
     Phase,
+    build_sharded_passes,
+    build_step_phases,
     gathered_backward,
     gathered_forward,
     kept_backward,
     reduced_backward,
     refreshed_forward,
-    sharded_passes,
-    step_phases,
     sum_phases,
 )
 from zprof.planner.step.unit_times import StackTimes, UnitTimes
@@ -90,7 +90,7 @@ def test_a_step_is_the_sum_of_its_terms_and_not_below_its_parts(
     apart = [(unit, 1) for unit in single(runs)]
     found, one_by_one = (
         sum_phases(
-            step_phases(times_of(each, root), stage=stage, micro_batches=micro_batches, overlap=overlap)
+            build_step_phases(times_of(each, root), stage=stage, micro_batches=micro_batches, overlap=overlap)
         )
         for each in (runs, apart)
     )
@@ -100,5 +100,7 @@ def test_a_step_is_the_sum_of_its_terms_and_not_below_its_parts(
     assert found.compute_ns == micro_batches * sum(unit.forward + unit.backward for unit in units)
     assert 0 <= found.exposed_transfer_ns <= found.collective_ns
     assert found.wall_ns >= max(found.compute_ns, found.collective_ns)
-    exposed = sum_phases(sharded_passes(times_of(runs, root), Overlap(prefetch=0, keep_last=keep_last)).all)
+    exposed = sum_phases(
+        build_sharded_passes(times_of(runs, root), Overlap(prefetch=0, keep_last=keep_last)).all
+    )
     assert exposed.exposed_transfer_ns == exposed.collective_ns
