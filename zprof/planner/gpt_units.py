@@ -20,9 +20,9 @@ sequence length does not enter: attention is computed in tiles, FlashAttention, 
     section 3.2), without norms and residual inputs.
 
 The backward peaks at the gelu (its input and output gradients, 8 T h e/N, in addition to the residual
-stream's) and at attention, whose three gradients are stacked and then copied into another layout (6 T h e/N).
-GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces of CPU
-kernels (oneDNN packs 16-bit matrices) are not included because they depend on the processor.
+stream's) and at attention, whose three gradients are stacked and then copied into a different layout (6 T h
+e/N). GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces
+of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depend on the processor.
 
 Root (embeddings before the blocks; final norm, head and loss after them). Bytes for T tokens, hidden size h,
 vocabulary V, e bytes per element and N model-parallel ranks:
@@ -41,7 +41,7 @@ and the loss is a custom operator that saves only the logits.
 If head and embedding are tied, the head's gradient, V h e/N, stays live until the embedding's is computed.
 Both are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
 
-Token ids cover this rank's whole batch of the step, with one extra id per sample.
+Token ids cover this rank's entire batch of the step, with one extra id per sample.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -33,7 +33,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Moments of a unit in order; the last one of each pass is the state that the pass leaves behind.
+    """Moments of a unit in order; the last one of each pass is the state after the pass.
 
     A unit that encloses others has one part of each pass before the others' and one after (``*_end``).
     ``checkpointed``: the forward of a unit that saves only its input.

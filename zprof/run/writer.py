@@ -109,7 +109,7 @@ def _refuse_foreign(run: Path, folder: Path) -> None:
 
 
 def _delete_extra_ranks(run: Path, world_size: int) -> None:
-    """Remove rank folders that an earlier, larger job left behind."""
+    """Remove rank folders left over from an earlier, larger job."""
     for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
         number = int(folder.name.removeprefix("rank"))
         if number >= world_size and (folder / RANK_NAME).is_file():

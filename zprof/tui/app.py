@@ -127,7 +127,7 @@ class ZprofApp(Shell):
             popup = PickPopup(what, choices, "" if current is None else str(current))
             self.push_screen(popup, lambda key: take(key) if key else None)
         else:
-            self.notify(f"there is no {what} to pick", severity="warning", markup=False)
+            self.notify(f"no {what} to pick", severity="warning", markup=False)
 
     def action_step(self, by: int) -> None:
         """Select the step `by` positions away, clamped to the first and last timed step."""
@@ -195,7 +195,7 @@ class ZprofApp(Shell):
         elif (popup := opening.open_row(self, event.line)) is not None:
             self.push_screen(popup)
         else:
-            self.notify("there is nothing to open in this row", markup=False)
+            self.notify("nothing to open in this row", markup=False)
 
     def on_fact_table_search_requested(self, event: FactTable.SearchRequested) -> None:
         """Ask for a search text and filter the table by it."""

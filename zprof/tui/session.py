@@ -72,7 +72,7 @@ def preview_run(request: RunRequest) -> RunPreview:
     """Open the run and return its facts without reading any table.
 
     Raises:
-        BadInput: there is no run at the path, or its manifest is damaged.
+        BadInput: no run exists at the path, or its manifest is damaged.
     """
     return RunPreview(facts=describe_run(request.opener(request.path)))
 

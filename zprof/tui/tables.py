@@ -44,7 +44,7 @@ class Opens(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """Text in a cell; names from a run are made printable here and nowhere else."""
+    """Text in a cell; the only place where names from a run are made printable."""
 
     raw: str
     mark: Mark = Mark.PLAIN
@@ -59,7 +59,7 @@ class TextCell:
 class BarCell(TextCell):
     """Segments of a bar drawn to scale: (kind of time, start, end), with ends as fractions of the line.
 
-    ``columns``: length of the whole line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
+    ``columns``: length of the full line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
     the text used for search and copy.
     """
 

@@ -39,15 +39,15 @@ def write_answers(
     if group.ranks == 1:
         yield f"{start}: one data-parallel rank, so ZeRO neither shards nor communicates."
     elif group.nodes == 1:
-        yield from _single_node_sentence(start, even[0])
+        yield from _write_single_node_sentence(start, even[0])
     else:
         yield from (
-            _holding_sentence(start, job, found, stack) for found in even if found.bandwidth_ratio == _HALF
+            _write_speed_sentence(start, job, row, stack) for row in even if row.bandwidth_ratio == _HALF
         )
     if stack is not None:
-        yield _fit_sentence(start, job, hardware)
+        yield _write_fit_sentence(start, job, hardware)
     if group.nodes > 1:
-        yield from _hiding_sentences(start, job, stack, even)
+        yield from _write_gather_sentences(start, job, stack, even)
 
 
 def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def write_speed_up(rows: Sequence[SpeedUp]) -> Iterator[str]:
     )
 
 
-def _single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
+def _write_single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
     """Yield the sentence for a single node, which needs no network."""
     holds = even.holds_from_tokens
     kept = (
@@ -97,7 +97,9 @@ def _single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
     )
 
 
-def _hiding_sentences(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
+def _write_gather_sentences(
+    start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]
+) -> Iterator[str]:
     counts = [
         f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
         for row in even
@@ -106,11 +108,11 @@ def _hiding_sentences(start: str, job: Job, stack: Stack | None, even: Sequence[
         f"{start}: compute hides a unit's gather with at least {', '.join(counts[:-1])} or {counts[-1]} "
         "tokens per device and micro-batch."
     )
-    if stack is not None and (sentence := _latency_sentence(start, job, stack)):
+    if stack is not None and (sentence := _write_latency_sentence(start, job, stack)):
         yield sentence
 
 
-def _holding_sentence(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
+def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
     kept, at_half = (
         f"{_format_share(even.kept_ratio)} of its speed",
         f"{start}: at half the bandwidth, ZeRO-3",
@@ -130,7 +132,7 @@ def _holding_sentence(start: str, job: Job, even: BreakEven, stack: Stack | None
     return f"{at_half} keeps {kept} {start_at}.{at_job}"
 
 
-def _latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
+def _write_latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
     times = [
         plan_stack_step(with_latency(job, latency), Scheme.ZERO_3, units)
         for units in (stack, split_units(stack, _SPLIT_FACTOR))
@@ -146,12 +148,12 @@ def _latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
     )
 
 
-def _fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
+def _write_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     """Return the memory verdict: from the peak if it is known, else from states and gathered units."""
     sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return _partial_fit_sentence(start, job, hardware)
+        return _write_partial_fit_sentence(start, job, hardware)
     free_bytes = hardware.memory_bytes - sum(known)
     verdict = (
         f"fits, {_format_size(free_bytes)} free"
@@ -164,7 +166,7 @@ def _fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     )
 
 
-def _partial_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
+def _write_partial_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     states, gathered = total_state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
     free_bytes = hardware.memory_bytes - states - gathered
     verdict = (

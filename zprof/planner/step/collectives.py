@@ -1,4 +1,4 @@
-"""Compute the time of one collective on a group, and place the groups of each kind of parallelism.
+"""Compute the time of one collective on a group, and map the groups of each kind of parallelism to nodes.
 
 With S bytes of the full (gathered) tensor, N ranks on n nodes, bus bandwidth beta, and hop latencies a_i
 within a node and a_e between nodes:

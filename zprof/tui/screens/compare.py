@@ -129,7 +129,7 @@ class CompareScreen(PageScreen):
         loaded, request = self.zprof.loaded, self.zprof.request
         if loaded is None or loaded.before_run is None:
             self.app.notify(
-                "there is no baseline to swap with: press b to choose one", severity="warning", markup=False
+                "no baseline to swap with: press b to choose one", severity="warning", markup=False
             )
             return
 

@@ -173,7 +173,7 @@ class TimelineScreen(PageScreen):
 
 
 def describe_cursor(lanes: Lanes, *, full: bool = False) -> list[str]:
-    """Return lines on the column, event and gap under the cursor, or why there are none.
+    """Describe the column, event and gap under the cursor in lines, or explain why nothing is shown.
 
     ``full``: append everything that a popup on the event would show.
     """

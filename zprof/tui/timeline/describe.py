@@ -1,6 +1,6 @@
 """Describe the item under the timeline's cursor: a few lines for the screen, all facts for a popup.
 
-Times here are of single events, not leaves of the report. All names are made printable.
+Times are of single events, not leaves of the report. All names are made printable.
 """
 
 from collections.abc import Hashable, Mapping

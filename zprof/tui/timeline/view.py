@@ -154,7 +154,7 @@ def find_cursor_target(lane: Lane, gaps: Intervals, view: View, width: int) -> C
 def _find_gap_at_cursor(gaps: Intervals, cursor_ns: int) -> tuple[float, float] | None:
     """Return the full gap that starts exactly at the cursor, or None.
 
-    The cursor gets there by jumping to a gap; other events in its column are then not of interest.
+    The cursor reaches that position by jumping to a gap; other events in its column are then irrelevant.
     """
     starts = np.flatnonzero(gaps[:, 0] == cursor_ns)
     if not len(starts):

@@ -195,7 +195,7 @@ class FactTable(DataTable[object]):
         self.post_message(self.Redrawn(self))
 
     def _fill(self) -> None:
-        """Add columns and rows, or the reason why there are none."""
+        """Add columns and rows, or the reason why the table is empty."""
         assert self.table is not None
         if not self._columns:
             self.add_column(Text(shorten(self._empty_message(), max(1, self._width_limit() - PADDING))))

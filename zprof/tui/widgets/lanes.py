@@ -158,7 +158,7 @@ class Lanes(LaneView, can_focus=True):
     DEFAULT_CSS = "Lanes { height: auto; max-height: 60%; }"
 
     class Opened(Message):
-        """An event was opened: its lane and its index there."""
+        """An event was opened: its lane and its index in the lane."""
 
         def __init__(self, lane: Lane, index: int) -> None:
             super().__init__()

@@ -161,8 +161,8 @@ class Gradients:
 
     def _copy_of_flat(self, unit: Unit) -> int:
         """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
-        whole = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
-        return backend_copy_bytes(self._job, whole) if self._stage else 0
+        size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
+        return backend_copy_bytes(self._job, size) if self._stage else 0
 
     def _add_copies(self, size_bytes: int) -> None:
         self._copies += size_bytes
@@ -186,10 +186,10 @@ class Gradients:
 
     def _pieces(self, unit: Unit) -> tuple[int, ...]:
         """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are omitted."""
-        whole = padded_trained_elements(unit, self._job)
-        if self._constant is None or whole <= self._constant:
-            return (whole,)
-        full, rest = divmod(whole, self._constant)
+        elements = padded_trained_elements(unit, self._job)
+        if self._constant is None or elements <= self._constant:
+            return (elements,)
+        full, rest = divmod(elements, self._constant)
         fill = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
         return (*fill, rest) if rest else tuple(fill)
 

@@ -48,8 +48,8 @@ class StoredCheckpoint:
 
 def store_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
     """Return the bytes kept of a unit's checkpoint."""
-    residual, whole = job.residual, unit.checkpoint_bytes or 0
-    part = ceil_div(whole, job.degrees.mp) if residual.partition else whole
+    residual, full_bytes = job.residual, unit.checkpoint_bytes or 0
+    part = ceil_div(full_bytes, job.degrees.mp) if residual.partition else full_bytes
     if residual.offload:
         return StoredCheckpoint(
             stays_bytes=0,
@@ -119,10 +119,10 @@ class WalkState:
 
     def record_recomputed(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
         """Record a moment of a recomputed unit, whose checkpoint is its input or stays in addition to it."""
-        whole = unit.checkpoint_bytes or 0
-        has_input = moment.saved_bytes >= whole
+        checkpoint = unit.checkpoint_bytes or 0
+        has_input = moment.saved_bytes >= checkpoint
         in_chunk = not kept.input_is_new and not kept.stays_bytes
-        input_bytes = whole if has_input and (kept.is_gathered or not kept.input_is_new) else 0
+        input_bytes = checkpoint if has_input and (kept.is_gathered or not kept.input_is_new) else 0
         self._set_bytes(
             moment,
             what,
