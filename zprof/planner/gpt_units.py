@@ -48,12 +48,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from zprof.model.job import Job, Shape, Unit
-from zprof.planner.model_shapes import GptSizes, block_elements, gpt_sizes, root_elements
+from zprof.planner.model_shapes import GptSizes, compute_gpt_sizes, count_block_elements, root_elements
 from zprof.planner.unit_moments import (
     HELD_GRADIENT,
     Moments,
     OperatorStep,
-    highest_work,
+    find_max_work_bytes,
     replay_operators,
     saved_bytes_by_name,
 )
@@ -84,21 +84,21 @@ def _known_moments(job: Job) -> Mapping[Unit, Moments]:
     if job.shape is None or job.batch.tokens is None:
         return {}
     root, inner = _root_and_block(job, job.shape)
-    sizes = gpt_sizes(job, job.shape)
+    sizes = compute_gpt_sizes(job, job.shape)
     return {
-        replace(root, name=""): root_moments(sizes),
-        replace(inner, name=""): block_moments(sizes),
+        replace(root, name=""): compute_root_moments(sizes),
+        replace(inner, name=""): compute_block_moments(sizes),
     }
 
 
 def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
-    sizes = gpt_sizes(job, shape)
+    sizes = compute_gpt_sizes(job, shape)
     root = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
-    inner = Unit(name="block", elements=block_elements(sizes))
+    inner = Unit(name="block", elements=count_block_elements(sizes))
     if job.batch.tokens is None:
         return root, inner
-    return _add_bytes(root, root_moments(sizes), head_flop(sizes)), replace(
-        _add_bytes(inner, block_moments(sizes), block_flop(sizes)),
+    return _add_bytes(root, compute_root_moments(sizes), compute_head_flop(sizes)), replace(
+        _add_bytes(inner, compute_block_moments(sizes), compute_block_flop(sizes)),
         checkpoint_bytes=sizes.stream_bytes,
     )
 
@@ -110,8 +110,8 @@ def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
         unit,
         saved_bytes=last[-1].saved_bytes,
         checkpoint_bytes=last[-1].saved_bytes,
-        forward_work_bytes=highest_work((*moments.forward, *moments.forward_end)),
-        backward_work_bytes=highest_work((*moments.backward, *moments.backward_end)),
+        forward_work_bytes=find_max_work_bytes((*moments.forward, *moments.forward_end)),
+        backward_work_bytes=find_max_work_bytes((*moments.backward, *moments.backward_end)),
         forward_flop=flop,
     )
 
@@ -122,7 +122,7 @@ _BLOCK_SAVED = frozenset(
 _LSE_BYTES = 4
 
 
-def block_moments(sizes: GptSizes) -> Moments:
+def compute_block_moments(sizes: GptSizes) -> Moments:
     """Return the moments of one block; the gradient of its output is live when its backward starts."""
     forward = _block_forward(sizes)
     stream = sizes.stream_bytes
@@ -136,7 +136,7 @@ def block_moments(sizes: GptSizes) -> Moments:
     )
 
 
-def block_flop(sizes: GptSizes) -> float:
+def compute_block_flop(sizes: GptSizes) -> float:
     """Return the forward flop of a block: (24 T h^2 for the matrices + 4 T s h for attention) / N.
 
     A multiply-add counts as 2 flop.
@@ -245,7 +245,7 @@ _INDEX_BYTES = 8
 _FP32 = 4
 
 
-def root_moments(sizes: GptSizes) -> Moments:
+def compute_root_moments(sizes: GptSizes) -> Moments:
     """Return the moments of the root: before and after the blocks, in both directions."""
     ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
@@ -264,7 +264,7 @@ def root_moments(sizes: GptSizes) -> Moments:
     )
 
 
-def head_flop(sizes: GptSizes) -> float:
+def compute_head_flop(sizes: GptSizes) -> float:
     """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
     return 2.0 * sizes.tokens * sizes.word_elements
 

@@ -151,7 +151,7 @@ class GptSizes:
         return self.vocabulary * self.hidden // self.ranks
 
 
-def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
+def compute_gpt_sizes(job: Job, shape: Shape) -> GptSizes:
     """Return the sizes of a job; without a batch, they have no tokens."""
     known = job.batch.tokens is not None
     return GptSizes(
@@ -168,7 +168,7 @@ def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
     )
 
 
-def block_elements(sizes: GptSizes) -> int:
+def count_block_elements(sizes: GptSizes) -> int:
     """Return the parameters of one block on one rank."""
     h, ranks = sizes.hidden, sizes.ranks
     return 12 * sizes.matrix_elements + 7 * h // ranks + 6 * h

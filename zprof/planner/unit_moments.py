@@ -104,7 +104,7 @@ def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -
     return {name: size for step in steps for name, size in step.makes.items() if name in saved}
 
 
-def highest_work(moments: Iterable[Moment]) -> int:
+def find_max_work_bytes(moments: Iterable[Moment]) -> int:
     """Return the maximum of temporary and held bytes over the moments."""
     return max((moment.work_bytes + moment.held_bytes for moment in moments), default=0)
 

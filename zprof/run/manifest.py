@@ -90,7 +90,7 @@ def rank_folder(run: Path, rank: int) -> Path:
     return run / f"rank{rank:05d}"
 
 
-def staged_path(table: Path) -> Path:
+def get_staged_path(table: Path) -> Path:
     """Return the path of a new version of a table until the manifest lists it."""
     return table.with_name(f".{table.name}.new")
 

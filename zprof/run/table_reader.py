@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
-from zprof.run.manifest import TableFile, staged_path
+from zprof.run.manifest import TableFile, get_staged_path
 from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
@@ -55,7 +55,7 @@ def _open_checked(path: Path, file: TableFile) -> BufferedReader:
     A writer updates the manifest before it renames the table. It may have been killed in between, or be about
     to rename it now: hence the staged path, then the final path again.
     """
-    for candidate in (path, staged_path(path), path):
+    for candidate in (path, get_staged_path(path), path):
         try:
             content = open_plain(candidate)
         except FileNotFoundError:

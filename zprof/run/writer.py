@@ -27,9 +27,9 @@ from zprof.run.manifest import (
     RankManifest,
     RunManifest,
     TableFile,
+    get_staged_path,
     rank_folder,
     read_run_manifest,
-    staged_path,
     to_json,
 )
 from zprof.run.schema import TABLES
@@ -144,8 +144,8 @@ def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
     Raises:
         OSError: it cannot be written.
     """
-    staged = staged_path(folder / f"{name}.parquet")
-    temporary = temporary_path(staged)
+    staged = get_staged_path(folder / f"{name}.parquet")
+    temporary = get_temporary_path(staged)
     rows = _write_parquet(temporary, name, columns)
     return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
 
@@ -157,7 +157,7 @@ def place_table(folder: Path, name: str) -> None:
         OSError: it cannot be renamed.
     """
     target = folder / f"{name}.parquet"
-    staged_path(target).rename(target)
+    get_staged_path(target).rename(target)
 
 
 def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
@@ -184,12 +184,12 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 def write_atomically(target: Path, content: bytes) -> None:
     """Write a small file so that readers see either the old or the new content, never a mix."""
-    temporary = temporary_path(target)
+    temporary = get_temporary_path(target)
     temporary.write_bytes(content)
     sync_and_rename(temporary, target)
 
 
-def temporary_path(target: Path) -> Path:
+def get_temporary_path(target: Path) -> Path:
     """Return the path under which a file is written until it is complete."""
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 

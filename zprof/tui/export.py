@@ -128,7 +128,7 @@ def copy_focused_row(app: Shell, form: RowFormat) -> None:
         app.notify(describe_copy(os.environ), markup=False)
         return
     table = find_focused_table(app)
-    focused = table.focused_line() if table is not None else None
+    focused = table.get_focused_line() if table is not None else None
     if table is None or table.table is None or focused is None:
         app.notify("nothing to copy: focus a table row", severity="warning", markup=False)
         return

@@ -144,7 +144,7 @@ class TableSource(Protocol):
     def table(self) -> Table | None:
         """The content as a table; None if nothing is shown yet."""
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell under the cursor."""
 
 

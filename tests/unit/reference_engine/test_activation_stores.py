@@ -120,7 +120,7 @@ def test_a_chunk_is_allocated_once_and_used_again_by_the_next_forwards():
     assert counted.sizes == [3 * 256]
     assert addresses == [addresses[0]] * 4
     assert addresses[0] == [addresses[0][0] + 256 * index for index in range(3)]  # side by side
-    assert places.chunk_bytes == 3 * 256
+    assert places.compute_chunk_bytes == 3 * 256
 
 
 @settings(max_examples=40)

@@ -26,25 +26,25 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import rank_elements, state_terms
+from zprof.planner.memory.states import count_rank_elements, make_state_terms
 from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.rounding import ceil_div
 
 
-def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
+def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
     """Return the terms at the peak, as far as they are known, and the peak's location."""
-    states = state_terms(job, scheme)
+    states = make_state_terms(job, scheme)
     buffers = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
-    backward = (*states, *activation_terms(job), _buffer_term(job), *buffers)
-    return pick_highest_moment({"backward": backward, "optimizer": (*states, *copy_terms(job, scheme))})
+    backward = (*states, *make_activation_terms(job), _buffer_term(job), *buffers)
+    return pick_highest_moment({"backward": backward, "optimizer": (*states, *make_copy_terms(job, scheme))})
 
 
-def activation_terms(job: Job) -> tuple[Term, ...]:
+def make_activation_terms(job: Job) -> tuple[Term, ...]:
     """Return the activations of one micro-batch; one unknown term if the shape or the batch is unknown."""
     shape, tokens = job.shape, job.batch.tokens
     if shape is None or tokens is None:
         key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
-        return (unknown_term(Tenant.ACTIVATIONS, "saved", key),)
+        return (make_unknown_term(Tenant.ACTIVATIONS, "saved", key),)
     size, mp = job.element_bytes.parameter, job.degrees.mp
     if not job.residual.checkpointing:
         saved = activation_bytes(shape, tokens, size, mp=mp)
@@ -57,7 +57,7 @@ def activation_terms(job: Job) -> tuple[Term, ...]:
     )
 
 
-def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+def make_copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """Return the optimizer's copy of the gradients; empty if it makes none or unit sizes are unknown."""
     sharded_over = job.degrees.dp if get_zero_stage(scheme) >= 1 else 1
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
@@ -71,10 +71,10 @@ def _buffer_term(job: Job) -> Term:
     is_capped = job.residual.constant_buffer_elements is not None
     key = "residual.constant_buffer" if is_capped else "residual.fused_buffer"
     if job.units:
-        return unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
+        return make_unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
     if job.shape is None or job.batch.tokens is None:
-        return unknown_term(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
-    return _temporary_term("fused_buffer", fused_buffer_bytes(rank_elements(job), job.residual), key)
+        return make_unknown_term(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
+    return _temporary_term("fused_buffer", fused_buffer_bytes(count_rank_elements(job), job.residual), key)
 
 
 def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
@@ -82,7 +82,7 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
         return ()
     key = "residual.gathered_units"
     if not job.units:
-        return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "gathered_param", key),)
+        return (make_unknown_term(Tenant.COMMUNICATION_BUFFERS, "gathered_param", key),)
     size = gathered_bytes(job) if job.degrees.dp > 1 else 0
     term = Term(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", bytes=size, assumption=key)
     return (term,)
@@ -94,7 +94,7 @@ def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
     if in_place or by_paper:
         return ()
-    return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
+    return (make_unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
 
 
 def _checkpoint_assumption(job: Job) -> str:
@@ -150,7 +150,7 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
     optimizer's work (1: each rank does all of it).
     """
     kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
-    all_units = Unit(name="", elements=rank_elements(job))
+    all_units = Unit(name="", elements=count_rank_elements(job))
     elements = max(trained_elements(unit, job) for unit in kinds.values() or (all_units,))
     return job.element_bytes.gradient_copy * _cap_elements(ceil_div(elements, sharded_over), job.residual)
 
@@ -210,7 +210,7 @@ _TENANT_LABELS = {
 }
 
 
-def unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
+def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
     """Return a term whose bytes are unknown."""
     return Term(tenant=tenant, sub=sub, bytes=None, assumption=assumption)
 

@@ -13,8 +13,8 @@ from zprof.model.job import Job
 from zprof.model.plan import PIPELINES, Scheme, Term, get_zero_stage
 from zprof.model.whatif import Assumption
 from zprof.planner.memory import states
-from zprof.planner.memory.closed_forms import find_memory_gaps, paper_terms
-from zprof.planner.memory.pipelines import has_unit_bytes, pipeline_terms
+from zprof.planner.memory.closed_forms import find_memory_gaps, make_paper_terms
+from zprof.planner.memory.pipelines import has_unit_bytes, make_pipeline_terms
 from zprof.planner.memory.walk import peak
 
 _PAPER = "arXiv 1910.02054"
@@ -110,7 +110,7 @@ def plan_memory(job: Job, scheme: Scheme) -> MemoryPlan:
 
 def _plan_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
     if scheme in PIPELINES:
-        return pipeline_terms(job, scheme)
+        return make_pipeline_terms(job, scheme)
     if has_unit_bytes(job.units):
         return peak.find_peak(job, get_zero_stage(scheme))
-    return paper_terms(job, scheme)
+    return make_paper_terms(job, scheme)

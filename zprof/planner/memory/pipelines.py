@@ -24,13 +24,13 @@ from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import (
     checkpoint_bytes,
-    copy_terms,
+    make_copy_terms,
+    make_unknown_term,
     pick_highest_moment,
     sum_known_bytes,
-    unknown_term,
     working_set_bytes,
 )
-from zprof.planner.memory.states import split_stages, stashed_term, state_terms
+from zprof.planner.memory.states import make_stashed_term, make_state_terms, split_stages
 from zprof.planner.rounding import ceil_div
 
 
@@ -110,7 +110,7 @@ def _stage_bytes_of_paper(job: Job) -> StageBytes | None:
 _Terms = tuple[Term, ...]
 
 
-def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
+def make_pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
     """Return the terms of the worst device at its peak, and the peak's location."""
     return max(
         (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
@@ -120,14 +120,16 @@ def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
 
 def _highest_of_device(job: Job, scheme: Scheme, states: _Terms, kept: Sequence[Term]) -> tuple[_Terms, str]:
     return pick_highest_moment(
-        {"backward": (*states, *kept), "optimizer": (*states, *copy_terms(job, scheme))}
+        {"backward": (*states, *kept), "optimizer": (*states, *make_copy_terms(job, scheme))}
     )
 
 
 def _gpipe_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
     stage = stage_bytes(job, with_head=True)
     size = None if stage is None else _gpipe_activations(job, stage)
-    return [(state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))]
+    return [
+        (make_state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))
+    ]
 
 
 def _gpipe_activations(job: Job, stage: StageBytes) -> int:
@@ -138,8 +140,8 @@ def _gpipe_activations(job: Job, stage: StageBytes) -> int:
 
 
 def _pipedream_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
-    states = state_terms(job, Scheme.PIPEDREAM)
-    stashed = (*states, stashed_term(job, Scheme.PIPEDREAM))
+    states = make_state_terms(job, Scheme.PIPEDREAM)
+    stashed = (*states, make_stashed_term(job, Scheme.PIPEDREAM))
     last = _in_flight_terms(job, 1, with_head=True)
     if job.degrees.pp == 1:
         return [(states, last)]
@@ -159,8 +161,8 @@ def _in_flight_terms(job: Job, micro_batches: int, *, with_head: bool) -> _Terms
 def _activation_terms(stage: StageBytes | None, size: int | None, assumption: str) -> _Terms:
     if stage is None:
         return (
-            unknown_term(Tenant.ACTIVATIONS, "in_flight", assumption),
-            unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
+            make_unknown_term(Tenant.ACTIVATIONS, "in_flight", assumption),
+            make_unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
         )
     return (
         Term(tenant=Tenant.ACTIVATIONS, sub="in_flight", bytes=size, assumption=assumption),

@@ -62,7 +62,7 @@ STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
 }
 
 
-def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+def make_state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """Return one term with known bytes per model state, without PipeDream's stashed weight versions."""
     return tuple(
         Term(tenant=tenant, sub=_STATE_SUBS[tenant], bytes=size, assumption=f"states.{scheme.value}")
@@ -70,7 +70,7 @@ def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     )
 
 
-def stashed_term(job: Job, scheme: Scheme) -> Term:
+def make_stashed_term(job: Job, scheme: Scheme) -> Term:
     """Return the weight versions that the first stage of PipeDream keeps in addition to the newest.
 
     Weights that are not trained are the same in all versions and are not copied.
@@ -99,12 +99,12 @@ def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
 
 def total_state_bytes(job: Job, scheme: Scheme) -> int:
     """Return all model states of one device at rest, including the weight versions that PipeDream stashes."""
-    stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
+    stashed = make_stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
     return sum(state_bytes(job, scheme).values()) + stashed
 
 
 def _device_elements(job: Job, scheme: Scheme) -> int:
-    return stage_elements(job) if scheme in PIPELINES else rank_elements(job)
+    return count_stage_elements(job) if scheme in PIPELINES else count_rank_elements(job)
 
 
 def _trained_part(job: Job, elements: int) -> int:
@@ -122,17 +122,17 @@ def _training_facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
     )
 
 
-def rank_elements(job: Job) -> int:
+def count_rank_elements(job: Job) -> int:
     """Return the elements of one model-parallel rank over all layers."""
     if job.units:
         return sum(unit.elements for unit in job.units)
     return ceil_div(job.parameters, job.degrees.mp)
 
 
-def stage_elements(job: Job) -> int:
+def count_stage_elements(job: Job) -> int:
     """Return the elements of one model-parallel rank of the largest pipeline stage."""
     if job.degrees.pp == 1:
-        return rank_elements(job)
+        return count_rank_elements(job)
     if job.units:
         return _largest_stage_of_units(job)
     root_elements = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)

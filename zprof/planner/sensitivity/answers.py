@@ -13,7 +13,7 @@ from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.sensitivity.break_even import compute_speed_ratio
 from zprof.planner.sensitivity.conditions import split_units, with_bandwidth, with_latency
-from zprof.planner.step.collectives import data_group
+from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
 from zprof.planner.step.unit_times import Stack
 
@@ -35,7 +35,7 @@ def write_answers(
     """
     devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
-    group = data_group(hardware, job.degrees)
+    group = make_data_group(hardware, job.degrees)
     if group.ranks == 1:
         yield f"{start}: one data-parallel rank, so ZeRO neither shards nor communicates."
     elif group.nodes == 1:
@@ -52,7 +52,7 @@ def write_answers(
 
 def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
     """Yield a comparison of hardware: the tokens at which each kind keeps its speed at half the bandwidth."""
-    multi_node = {kind.name for kind in kinds if data_group(kind, job.degrees).nodes > 1}
+    multi_node = {kind.name for kind in kinds if make_data_group(kind, job.degrees).nodes > 1}
     half = [row for row in even if row.bandwidth_ratio == _HALF and row.holds_from_tokens is not None]
     half = [row for row in half if row.hardware in multi_node]
     if len(half) < 2:

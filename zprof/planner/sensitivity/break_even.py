@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from zprof.model.job import Hardware, Job
 from zprof.model.plan import BreakEven, Scheme
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
-from zprof.planner.step.collectives import data_group
+from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
 from zprof.planner.step.unit_times import Stack, achieved_flops_per_s
 
@@ -37,7 +37,7 @@ def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Ite
         return
     for ratio in BANDWIDTH_RATIOS:
         slower = with_bandwidth(job, ratio)
-        beta = data_group(slower.hardware or hardware, job.degrees).bytes_per_s
+        beta = make_data_group(slower.hardware or hardware, job.degrees).bytes_per_s
         gathered, reduced = job.element_bytes.gathered, job.element_bytes.reduced
         passes = 3 if job.residual.checkpointing else 2
         yield BreakEven(

@@ -13,7 +13,7 @@ from zprof.planner.sensitivity.answers import compare_hardware, write_answers, w
 from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_ranks, with_tokens
 from zprof.planner.sensitivity.speed_up import compute_speed_up
-from zprof.planner.step.collectives import data_group
+from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
 from zprof.planner.step.unit_times import Stack, achieved_flops_per_s, stack_units
 
@@ -55,14 +55,14 @@ def analyze_sensitivity(job: Job) -> Sensitivity:
 
 def _add_series(known: Sensitivity, job_without_units: Job, job: Job, stack: Stack) -> Sensitivity:
     """Add the series; the bytes of ``job_without_units``' units depend on the batch."""
-    speed_up = compute_speed_up(job_without_units, stack, world_sizes(job_without_units))
+    speed_up = compute_speed_up(job_without_units, stack, list_world_sizes(job_without_units))
     return replace(
         known,
         answers=(*known.answers, *write_speed_up(speed_up)),
-        bandwidth=bandwidth_points(job, stack),
-        latency=latency_points(job, stack),
-        tokens=token_points(job, stack, known.break_even),
-        world=world_points(job, stack),
+        bandwidth=compute_bandwidth_points(job, stack),
+        latency=compute_latency_points(job, stack),
+        tokens=compute_token_points(job, stack, known.break_even),
+        world=compute_world_points(job, stack),
         speed_up=speed_up,
     )
 
@@ -73,7 +73,7 @@ def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
     if job.batch.tokens is not None:
         return placed
     rate = achieved_flops_per_s(job, hardware) or 0.0
-    break_even = job.element_bytes.gathered * rate / (2 * data_group(hardware, job.degrees).bytes_per_s)
+    break_even = job.element_bytes.gathered * rate / (2 * make_data_group(hardware, job.degrees).bytes_per_s)
     return with_tokens(placed, 1 << max(0, int(break_even).bit_length() - 1))
 
 
@@ -82,19 +82,21 @@ LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
 _MAX_DEVICES = 1024
 
 
-def bandwidth_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_bandwidth_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
     """Return points at 100, 75 and 50 % of the group's network bandwidth."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(job, stack, states, ratio) for ratio in BANDWIDTH_RATIOS)
 
 
-def latency_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_latency_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
     """Return points at hop latencies of 5 to 100 µs between nodes."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 
 
-def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tuple[SensitivityPoint, ...]:
+def compute_token_points(
+    job: Job, stack: Stack, break_even: Iterable[BreakEven]
+) -> tuple[SensitivityPoint, ...]:
     """Return points at powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
     counts = list(_powers_of_two(min(tokens) / 2, max(tokens) * 2))
@@ -106,15 +108,15 @@ def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tup
     )
 
 
-def world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
     """Return points from one node on, doubling the data-parallel ranks; a device keeps its batch."""
-    scaled = [with_ranks(job, dp) for dp in world_sizes(job)]
+    scaled = [with_ranks(job, dp) for dp in list_world_sizes(job)]
     return _known_points(
         _make_point(scaled_job, stack, total_state_bytes(scaled_job, Scheme.ZERO_3)) for scaled_job in scaled
     )
 
 
-def world_sizes(job: Job) -> tuple[int, ...]:
+def list_world_sizes(job: Job) -> tuple[int, ...]:
     """Return data-parallel degrees from one node to 1024 devices, and the job's own."""
     degrees, hardware = job.degrees, job.hardware
     within = degrees.mp * degrees.pp

@@ -99,22 +99,22 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
     return size_bytes * (ranks - 1) / ranks
 
 
-def data_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_data_group(hardware: Hardware, degrees: Degrees) -> Group:
     """Return the group of ranks with the same part of the model."""
     return make_group(hardware, degrees.dp, stride=degrees.mp)
 
 
-def model_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_model_group(hardware: Hardware, degrees: Degrees) -> Group:
     """Return the group of ranks that share the matrices of every block."""
     return make_group(hardware, degrees.mp)
 
 
-def boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
     """Return the slowest pair of neighbouring pipeline stages; it spans two nodes if the job does."""
     spans = degrees.devices > hardware.devices_per_node
     return make_group(hardware, 2, stride=hardware.devices_per_node if spans else 1)
 
 
-def link_name(group: Group) -> str:
+def get_link_name(group: Group) -> str:
     """Return ``intra`` for a group within a node, ``inter`` for one that uses NICs."""
     return "intra" if group.nodes == 1 else "inter"

@@ -8,24 +8,24 @@ from zprof.model.plan import PlannedStep, Scheme, get_zero_stage
 from zprof.planner.step.assumptions import assumptions_by_leaf
 from zprof.planner.step.parallelism import (
     PipelineFlow,
-    gpipe_flow,
-    pipedream_flow,
-    stream_elements,
+    compute_gpipe_flow,
+    compute_pipedream_flow,
+    count_stream_elements,
     transfer_ns,
 )
 from zprof.planner.step.schedule import (
     Passes,
     Phase,
     PhaseTotal,
+    build_plain_backward,
+    build_plain_forward,
+    build_reduced_backward,
     build_sharded_passes,
     build_step_phases,
-    plain_backward,
-    plain_forward,
-    reduced_backward,
     repeat_phases,
     sum_phases,
 )
-from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack_units
+from zprof.planner.step.unit_times import Stack, StackTimes, compute_device_times, stack_units
 
 
 def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
@@ -41,7 +41,7 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | Non
     """
     if job.hardware is None:
         return None
-    times = device_times(job, job.hardware, stack, get_zero_stage(scheme))
+    times = compute_device_times(job, job.hardware, stack, get_zero_stage(scheme))
     if times is None:
         return None
     flow = _pipeline_flow(job, job.hardware, scheme, times)
@@ -55,7 +55,7 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | Non
 def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return repeat_phases((*plain_forward(times), *reduced_backward(times)), count)
+        return repeat_phases((*build_plain_forward(times), *build_reduced_backward(times)), count)
     return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
 
 
@@ -63,17 +63,17 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
     """Return the pipeline's share of the step; None if the size of its transfers is unknown."""
     if job.degrees.pp == 1:
         return PipelineFlow(idle_ns=0, exposed_ns=0, moved_ns=0)
-    elements = stream_elements(job)
+    elements = count_stream_elements(job)
     if elements is None:
         return None
     passes = _plan_passes(job, scheme, times)
     forward, backward = sum_phases(passes.forward).wall_ns, sum_phases(passes.backward).wall_ns
     transfer, count = transfer_ns(job, hardware, elements), job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return pipedream_flow(
+        return compute_pipedream_flow(
             micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=transfer
         )
-    return gpipe_flow(
+    return compute_gpipe_flow(
         stages=job.degrees.pp,
         micro_batches=count,
         forward_ns=forward,
@@ -88,8 +88,8 @@ def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
         return build_sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
     return Passes(
-        forward=plain_forward(times),
-        backward=reduced_backward(times) if reduces else plain_backward(times),
+        forward=build_plain_forward(times),
+        backward=build_reduced_backward(times) if reduces else build_plain_backward(times),
     )
 
 

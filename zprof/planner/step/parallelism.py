@@ -31,7 +31,7 @@ A transfer is b s h elements per boundary, direction and micro-batch.
 from dataclasses import dataclass
 
 from zprof.model.job import Hardware, Job
-from zprof.planner.step.collectives import all_reduce_ns, boundary_group, gather_ns, model_group
+from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_boundary_group, make_model_group
 
 #: All-reduces of a block per pass.
 _ALL_REDUCES_PER_PASS = 2
@@ -61,9 +61,9 @@ class BlockTimes:
     copy_ns: int
 
 
-def block_traffic(job: Job) -> BlockTraffic | None:
+def compute_block_traffic(job: Job) -> BlockTraffic | None:
     """Return the traffic of one block; None if the shape or the batch is unknown."""
-    tensor = stream_elements(job)
+    tensor = count_stream_elements(job)
     if tensor is None:
         return None
     mp, residual = job.degrees.mp, job.residual
@@ -76,10 +76,10 @@ def block_traffic(job: Job) -> BlockTraffic | None:
 
 def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
     """Return the collective and copy times of a block; None if shape or batch is unknown."""
-    tensor, traffic = stream_elements(job), block_traffic(job)
+    tensor, traffic = count_stream_elements(job), compute_block_traffic(job)
     if tensor is None or traffic is None:
         return None
-    group, size = model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
+    group, size = make_model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
     one_pass = _ALL_REDUCES_PER_PASS * all_reduce_ns(group, size)
     gather = gather_ns(group, size) if traffic.gather_elements else 0.0
     return BlockTimes(
@@ -114,12 +114,12 @@ class PipelineFlow:
 
 def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
     """Return the time of a transfer, a hop plus the bytes; each model-parallel rank sends all of it."""
-    pair = boundary_group(hardware, job.degrees)
+    pair = make_boundary_group(hardware, job.degrees)
     size = elements * job.element_bytes.parameter
     return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
 
 
-def gpipe_flow(
+def compute_gpipe_flow(
     *, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
 ) -> PipelineFlow:
     """Return the flow of GPipe, which flushes after the last micro-batch; ``stages`` is at least 2."""
@@ -131,13 +131,15 @@ def gpipe_flow(
     )
 
 
-def pipedream_flow(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> PipelineFlow:
+def compute_pipedream_flow(
+    *, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
+) -> PipelineFlow:
     """Return the flow of PipeDream in its steady state."""
     excess = max(0, 2 * transfer - forward_ns - backward_ns)
     return PipelineFlow(idle_ns=0, exposed_ns=micro_batches * excess, moved_ns=2 * micro_batches * transfer)
 
 
-def stream_elements(job: Job) -> int | None:
+def count_stream_elements(job: Job) -> int | None:
     """Return b s h elements per micro-batch of one replica; None if shape or batch is unknown."""
     tokens = job.batch.tokens
     return None if job.shape is None or tokens is None else tokens * job.shape.hidden

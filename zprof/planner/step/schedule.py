@@ -139,9 +139,9 @@ def build_step_phases(
     """Return all phases of a step."""
     if stage == 3:
         return repeat_phases(build_sharded_passes(times, overlap).all, micro_batches)
-    plain = Passes(forward=plain_forward(times), backward=plain_backward(times))
-    first = plain_forward(times) if stage == 0 else refreshed_forward(times)
-    reduced = reduced_backward(times)
+    plain = Passes(forward=build_plain_forward(times), backward=build_plain_backward(times))
+    first = build_plain_forward(times) if stage == 0 else build_refreshed_forward(times)
+    reduced = build_reduced_backward(times)
     if stage == 2:
         return (
             *first,
@@ -160,8 +160,8 @@ def build_sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
     """Return the passes of one micro-batch in stage 3."""
     if overlap.prefetch == 0:
         return _exposed_passes(times, overlap)
-    backward = kept_backward(times) if overlap.keep_last else gathered_backward(times)
-    return Passes(forward=gathered_forward(times), backward=backward)
+    backward = build_kept_backward(times) if overlap.keep_last else build_gathered_backward(times)
+    return Passes(forward=build_gathered_forward(times), backward=backward)
 
 
 def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
@@ -171,17 +171,17 @@ def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
     gathered = sum(unit.count * unit.gather_ns for unit in times.computed)
     reduced = sum(unit.count * unit.reduce_ns for unit in times.computed)
     return Passes(
-        forward=(Phase(link_ns=gathered), *plain_forward(times)),
-        backward=(Phase(link_ns=gathered - kept + reduced), *plain_backward(times)),
+        forward=(Phase(link_ns=gathered), *build_plain_forward(times)),
+        backward=(Phase(link_ns=gathered - kept + reduced), *build_plain_backward(times)),
     )
 
 
-def plain_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_plain_forward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the phases of a forward whose parameters are all resident."""
     return tuple(_forward_phase(unit, 0, unit.count) for unit in times.computed)
 
 
-def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the stage 3 forward: each unit is gathered during the compute of the previous one.
 
     Deeper prefetch is modelled as prefetch of one unit; with equal units it hides no more.
@@ -197,7 +197,7 @@ def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
     return tuple(phases)
 
 
-def refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the first forward of stages 1 and 2: all gathers launch at once, each unit waits for its own.
 
     Along a run of equal units the wait changes linearly, so its maximum is at the first or the last one.
@@ -210,7 +210,7 @@ def refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
         exposed = max(exposed, first, first + (unit.count - 1) * (unit.gather_ns - busy))
         gathered += unit.count * unit.gather_ns
         computed += unit.count * busy
-    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *plain_forward(times))
+    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_forward(times))
 
 
 def _forward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
@@ -233,14 +233,14 @@ class _BackwardRow:
     gather_ns: int
 
 
-def plain_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_plain_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the phases of a backward with resident parameters and no reductions."""
     return tuple(_backward_phase(unit, 0, unit.count) for unit in reversed(times.computed))
 
 
-def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the backward of stages 0 to 2, with reductions and no gathers."""
-    return gathered_backward(
+    return build_gathered_backward(
         StackTimes(
             units=tuple(replace(unit, gather_ns=0) for unit in times.units),
             root=None if times.root is None else replace(times.root, gather_ns=0),
@@ -248,7 +248,7 @@ def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
     )
 
 
-def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the stage 3 backward with every unit gathered again."""
     first = times.units[-1].gather_ns if times.units else 0
     return (
@@ -258,7 +258,7 @@ def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
     )
 
 
-def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_kept_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the stage 3 backward with the last unit kept gathered.
 
     The root is the last unit only if it is the only one. A single run of equal units uses the "last kept"
@@ -266,7 +266,7 @@ def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
     """
     rows = _backward_rows(times.units)
     if not rows:
-        return reduced_backward(times)
+        return build_reduced_backward(times)
     if len(times.units) > 1:
         return (*_first_gathers(times, 0), *_overlap_phases(rows), _last_reductions(times))
     moved_gather = rows[0].gather_ns

@@ -13,12 +13,17 @@ from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step import collectives
 from zprof.planner.step.collectives import ring_bytes
-from zprof.planner.step.parallelism import block_times, block_traffic, stream_elements, transfer_ns
+from zprof.planner.step.parallelism import (
+    block_times,
+    compute_block_traffic,
+    count_stream_elements,
+    transfer_ns,
+)
 from zprof.planner.step.unit_times import (
     Run,
     Stack,
-    device_layers,
-    device_stack,
+    count_device_layers,
+    select_device_stack,
     stack_units,
     time_data_link,
     trained_elements,
@@ -65,7 +70,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     reductions = times.reductions // 2 if stage == 0 else times.reductions
     yield LinkTraffic(
         axis=Axis.DATA,
-        link=collectives.link_name(collectives.data_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_data_group(hardware, job.degrees)),
         elements=gathered + reduced,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.dp, size)),
@@ -79,20 +84,20 @@ def _device_units(job: Job) -> Stack:
     """Return the device's units; if they are unknown, its part of the parameters as one unit."""
     stack = stack_units(job)
     if stack is not None:
-        return device_stack(job, stack)
+        return select_device_stack(job, stack)
     elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
     return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
 
 
 def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    block, time = block_traffic(job), block_times(job, hardware)
+    block, time = compute_block_traffic(job), block_times(job, hardware)
     if job.degrees.mp == 1 or block is None or time is None:
         return
-    count = device_layers(job) * job.batch.micro_batches
+    count = count_device_layers(job) * job.batch.micro_batches
     size = block.elements * count * job.element_bytes.parameter
     yield LinkTraffic(
         axis=Axis.MODEL,
-        link=collectives.link_name(collectives.model_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_model_group(hardware, job.degrees)),
         elements=block.elements * count,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.mp, size)),
@@ -102,13 +107,13 @@ def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 
 def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    elements = stream_elements(job)
+    elements = count_stream_elements(job)
     if job.degrees.pp == 1 or elements is None:
         return
     moved = 2 * elements * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.PIPELINE,
-        link=collectives.link_name(collectives.boundary_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_boundary_group(hardware, job.degrees)),
         elements=moved,
         bytes=moved * job.element_bytes.parameter,
         ring_bytes=moved * job.element_bytes.parameter,
@@ -118,10 +123,10 @@ def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 
 def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    block, time = block_traffic(job), block_times(job, hardware)
+    block, time = compute_block_traffic(job), block_times(job, hardware)
     if block is None or time is None or not block.host_bytes:
         return
-    moves = 2 * device_layers(job) * job.batch.micro_batches
+    moves = 2 * count_device_layers(job) * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.HOST,
         link="pcie",

@@ -19,7 +19,7 @@ from itertools import groupby, pairwise
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, Unit
 from zprof.planner.rounding import ceil_div
-from zprof.planner.step.collectives import all_reduce_ns, data_group, gather_ns
+from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_data_group
 from zprof.planner.step.parallelism import BlockTimes, block_times
 
 
@@ -147,22 +147,22 @@ _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
 
 
-def device_stack(job: Job, stack: Stack) -> Stack:
+def select_device_stack(job: Job, stack: Stack) -> Stack:
     """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
     return take_blocks(stack, ceil_div(stack.blocks, job.degrees.pp))
 
 
-def device_layers(job: Job) -> int:
+def count_device_layers(job: Job) -> int:
     """Return the shape's blocks on the largest pipeline stage; 0 if the shape is unknown."""
     return 0 if job.shape is None else ceil_div(job.shape.layers, job.degrees.pp)
 
 
-def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
+def compute_device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
     """Return the times of all units of a device; None if a time is unknown."""
     tokens, model_parallel = job.batch.tokens, _model_parallel_times(job, hardware, stack)
     if tokens is None or model_parallel is None or achieved_flops_per_s(job, hardware) is None:
         return None
-    own_stack = device_stack(job, stack)
+    own_stack = select_device_stack(job, stack)
     no_collectives = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
     backward = _INPUT_PRODUCTS + trained_elements(job, job.parameters) / job.parameters
     recompute = 1 if job.residual.checkpointing else 0
@@ -188,7 +188,7 @@ def time_data_link(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[
     Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
     2). Constant-size buffers split a reduction into several messages; a gather is one message.
     """
-    group, sizes = data_group(hardware, job.degrees), job.element_bytes
+    group, sizes = make_data_group(hardware, job.degrees), job.element_bytes
     trained, max_elements = trained_elements(job, run.elements), job.residual.constant_buffer_elements
     moved = run.elements if stage == 3 else trained
     messages = min(1, trained) if max_elements is None else math.ceil(trained / max_elements)

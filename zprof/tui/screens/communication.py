@@ -125,7 +125,7 @@ class CommunicationScreen(PageScreen):
         self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
 
     def _show_split(self) -> None:
-        loaded, focused = self.zprof.loaded, self._table("collectives").focused_line()
+        loaded, focused = self.zprof.loaded, self._table("collectives").get_focused_line()
         split = find_split(loaded, focused[0].target) if loaded and focused else None
         self.query_one("#split", SplitLine).show(split)
 

@@ -152,7 +152,7 @@ class MemoryScreen(PageScreen):
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
         bars.max_bars, bars.max_notes = _MAX_BARS[size], _MAX_NOTES[size]
         trend.display = bool(self._tables_by_name) and (size > 0 or not self._is_long())
-        trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
+        trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.list_shown_bars()) <= _FEW_BARS)
         bars.redraw()
         trend.redraw()
 

@@ -134,7 +134,7 @@ class OverviewScreen(PageScreen):
 
     def _describe_focused(self) -> None:
         loaded = self.zprof.loaded
-        focused = self.query_one("#findings", FactTable).focused_line()
+        focused = self.query_one("#findings", FactTable).get_focused_line()
         description = ""
         if loaded is not None and focused:
             description = describe_finding(loaded.report, focused[0].target, whole=self._sizes.is_free)

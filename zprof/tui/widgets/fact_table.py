@@ -89,7 +89,7 @@ class FactTable(DataTable[object]):
         self.search_text = text
         self._draw()
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell under the cursor; None in an empty table."""
         row, column = self.cursor_coordinate
         if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
@@ -99,7 +99,7 @@ class FactTable(DataTable[object]):
 
     def action_open(self) -> None:
         """Open the cell under the cursor."""
-        focused = self.focused_line()
+        focused = self.get_focused_line()
         if focused and self.table:
             self.post_message(self.Opened(self.table, *focused))
 

@@ -148,7 +148,7 @@ class HeatView(Widget):
         columns = (Column(title="rank"), Column(title="step"), Column(title=grid.title, numeric=True))
         return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return rank, step and number under the cursor."""
         grid, position = self.grid, self.focused_cell()
         if grid is None or position is None:

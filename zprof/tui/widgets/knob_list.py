@@ -85,7 +85,7 @@ class KnobList(Static, can_focus=True):
             "it; x: reset it to the measured value; X: reset all.",
         )
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell of the knob under the cursor."""
         knob = self.selected_knob
         if knob is None:

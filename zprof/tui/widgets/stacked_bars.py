@@ -50,7 +50,7 @@ class StackedBars(Static, can_focus=True):
         self.cursor = min(self.cursor, len(stacks.legend.lines) - 1)
         self.redraw()
 
-    def shown_bars(self) -> list[RankBar]:
+    def list_shown_bars(self) -> list[RankBar]:
         """Return as many bars as fit, in the order of the ranks."""
         return select_bars(self.stacks, self.max_bars) if self.stacks else []
 
@@ -62,9 +62,9 @@ class StackedBars(Static, can_focus=True):
         notes = [cell for note in self.stacks.notes[: self.max_notes] for cell in note]
         cells = [*legend, *self.stacks.total, *notes]
         numbers = [cell for cell in cells if isinstance(cell, Figure)]
-        return [self.stacks.whole, *(entry.peak for entry in self.shown_bars()), *numbers]
+        return [self.stacks.whole, *(entry.peak for entry in self.list_shown_bars()), *numbers]
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell of the tenant under the cursor."""
         if self.stacks is None:
             return None
@@ -73,7 +73,7 @@ class StackedBars(Static, can_focus=True):
 
     def open(self) -> None:
         """Open the bytes of the tenant under the cursor."""
-        focused = self.focused_line()
+        focused = self.get_focused_line()
         if self.stacks is not None and focused is not None:
             self.post_message(FactTable.Opened(self.stacks.legend, *focused))
 
@@ -106,7 +106,7 @@ class StackedBars(Static, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the clicked bar's rank, or move to the clicked tenant of the legend."""
-        bars = self.shown_bars()
+        bars = self.list_shown_bars()
         row = event.y - 1
         if 0 <= row < len(bars):
             self.post_message(self.Chosen(bars[row].rank))

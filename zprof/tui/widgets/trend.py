@@ -60,14 +60,14 @@ class Trend(Static, can_focus=True):
             *([self.curve.tenant(largest_tenant, point)] if largest_tenant else []),
         ]
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell of the point under the cursor."""
         table = self.table
         return (table.lines[0], table.lines[0].cells[1]) if table else None
 
     def open(self) -> None:
         """Open the breakdown at the cursor."""
-        table, focused = self.table, self.focused_line()
+        table, focused = self.table, self.get_focused_line()
         if table is not None and focused is not None:
             self.post_message(FactTable.Opened(table, *focused))
 
@@ -97,7 +97,7 @@ class Trend(Static, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Move to the point of the clicked column."""
-        column = event.x - (gutter_width(self.curve) if self.curve else 0)
+        column = event.x - (compute_gutter_width(self.curve) if self.curve else 0)
         points = self._column_points()
         if 0 <= column < len(points):
             self.point = points[column]
@@ -143,14 +143,14 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
     return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, points, rows, pen), *axes]
 
 
-def gutter_width(curve: Curve) -> int:
+def compute_gutter_width(curve: Curve) -> int:
     """Return the width of the axis labels."""
     return len(curve.total(curve.peak).text) + 2
 
 
 def pick_points(curve: Curve, width: int) -> list[int]:
     """Return the point that each column of the plot shows."""
-    columns = max(_MIN_COLUMNS, width - gutter_width(curve))
+    columns = max(_MIN_COLUMNS, width - compute_gutter_width(curve))
     return decimate(curve.timeline.time_ns, curve.end_ns, curve.heights, columns)
 
 
@@ -204,7 +204,7 @@ def _append_cell(text: Text, name: str, pen: Pen) -> None:
 
 def _format_axis_label(curve: Curve, row: int, rows: int, pen: Pen) -> str:
     label = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
-    return f"{label:>{gutter_width(curve) - 1}}{pen.pick('│', '|')}"
+    return f"{label:>{compute_gutter_width(curve) - 1}}{pen.pick('│', '|')}"
 
 
 def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:
@@ -212,7 +212,7 @@ def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pe
     for start, end, name in layout_marks(labels, curve, columns):
         label = (pen.pick("╵", "'") + name)[: end - start]
         line[start : start + len(label)] = label
-    return Text(" " * gutter_width(curve) + "".join(line), no_wrap=True, end="")
+    return Text(" " * compute_gutter_width(curve) + "".join(line), no_wrap=True, end="")
 
 
 def _draw_cursor(curve: Curve, axis: Text, points: Sequence[int], point: int, pen: Pen) -> Text:
@@ -220,5 +220,5 @@ def _draw_cursor(curve: Curve, axis: Text, points: Sequence[int], point: int, pe
     times = curve.timeline.time_ns
     matching = [column for column, shown in enumerate(points) if shown == point]
     column = matching[0] if matching else find_column(times[point], times[0], curve.end_ns, len(points))
-    position = gutter_width(curve) + column
+    position = compute_gutter_width(curve) + column
     return Text(axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end="")

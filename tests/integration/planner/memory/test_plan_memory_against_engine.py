@@ -19,7 +19,7 @@ from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.walk.layout import model_state_bytes
+from zprof.planner.memory.walk.layout import compute_model_states
 from zprof.planner.memory.walk.peak import find_peak
 from zprof.reference_engine.program.options import make_config
 from zprof.reference_engine.program.train_config import TrainConfig
@@ -159,7 +159,7 @@ def job_of(recorded: Recorded) -> Job:
 
 def check_states_and_peak(recorded: Recorded) -> None:
     job, stage = job_of(recorded), recorded.config.zero.stage
-    states = model_state_bytes(job, stage)
+    states = compute_model_states(job, stage)
     assert states == expected_state(recorded.training)
     assert {memory.rank: memory.state_bytes for memory in recorded.memory} == dict.fromkeys(
         range(recorded.ranks), states

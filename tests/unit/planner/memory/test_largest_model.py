@@ -17,7 +17,7 @@ from zprof.planner.memory.largest_model import (
     find_largest_near,
     largest_parameters,
 )
-from zprof.planner.memory.states import stashed_term, state_bytes
+from zprof.planner.memory.states import make_stashed_term, state_bytes
 from zprof.planner.model_shapes import count_parameters
 
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
@@ -61,7 +61,7 @@ def test_by_states_alone_it_fits_and_one_parameter_more_does_not(
 ) -> None:
     def states(parameters: int) -> int:
         model = replace(job, parameters=parameters)
-        stashed = (stashed_term(model, scheme).bytes or 0) if scheme is Scheme.PIPEDREAM else 0
+        stashed = (make_stashed_term(model, scheme).bytes or 0) if scheme is Scheme.PIPEDREAM else 0
         return sum(state_bytes(model, scheme).values()) + stashed
 
     job = bare(memory, dp=dp, mp=mp, pp=pp)

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from zprof.model.job import Backend, Job, Unit
 from zprof.planner.memory.walk.layout import (
-    flat_tensors,
+    list_flat_tensors,
     padded_trained_elements,
     shard_elements,
     storage_block_elements,
@@ -79,11 +79,11 @@ class Gathers:
     def _gather(self, unit: Unit) -> None:
         if unit.name in self._gathered:
             return
-        for elements in flat_tensors(unit, self._job):
+        for elements in list_flat_tensors(unit, self._job):
             size = elements * self._job.element_bytes.gathered
             self._gathered[unit.name] = self._gathered.get(unit.name, 0) + size
             self._ledger.add(GATHERED, size)
-            copied = backend_copy_bytes(self._job, size)
+            copied = compute_backend_copy(self._job, size)
             self._ledger.add(SCRATCH, copied)
             self._running.append((unit.name, copied))
             while len(self._running) > MAX_CONCURRENT_GATHERS:
@@ -162,7 +162,7 @@ class Gradients:
     def _copy_of_flat(self, unit: Unit) -> int:
         """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
         size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
-        return backend_copy_bytes(self._job, size) if self._stage else 0
+        return compute_backend_copy(self._job, size) if self._stage else 0
 
     def _add_copies(self, size_bytes: int) -> None:
         self._copies += size_bytes
@@ -173,13 +173,13 @@ class Gradients:
         self._pool.take(size)
         self._ledger.add(UNREDUCED, -unreduced_bytes)
         self._add_shard(unit)
-        self._pool.lend(size, backend_copy_bytes(self._job, size))
+        self._pool.lend(size, compute_backend_copy(self._job, size))
 
     def _reduce_pieces(self, unit: Unit, unreduced_bytes: int) -> None:
         for elements in self._pieces(unit):
             size = elements * self._job.element_bytes.reduced
             self._pool.take(size)
-            self._pool.lend(size, backend_copy_bytes(self._job, size) if self._stage else 0)
+            self._pool.lend(size, compute_backend_copy(self._job, size) if self._stage else 0)
         if not self._flat:
             self._add_shard(unit)
             self._ledger.add(UNREDUCED, -unreduced_bytes)
@@ -293,6 +293,6 @@ MAX_CONCURRENT = 2
 MAX_CONCURRENT_GATHERS = 1
 
 
-def backend_copy_bytes(job: Job, size_bytes: int) -> int:
+def compute_backend_copy(job: Job, size_bytes: int) -> int:
     """Return the bytes of the backend's copy of a full tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0

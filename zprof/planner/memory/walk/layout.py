@@ -57,7 +57,7 @@ def has_backward(unit: Unit, job: Job) -> bool:
     return bool(unit.saved_bytes or trained_elements(unit, job))
 
 
-def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
+def list_flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
     """Return the padded elements of a unit's flat tensors: trained, then frozen, each if it has any."""
     trained = trained_elements(unit, job)
     return tuple(_pad_elements(elements, job) for elements in (trained, unit.elements - trained) if elements)
@@ -65,7 +65,7 @@ def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
 
 def padded_elements(unit: Unit, job: Job) -> int:
     """Return the padded elements of a unit."""
-    return sum(flat_tensors(unit, job))
+    return sum(list_flat_tensors(unit, job))
 
 
 def padded_trained_elements(unit: Unit, job: Job) -> int:
@@ -125,7 +125,7 @@ def _find_run_ends(units: Sequence[Unit]) -> list[int]:
 COUNTER_BYTES = 4
 
 
-def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
+def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:
     """Return the bytes of each model state while it is complete: gradients at the start of the optimizer."""
     sizes = job.element_bytes
     stored, trained, ranks = sum_padded_elements(job), sum_padded_trained_elements(job), job.degrees.dp

@@ -63,7 +63,7 @@ def store_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
     )
 
 
-def chunk_bytes(job: Job) -> int:
+def compute_chunk_bytes(job: Job) -> int:
     """Return the bytes of the chunk that holds all checkpoints; 0 if each has its own memory."""
     residual = job.residual
     if not (residual.checkpointing and residual.defragment) or residual.offload:

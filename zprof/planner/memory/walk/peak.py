@@ -21,12 +21,12 @@ from operator import attrgetter
 from zprof.model.job import Job, Unit
 from zprof.model.plan import Term
 from zprof.planner.gpt_units import moments_by_unit
-from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, Gathers, Gradients, backend_copy_bytes
+from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, Gathers, Gradients, compute_backend_copy
 from zprof.planner.memory.walk.layout import (
     Run,
+    compute_model_states,
     group_units,
     has_backward,
-    model_state_bytes,
     padded_trained_elements,
     shard_elements,
 )
@@ -48,7 +48,7 @@ from zprof.planner.memory.walk.live import (
     NO_MOMENT,
     StoredCheckpoint,
     WalkState,
-    chunk_bytes,
+    compute_chunk_bytes,
     store_checkpoint,
 )
 from zprof.planner.unit_moments import Moment
@@ -96,9 +96,9 @@ def _start_walk(job: Job, stage: int, ends: int) -> WalkState:
     """Return the state at the start of a step."""
     ledger = Ledger()
     ledger.current_location = "between steps"
-    states = model_state_bytes(job, stage)
+    states = compute_model_states(job, stage)
     ledger.set_bytes({slot: states[slot.tenant] for slot in (PARAMETERS, OPTIMIZER_STATE)})
-    ledger.set_bytes({GATHERED_CHUNK if job.residual.partition else CHECKPOINTS: chunk_bytes(job)})
+    ledger.set_bytes({GATHERED_CHUNK if job.residual.partition else CHECKPOINTS: compute_chunk_bytes(job)})
     return WalkState(
         job=job,
         ledger=ledger,
@@ -250,7 +250,7 @@ def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) 
         if stage not in (1, 2):
             continue
         ledger.current_location = f"optimizer of {unit.name} (gather)"
-        size = backend_copy_bytes(job, padded_trained_elements(unit, job) * job.element_bytes.gathered)
+        size = compute_backend_copy(job, padded_trained_elements(unit, job) * job.element_bytes.gathered)
         ledger.add(SCRATCH, size)
         running.append(size)
         if len(running) > MAX_CONCURRENT:
