@@ -36,7 +36,7 @@ def lanes_of(app: ZprofApp) -> Lanes:
 def test_it_begins_on_the_longest_gap_and_keys_go_from_gap_to_gap(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         begun = read_gap(await press(app, pilot, "4"))
-        assert lanes_of(app).view.is_whole
+        assert lanes_of(app).view.shows_full_step
         first, count, length = read_gap(await press(app, pilot, "home", "n"))
         assert first == 1
         assert read_gap(await press(app, pilot, "n"))[0] == 2
@@ -97,7 +97,7 @@ def test_it_zooms_pans_and_shows_all_again_and_keeps_the_view_in_another_step(al
         assert lanes.model is not model
         assert (lanes.view.span_ns, lanes.lane.key) == (span, lane.key)
         await pilot.click(Lanes, offset=(33, 4))
-        assert (lanes.at, lanes.view.column(lanes.width)) == (3, 20)
+        assert (lanes.lane_index, lanes.view.column(lanes.width)) == (3, 20)
 
     play(app_on(alone), act)
 
