@@ -1,11 +1,12 @@
 """Choose each scheme's parallel degrees so that all schemes are compared on the same devices.
 
-    data parallel, ZeRO    mp as stated; all other devices, also those of pipeline stages, are data parallel
-    model parallel         mp as stated, else the largest divisor of the model's sizes within a node
-    GPipe, PipeDream       pp chosen likewise; mp as stated
+    data parallel, ZeRO    mp as given; all other devices, including pipeline stages, are data parallel
+    model parallel         mp as given, else the largest divisor of the model's sizes within a node
+    GPipe, PipeDream       pp chosen likewise; mp as given
 
-Every scheme processes the same global batch, up to rounding to whole micro-batches: with fewer replicas, each
-replica runs more micro-batches, so that step times stay comparable. The micro-batch itself does not change.
+Every scheme processes the same global batch, up to rounding to an integer number of micro-batches: with fewer
+replicas, each replica runs more micro-batches, so that step times stay comparable. The micro-batch itself
+does not change.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from zprof.model.job import Degrees, Job, Shape, Unit
 from zprof.model.plan import PIPELINES, Scheme
 from zprof.planner.rounding import ceil_div
 
-#: Devices per node if the job states no hardware.
+#: Devices per node if the job has no hardware.
 _DEFAULT_NODE_DEVICES = 8
 
 
@@ -38,18 +39,18 @@ def _spread_by_scheme(job: Job, scheme: Scheme) -> Job:
     return replace(job, degrees=_fold_pipeline(job.degrees, job.degrees.mp))
 
 
-def _keep_global_batch(there: Job, given: Job) -> Job:
+def _keep_global_batch(spread: Job, given: Job) -> Job:
     """Scale the micro-batches per replica so that the global batch is kept, with at least one each."""
-    whole = given.batch.micro_batches * given.degrees.dp
-    return replace(there, batch=replace(there.batch, micro_batches=max(1, whole // there.degrees.dp)))
+    total = given.batch.micro_batches * given.degrees.dp
+    return replace(spread, batch=replace(spread.batch, micro_batches=max(1, total // spread.degrees.dp)))
 
 
 def _spread_model_parallel(job: Job) -> Job:
     given = job.degrees
     if given.mp > 1:
         return replace(job, degrees=_fold_pipeline(given, given.mp))
-    split = () if job.shape is None else model_parallel_sizes(job.shape)
-    mp = _largest_divisor((given.devices, *split), _devices_of_node(job))
+    divisible = () if job.shape is None else model_parallel_sizes(job.shape)
+    mp = _largest_divisor((given.devices, *divisible), _devices_per_node(job))
     return replace(
         job,
         degrees=_fold_pipeline(given, mp),
@@ -63,7 +64,7 @@ def _spread_pipeline(job: Job) -> Job:
     if given.pp > 1:
         return job
     layers = count_layers(job)
-    pp = _largest_divisor((given.dp,) if layers is None else (given.dp, layers), _devices_of_node(job))
+    pp = _largest_divisor((given.dp,) if layers is None else (given.dp, layers), _devices_per_node(job))
     return replace(job, degrees=Degrees(dp=given.dp // pp, mp=given.mp, pp=pp))
 
 
@@ -71,7 +72,7 @@ def _fold_pipeline(given: Degrees, mp: int) -> Degrees:
     return Degrees(dp=given.devices // mp, mp=mp, pp=1)
 
 
-def _devices_of_node(job: Job) -> int:
+def _devices_per_node(job: Job) -> int:
     return _DEFAULT_NODE_DEVICES if job.hardware is None else job.hardware.devices_per_node
 
 
@@ -106,7 +107,7 @@ def count_layers(job: Job) -> int | None:
     return sum(not unit.encloses for unit in job.units) or None
 
 
-def _largest_divisor(wholes: Sequence[int], most: int) -> int:
-    """Return the largest number up to ``most`` that divides all of ``wholes``."""
-    least = min(*wholes, most) if wholes else 1
-    return max(part for part in range(1, least + 1) if all(whole % part == 0 for whole in wholes))
+def _largest_divisor(numbers: Sequence[int], max_divisor: int) -> int:
+    """Return the largest number up to ``max_divisor`` that divides all of ``numbers``."""
+    limit = min(*numbers, max_divisor) if numbers else 1
+    return max(part for part in range(1, limit + 1) if all(number % part == 0 for number in numbers))

@@ -6,7 +6,7 @@ root, which encloses the blocks.
 Block. Bytes for T tokens, hidden size h, a heads, e bytes per element and N model-parallel ranks (the
 sequence length does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135):
 
-    operator              keeps for the backward                       bytes
+    operator              saves for the backward                       bytes
     attention_norm        its input x; mean and 1/std                  T h e; 2 T e
     query_key_value       its input (the norm's output)                T h e
     attention             q, k, v; output; log-sum-exp in fp32         3 T h e/N; T h e/N; 4 T a/N
@@ -19,15 +19,15 @@ sequence length does not enter: attention is computed in tiles, FlashAttention, 
     = T e (4 h + 12 h/N + 4) + 4 T a/N;  the paper's footnote counts 12 T h per block (arXiv 1910.02054,
     section 3.2), without norms and residual inputs.
 
-The backward peaks at the gelu (its input and output gradients, 8 T h e/N, beside the residual stream's) and
-at attention, whose three gradients are stacked and then copied into another layout (6 T h e/N). GPU kernels
-keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces of CPU kernels
-(oneDNN packs 16-bit matrices) are left out because they depend on the processor.
+The backward peaks at the gelu (its input and output gradients, 8 T h e/N, in addition to the residual
+stream's) and at attention, whose three gradients are stacked and then copied into a different layout (6 T h
+e/N). GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces
+of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depend on the processor.
 
 Root (embeddings before the blocks; final norm, head and loss after them). Bytes for T tokens, hidden size h,
 vocabulary V, e bytes per element and N model-parallel ranks:
 
-    operator        keeps for the backward                                    bytes
+    operator        saves for the backward                                    bytes
     embeddings      tokens and positions (8-byte numbers)                     8 T + 8 s
     final_norm      its input; mean and 1/std                                 T h e; 2 T e
     head            its input (the norm's output)                             T h e
@@ -38,23 +38,23 @@ The loss is computed in fp32, so 16-bit logits are copied (4 T V). It peaks in t
 and two gradients of it, 12 T V. With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053, section 3),
 and the loss is a custom operator that saves only the logits.
 
-If head and embedding are tied, the head's gradient, V h e/N, is held until the embedding's is computed. Both
-are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
+If head and embedding are tied, the head's gradient, V h e/N, stays live until the embedding's is computed.
+Both are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
 
-Token ids cover this rank's whole batch of the step, with one extra id per sample.
+Token ids cover this rank's entire batch of the step, with one extra id per sample.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from zprof.model.job import Job, Shape, Unit
-from zprof.planner.model_shapes import GptSizes, block_elements, gpt_sizes, root_elements
+from zprof.planner.model_shapes import GptSizes, compute_gpt_sizes, count_block_elements, root_elements
 from zprof.planner.unit_moments import (
-    HELD,
+    HELD_GRADIENT,
     Moments,
     OperatorStep,
-    highest_work,
-    play_operators,
+    find_max_work_bytes,
+    replay_operators,
     saved_bytes_by_name,
 )
 
@@ -69,9 +69,9 @@ def with_units(job: Job) -> Job:
     """
     if job.units or job.shape is None:
         return job
-    around, inner = _root_and_block(job, job.shape)
+    root, inner = _root_and_block(job, job.shape)
     blocks = tuple(replace(inner, name=f"blocks.{index}") for index in range(job.shape.layers))
-    return replace(job, units=(around, *blocks))
+    return replace(job, units=(root, *blocks))
 
 
 def moments_by_unit(job: Job) -> Callable[[Unit], Moments | None]:
@@ -83,22 +83,22 @@ def moments_by_unit(job: Job) -> Callable[[Unit], Moments | None]:
 def _known_moments(job: Job) -> Mapping[Unit, Moments]:
     if job.shape is None or job.batch.tokens is None:
         return {}
-    around, inner = _root_and_block(job, job.shape)
-    sizes = gpt_sizes(job, job.shape)
+    root, inner = _root_and_block(job, job.shape)
+    sizes = compute_gpt_sizes(job, job.shape)
     return {
-        replace(around, name=""): root_moments(sizes),
-        replace(inner, name=""): block_moments(sizes),
+        replace(root, name=""): compute_root_moments(sizes),
+        replace(inner, name=""): compute_block_moments(sizes),
     }
 
 
 def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
-    sizes = gpt_sizes(job, shape)
-    around = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
-    inner = Unit(name="block", elements=block_elements(sizes))
+    sizes = compute_gpt_sizes(job, shape)
+    root = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
+    inner = Unit(name="block", elements=count_block_elements(sizes))
     if job.batch.tokens is None:
-        return around, inner
-    return _add_bytes(around, root_moments(sizes), head_flop(sizes)), replace(
-        _add_bytes(inner, block_moments(sizes), block_flop(sizes)),
+        return root, inner
+    return _add_bytes(root, compute_root_moments(sizes), compute_head_flop(sizes)), replace(
+        _add_bytes(inner, compute_block_moments(sizes), compute_block_flop(sizes)),
         checkpoint_bytes=sizes.stream_bytes,
     )
 
@@ -110,8 +110,8 @@ def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
         unit,
         saved_bytes=last[-1].saved_bytes,
         checkpoint_bytes=last[-1].saved_bytes,
-        forward_work_bytes=highest_work((*moments.forward, *moments.forward_end)),
-        backward_work_bytes=highest_work((*moments.backward, *moments.backward_end)),
+        forward_work_bytes=find_max_work_bytes((*moments.forward, *moments.forward_end)),
+        backward_work_bytes=find_max_work_bytes((*moments.backward, *moments.backward_end)),
         forward_flop=flop,
     )
 
@@ -122,21 +122,21 @@ _BLOCK_SAVED = frozenset(
 _LSE_BYTES = 4
 
 
-def block_moments(sizes: GptSizes) -> Moments:
+def compute_block_moments(sizes: GptSizes) -> Moments:
     """Return the moments of one block; the gradient of its output is live when its backward starts."""
     forward = _block_forward(sizes)
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
     return Moments(
-        forward=play_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
-        checkpointed=play_operators(
+        forward=replay_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
+        checkpointed=replay_operators(
             _block_checkpointed_forward(sizes), saved=frozenset("x"), live={"x": stream}
         ),
-        backward=play_operators(_block_backward(sizes), saved=_BLOCK_SAVED, live={**kept, "g": stream}),
+        backward=replay_operators(_block_backward(sizes), saved=_BLOCK_SAVED, live={**kept, "g": stream}),
     )
 
 
-def block_flop(sizes: GptSizes) -> float:
+def compute_block_flop(sizes: GptSizes) -> float:
     """Return the forward flop of a block: (24 T h^2 for the matrices + 4 T s h for attention) / N.
 
     A multiply-add counts as 2 flop.
@@ -245,26 +245,26 @@ _INDEX_BYTES = 8
 _FP32 = 4
 
 
-def root_moments(sizes: GptSizes) -> Moments:
+def compute_root_moments(sizes: GptSizes) -> Moments:
     """Return the moments of the root: before and after the blocks, in both directions."""
     ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
     kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
-    backward = play_operators(loss, saved=_ROOT_SAVED, live=kept)
+    backward = replay_operators(loss, saved=_ROOT_SAVED, live=kept)
     return Moments(
-        forward=play_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
-        forward_end=play_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
+        forward=replay_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
+        forward_end=replay_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
         backward=backward,
-        backward_end=play_operators(
+        backward_end=replay_operators(
             _embeddings_backward(sizes),
             saved=_ROOT_SAVED,
-            live={**ids, "g": sizes.stream_bytes, HELD: backward[-1].held_bytes},
+            live={**ids, "g": sizes.stream_bytes, HELD_GRADIENT: backward[-1].held_bytes},
             made=backward[-1].gradient_elements,
         ),
     )
 
 
-def head_flop(sizes: GptSizes) -> float:
+def compute_head_flop(sizes: GptSizes) -> float:
     """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
     return 2.0 * sizes.tokens * sizes.word_elements
 
@@ -277,8 +277,8 @@ def _ids_bytes(sizes: GptSizes) -> int:
 def _root_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
     if not sizes.vocabulary:
         return (OperatorStep(operator="input", makes={"x": sizes.stream_bytes}),)
-    places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
-    made = {"words": sizes.stream_bytes, "places": places}
+    position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
+    made = {"words": sizes.stream_bytes, "places": position_bytes}
     return (
         OperatorStep(operator="embedding", makes=made),
         OperatorStep(operator="add", makes={"x0": sizes.stream_bytes}, drops=("words", "places")),
@@ -351,7 +351,7 @@ def _head_backward(sizes: GptSizes) -> OperatorStep:
     words = sizes.word_elements
     return OperatorStep(
         operator="head",
-        makes={"dnorm": sizes.stream_bytes, HELD: words * sizes.element if sizes.tied else 0},
+        makes={"dnorm": sizes.stream_bytes, HELD_GRADIENT: words * sizes.element if sizes.tied else 0},
         gradient_elements=0 if sizes.tied else words,
         drops=("d", "dlogits", "norm"),
     )
@@ -361,7 +361,7 @@ def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
     """Return the embeddings' backward; if tied, the sum with the head's held gradient is a third tensor."""
     if not sizes.vocabulary:
         return (OperatorStep(operator="input", drops=("g", "ids")),)
-    places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
+    position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
     words = sizes.word_elements
     if not sizes.tied:
         last: tuple[OperatorStep, ...] = (
@@ -370,10 +370,10 @@ def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
     else:
         last = (
             OperatorStep(operator="token_embedding", makes={"dwords": words * sizes.element}, drops=("g",)),
-            OperatorStep(operator="add", gradient_elements=words, drops=("ids", "dwords", HELD)),
+            OperatorStep(operator="add", gradient_elements=words, drops=("ids", "dwords", HELD_GRADIENT)),
         )
     return (
-        OperatorStep(operator="sum", makes={"dplaces": places}),
+        OperatorStep(operator="sum", makes={"dplaces": position_bytes}),
         OperatorStep(
             operator="position_embedding",
             gradient_elements=sizes.context * sizes.hidden,

@@ -38,9 +38,9 @@ def find_hardware(name_or_path: str) -> Hardware:
     Raises:
         BadInput: no preset has that name (the message lists them), or the file cannot be used.
     """
-    found = PRESETS.get(name_or_path.lower())
-    if found is not None:
-        return found
+    preset = PRESETS.get(name_or_path.lower())
+    if preset is not None:
+        return preset
     if name_or_path.lower().endswith(".toml"):
         return read_hardware(Path(name_or_path))
     raise BadInput(
@@ -97,7 +97,7 @@ PRESETS: Mapping[str, Hardware] = {
 }
 
 
-#: A machine description is a few lines, so a larger file is something else.
+#: A machine description is a few lines; a larger file is not one.
 MAX_FILE_BYTES = 64 * 1024
 _MAX_NAME_LENGTH = 100
 #: Bounds of every number in bytes, flop/s and nanoseconds, so that times of a plan stay finite.
@@ -127,7 +127,7 @@ def read_hardware(path: Path) -> Hardware:
 
     Raises:
         BadInput: the file is unreadable, too large or not TOML, or a key is unknown, missing, of the wrong
-            type or out of range. The message is one line that names the file and the key.
+            type or out of range. The message is one line with the file and the key.
     """
     table = _parse_toml(path)
     if unknown := sorted(set(table) - set(_KEYS)):
@@ -135,30 +135,32 @@ def read_hardware(path: Path) -> Hardware:
     fields = _base_fields(path, table)
     for key, (name, scale) in _NUMBER_FIELDS.items():
         if key in table:
-            fields[name] = _read_number(path, key, table[key], scale, whole=name in _INTEGER_FIELDS)
+            fields[name] = _read_number(path, key, table[key], scale, is_integer=name in _INTEGER_FIELDS)
         elif name not in fields and key not in _OPTIONAL_KEYS:
-            raise BadInput(f"{path}: {key} is missing", hint='say it, or start from a preset: base = "h100"')
+            raise BadInput(f"{path}: {key} is missing", hint='add it, or start from a preset: base = "h100"')
     return Hardware(**{**fields, "name": _read_name(path, table)})
 
 
 def _parse_toml(path: Path) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():  # opening a pipe would block; a device might never end
-            raise BadInput(f"{path}: no file")
+            raise BadInput(f"{path}: not a file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInput(f"{path}: cannot be read: {reason}") from error
     if len(content) > MAX_FILE_BYTES:
-        raise BadInput(f"{path}: larger than {MAX_FILE_BYTES} bytes: no description of a machine")
+        raise BadInput(f"{path}: larger than {MAX_FILE_BYTES} bytes: not a machine description")
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         first = _shorten_value(
             str(error).splitlines()[0] if str(error) else type(error).__name__, quoted=False
         )
-        raise BadInput(f"{path}: no TOML: {first}", hint="docs/planner.md shows such a file") from error
+        raise BadInput(
+            f"{path}: not valid TOML: {first}", hint="see docs/planner.md for an example"
+        ) from error
 
 
 def _base_fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,40 +168,44 @@ def _base_fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     base = table["base"]
     if not isinstance(base, str) or base not in PRESETS:
-        raise BadInput(f"{path}: base: no preset {_shorten_value(base)}", hint="one of " + ", ".join(PRESETS))
+        raise BadInput(
+            f"{path}: base: unknown preset {_shorten_value(base)}", hint="one of " + ", ".join(PRESETS)
+        )
     return asdict(PRESETS[base])
 
 
 def _read_name(path: Path, table: Mapping[str, Any]) -> str:
     name = table.get("name", path.stem)
     if not isinstance(name, str):
-        raise BadInput(f"{path}: name: a text, not {_shorten_value(name)}")
+        raise BadInput(f"{path}: name: must be text, not {_shorten_value(name)}")
     if not name.strip() or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
         raise BadInput(
-            f"{path}: name: 1 to {_MAX_NAME_LENGTH} printable characters, not {_shorten_value(name)}"
+            f"{path}: name: must be 1 to {_MAX_NAME_LENGTH} printable characters, not {_shorten_value(name)}"
         )
     return name
 
 
-def _read_number(path: Path, key: str, value: object, scale: float, *, whole: bool) -> float | int:
+def _read_number(path: Path, key: str, value: object, scale: float, *, is_integer: bool) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"{path}: {key}: a number, not {_shorten_value(value)}")
+        raise BadInput(f"{path}: {key}: must be a number, not {_shorten_value(value)}")
     try:
         scaled = float(value) * scale
     except OverflowError:
         scaled = math.inf
     if not math.isfinite(scaled) or scaled <= 0:
-        raise BadInput(f"{path}: {key}: above 0 and finite, not {_shorten_value(value)}")
+        raise BadInput(f"{path}: {key}: must be above 0 and finite, not {_shorten_value(value)}")
     if not _MIN_VALUE <= scaled <= _MAX_VALUE:
         raise BadInput(
-            f"{path}: {key}: no machine has {_shorten_value(value)}", hint="keys carry their units"
+            f"{path}: {key}: {_shorten_value(value)} is out of range", hint="check the unit in the key's name"
         )
     if key == "efficiency" and scaled > 1:
-        raise BadInput(f"{path}: {key}: a share of the peak, at most 1, not {_shorten_value(value)}")
-    if not whole:
+        raise BadInput(
+            f"{path}: {key}: must be a fraction of the peak, at most 1, not {_shorten_value(value)}"
+        )
+    if not is_integer:
         return scaled
     if key == "devices_per_node" and scaled != int(scaled):
-        raise BadInput(f"{path}: {key}: a whole number, not {_shorten_value(value)}")
+        raise BadInput(f"{path}: {key}: must be an integer, not {_shorten_value(value)}")
     if round(scaled) < 1:
         raise BadInput(f"{path}: {key}: too small: {_shorten_value(value)}")
     return round(scaled)
@@ -212,5 +218,5 @@ def _shorten_value(value: object, *, quoted: bool = True) -> str:
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
     except ValueError:  # an integer with more digits than Python converts
-        return "a number that long"
+        return "a number with too many digits"
     return text if len(text) <= 60 else text[:57] + "..."

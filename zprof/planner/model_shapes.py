@@ -37,7 +37,7 @@ _HEADS = {1600: 16, 1920: 16, 2304: 24, 3072: 24, 4096: 32, 6144: 32, 8192: 64, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPreset:
-    """A named model; ``source`` says where its shape was published."""
+    """A named model; ``source`` is the publication of its shape."""
 
     name: str
     shape: Shape
@@ -61,10 +61,10 @@ def find_preset(name: str) -> ModelPreset:
     Raises:
         BadInput: no preset has that name.
     """
-    found = MODEL_PRESETS.get(name.strip().lower())
-    if found is None:
-        raise BadInput(f"there is no model {name[:60]!r}", hint=f"known: {', '.join(MODEL_PRESETS)}")
-    return found
+    preset = MODEL_PRESETS.get(name.strip().lower())
+    if preset is None:
+        raise BadInput(f"unknown model {name[:60]!r}", hint=f"known: {', '.join(MODEL_PRESETS)}")
+    return preset
 
 
 def _make_preset(name: str, layers: int, hidden: int, source: str, context: int = CONTEXT) -> ModelPreset:
@@ -79,7 +79,7 @@ _ALL = (
     _make_preset("2.5b", 54, 1920, f"{_PAPER}, table 10"),
     _make_preset("4b", 64, 2304, f"{_PAPER}, table 10"),
     _make_preset("6b", 52, 3072, f"{_PAPER}, table 10"),
-    _make_preset("7.5b", 36, 4096, f"size of {_PAPER}, figure 1, which prints no shape"),
+    _make_preset("7.5b", 36, 4096, f"size of {_PAPER}, figure 1, which gives no shape"),
     _make_preset("8b", 72, 3072, f"{_PAPER}, tables 5 and 10"),
     _make_preset("10b", 50, 4096, f"{_PAPER}, table 10"),
     _make_preset("11b", 54, 4096, f"{_PAPER}, table 10"),
@@ -95,7 +95,7 @@ _ALL = (
     _make_preset("80b", 100, 8192, f"{_PAPER}, table 5"),
     _make_preset("100b", 125, 8192, f"{_PAPER}, table 5"),
     _make_preset("120b", 150, 8192, f"{_PAPER}, table 5"),
-    _make_preset("128b", 159, 8192, f"size of {_PAPER}, table 1, which prints no shape"),
+    _make_preset("128b", 159, 8192, f"size of {_PAPER}, table 1, which gives no shape"),
     _make_preset("140b", 175, 8192, f"{_PAPER}, tables 5 and 7"),
     _make_preset("150b", 187, 8192, f"{_PAPER}, table 7"),
     _make_preset("170b", 212, 8192, f"{_PAPER}, tables 5 and 9"),
@@ -103,7 +103,7 @@ _ALL = (
         "1t", 128, 25600, f"size of {_PAPER}, table 1; shape of arXiv 2104.04473, table 1", context=2048
     ),
 )
-MODEL_PRESETS: Mapping[str, ModelPreset] = {each.name: each for each in _ALL}
+MODEL_PRESETS: Mapping[str, ModelPreset] = {preset.name: preset for preset in _ALL}
 
 
 #: Hidden elements per head if the shape does not state the number of heads.
@@ -151,7 +151,7 @@ class GptSizes:
         return self.vocabulary * self.hidden // self.ranks
 
 
-def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
+def compute_gpt_sizes(job: Job, shape: Shape) -> GptSizes:
     """Return the sizes of a job; without a batch, they have no tokens."""
     known = job.batch.tokens is not None
     return GptSizes(
@@ -168,7 +168,7 @@ def gpt_sizes(job: Job, shape: Shape) -> GptSizes:
     )
 
 
-def block_elements(sizes: GptSizes) -> int:
+def count_block_elements(sizes: GptSizes) -> int:
     """Return the parameters of one block on one rank."""
     h, ranks = sizes.hidden, sizes.ranks
     return 12 * sizes.matrix_elements + 7 * h // ranks + 6 * h

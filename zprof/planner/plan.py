@@ -17,7 +17,7 @@ from zprof.planner.refusals import refuse_impossible
 from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.step import ledger, traffic
 from zprof.planner.step.assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
-from zprof.planner.step.unit_times import find_rate_gaps, reached_flops_per_s
+from zprof.planner.step.unit_times import achieved_flops_per_s, find_rate_gaps
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -27,29 +27,29 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **STEP_ASSUMPTIONS,
     **TRAFFIC_ASSUMPTIONS,
 }
-#: A plan that leaves less than this share of the device is tight. This is a judgement: the driver's context,
-#: network buffers and fragmentation are not part of the peak and take about that much.
+#: A plan that leaves less than this share of the device is tight. The threshold is a choice: the driver's
+#: context, network buffers and fragmentation are not part of the peak and take about that much.
 TIGHT_RATIO = 0.1
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
     """Predict memory, traffic and step time of a job under each scheme.
 
-    Pipeline schemes are left out for a model that is one unit.
+    Pipeline schemes are omitted for a model that is a single unit.
 
     Raises:
         BadInput: the job is impossible: degrees that do not divide, sizes below 1, a unit larger than a
             device.
     """
     refuse_impossible(job)
-    divided = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
-    answers = [_plan_row(with_units(spread_devices(job, scheme)), scheme) for scheme in divided]
-    made = tuple(row for row, _ in answers)
+    applicable = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
+    answers = [_plan_row(with_units(spread_devices(job, scheme)), scheme) for scheme in applicable]
+    rows = tuple(row for row, _ in answers)
     return Plan(
         zprof_version=__version__,
         job=with_units(job),
-        rows=made,
-        assumptions=_used_assumptions(made),
+        rows=rows,
+        assumptions=_used_assumptions(rows),
         sensitivity=analyze_sensitivity(job) if with_sensitivity else None,
         gaps=find_plan_gaps(job, answers),
     )
@@ -58,9 +58,9 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
 def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     memory = device_memory.plan_memory(job, scheme)
     known = _sum_by_tenant(memory.terms)
-    least = sum(known.values())
-    peak_bytes = None if any(term.bytes is None for term in memory.terms) else least
-    left = _free_bytes(job, peak_bytes)
+    least_bytes = sum(known.values())
+    peak_bytes = None if any(term.bytes is None for term in memory.terms) else least_bytes
+    free_bytes = _free_bytes(job, peak_bytes)
     row = PlanRow(
         scheme=scheme,
         stage=ZERO_STAGES.get(scheme),
@@ -69,24 +69,26 @@ def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         terms=memory.terms,
         tenants=known,
         state_bytes=total_state_bytes(job, scheme),
-        least_bytes=least,
+        least_bytes=least_bytes,
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,
-        fits=_fits(job, least, peak_bytes),
+        fits=_fits(job, least_bytes, peak_bytes),
         largest_parameters=largest_model.largest_parameters(job, scheme),
-        left_bytes=left,
-        tight=job.hardware is not None and left is not None and _is_tight(left, job.hardware.memory_bytes),
+        left_bytes=free_bytes,
+        tight=job.hardware is not None
+        and free_bytes is not None
+        and _is_tight(free_bytes, job.hardware.memory_bytes),
         links=traffic.plan_traffic(job, scheme),
         step=ledger.plan_step(job, scheme),
     )
     return row, memory.gaps
 
 
-def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
-    """Return whether the peak fits: False if known terms alone exceed the device, None if unknown."""
+def _fits(job: Job, least_bytes: int, peak_bytes: int | None) -> bool | None:
+    """Return True if the peak fits: False if known terms alone exceed the device, None if unknown."""
     if job.hardware is None:
         return None
-    if least > job.hardware.memory_bytes:
+    if least_bytes > job.hardware.memory_bytes:
         return False
     return None if peak_bytes is None else True
 
@@ -95,8 +97,8 @@ def _free_bytes(job: Job, peak_bytes: int | None) -> int | None:
     return None if job.hardware is None or peak_bytes is None else job.hardware.memory_bytes - peak_bytes
 
 
-def _is_tight(left: int, memory: int) -> bool:
-    return 0 <= left < TIGHT_RATIO * memory
+def _is_tight(free_bytes: int, memory_bytes: int) -> bool:
+    return 0 <= free_bytes < TIGHT_RATIO * memory_bytes
 
 
 def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
@@ -109,20 +111,20 @@ def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
     }
 
 
-def _used_assumptions(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
+def _used_assumptions(rows: Sequence[PlanRow]) -> Mapping[str, Assumption]:
     """Return the assumptions that the rows' figures refer to."""
-    named = {term.assumption for row in made for term in row.terms}
-    named |= {link.assumption for row in made for link in row.links}
-    named |= {key for row in made if row.step for key in row.step.assumptions.values()}
-    named |= (
+    keys = {term.assumption for row in rows for term in row.terms}
+    keys |= {link.assumption for row in rows for link in row.links}
+    keys |= {key for row in rows if row.step for key in row.step.assumptions.values()}
+    keys |= (
         set(largest_model.LARGEST_ASSUMPTIONS)
-        if any(row.largest_parameters is not None for row in made)
+        if any(row.largest_parameters is not None for row in rows)
         else set()
     )
-    return {key: ASSUMPTIONS[key] for key in sorted(named)}
+    return {key: ASSUMPTIONS[key] for key in sorted(keys)}
 
 
-_SHAPE_INSTEAD = "plan with --layers and --hidden in place of --model"
+_USE_SHAPE_REMEDY = "plan with --layers and --hidden instead of --model"
 
 
 def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:
@@ -136,7 +138,7 @@ def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> t
 
 
 def is_one_unit(job: Job) -> bool:
-    """Return whether the model's units were counted and its root contains no unit that could be a layer."""
+    """Return True if the model's units were counted and its root contains no unit that could be a layer."""
     return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
 
 
@@ -144,21 +146,21 @@ def _one_unit_gap(job: Job) -> Iterator[Gap]:
     if is_one_unit(job):
         yield Gap(
             kind=GapKind.PLAN,
-            what="units of the model: it is one, its root",
-            reason="it has no nn.ModuleList with blocks: ZeRO-3 gathers all of it at once, and GPipe and "
-            "PipeDream have no layers to divide, so that they are left out",
-            remedy="hold the blocks in an nn.ModuleList, or " + _SHAPE_INSTEAD,
+            what="units of the model: only one, its root",
+            reason="it has no nn.ModuleList of blocks: ZeRO-3 gathers the entire model at once, and GPipe "
+            "and PipeDream have no layers to divide, so they are omitted",
+            remedy="put the blocks in an nn.ModuleList, or " + _USE_SHAPE_REMEDY,
         )
 
 
 def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
-    """Yield each gap once; name the schemes it affects unless it affects all of them."""
+    """Yield each gap once, with the affected schemes unless all are affected."""
     for gap in dict.fromkeys(gap for _, gaps in made for gap in gaps):
-        lacking = [row for row, gaps in made if gap in gaps]
+        affected = [row for row, gaps in made if gap in gaps]
         yield (
             gap
-            if len(lacking) == len(made)
-            else replace(gap, what=f"{gap.what} of {_join_scheme_names(lacking)}")
+            if len(affected) == len(made)
+            else replace(gap, what=f"{gap.what} of {_join_scheme_names(affected)}")
         )
 
 
@@ -166,13 +168,13 @@ def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
     """Yield a gap for step times that need the width of inter-rank tensors; counted units lack it."""
     if job.hardware is None or job.batch.tokens is None or job.shape is not None or not job.units:
         return
-    lacking = [row for row in rows if row.step is None]
-    if lacking and reached_flops_per_s(job, job.hardware) is not None:
+    affected = [row for row in rows if row.step is None]
+    if affected and achieved_flops_per_s(job, job.hardware) is not None:
         yield Gap(
             kind=GapKind.PLAN,
-            what=f"times of {_join_scheme_names(lacking)}",
-            reason="how wide the tensors are that pass between their ranks is unknown of a counted model",
-            remedy=_SHAPE_INSTEAD,
+            what=f"times of {_join_scheme_names(affected)}",
+            reason="for a counted model, the size of the tensors between its ranks is unknown",
+            remedy=_USE_SHAPE_REMEDY,
         )
 
 

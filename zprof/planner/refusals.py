@@ -1,10 +1,10 @@
-"""Refuse jobs that cannot run, with one line that says what does not fit and what would.
+"""Reject jobs that cannot run, with one line on the conflict and a value that would work.
 
 Checks run in this order, so that later ones can rely on earlier ones: model sizes, batch and element sizes,
 the shape against the parameters, degrees, residual state, hardware, and the largest unit against the device.
 
 The bounds are far beyond any real job, yet small enough that no figure of a plan overflows or takes long to
-compute. The largest unit is the largest stated one, else a block of 12 h^2 / mp elements or the part outside
+compute. The largest unit is the largest given one, else a block of 12 h^2 / mp elements or the part outside
 the blocks.
 """
 
@@ -24,7 +24,7 @@ def refuse_impossible(job: Job) -> None:
     """Check that a job is possible.
 
     Raises:
-        BadInput: one line that says what does not fit, and what would.
+        BadInput: one line on the conflict, with a value that would work.
     """
     refuse_model(job)
     refuse_running(job)
@@ -53,8 +53,8 @@ def refuse_model(job: Job) -> None:
     Raises:
         BadInput: a size is out of bounds, or two units share a name.
     """
-    refuse_unless_integer("parameters", job.parameters, most=MAX_PARAMETERS)
-    refuse_unless_integer("frozen parameters", job.frozen_parameters, least=0, most=job.parameters)
+    refuse_unless_integer("parameters", job.parameters, max_value=MAX_PARAMETERS)
+    refuse_unless_integer("frozen parameters", job.frozen_parameters, min_value=0, max_value=job.parameters)
     if job.shape is not None:
         _refuse_shape(job.shape)
     if len(job.units) > MAX_LAYERS:
@@ -65,53 +65,55 @@ def refuse_model(job: Job) -> None:
 
 
 def refuse_contradiction(job: Job) -> None:
-    """Check stated parameters against the shape, or against the units if one rank holds the whole model.
+    """Check the given parameters against the shape, or against the units if one rank holds the full model.
 
     Raises:
         BadInput: they differ by more than 5 %.
     """
     if job.shape is not None:
-        hint = f"leave one of them out{_vocabulary_hint(job.shape)}"
+        hint = f"omit one of them{_vocabulary_hint(job.shape)}"
         _refuse_mismatch(job.parameters, count_parameters(job.shape), _describe_shape(job.shape), hint)
     elif job.units and job.degrees.mp == 1:
-        _refuse_mismatch(job.parameters, _sum_elements(job.units), "the units", "leave parameters out")
+        _refuse_mismatch(job.parameters, _sum_elements(job.units), "the units", "omit parameters")
 
 
 def _refuse_shape(shape: Shape) -> None:
-    refuse_unless_integer("layers", shape.layers, most=MAX_LAYERS)
-    refuse_unless_integer("hidden", shape.hidden, most=MAX_WIDTH)
-    refuse_unless_integer("vocabulary", shape.vocabulary, least=0, most=_MAX_TOKENS)
-    refuse_unless_integer("context", shape.context, least=0, most=_MAX_TOKENS)
+    refuse_unless_integer("layers", shape.layers, max_value=MAX_LAYERS)
+    refuse_unless_integer("hidden", shape.hidden, max_value=MAX_WIDTH)
+    refuse_unless_integer("vocabulary", shape.vocabulary, min_value=0, max_value=_MAX_TOKENS)
+    refuse_unless_integer("context", shape.context, min_value=0, max_value=_MAX_TOKENS)
     if shape.heads is None:
         return
-    refuse_unless_integer("heads", shape.heads, most=MAX_WIDTH)
+    refuse_unless_integer("heads", shape.heads, max_value=MAX_WIDTH)
     if shape.hidden % shape.heads:
         raise BadInput(
-            f"hidden {shape.hidden} does not divide into {shape.heads} heads",
-            hint="state heads that divide hidden",
+            f"hidden {shape.hidden} is not divisible by {shape.heads} heads",
+            hint="choose heads that divide hidden",
         )
 
 
 def _refuse_unit(unit: Unit) -> None:
     name = f"unit {unit.name[:60]!r}:"
-    refuse_unless_integer(f"{name} elements", unit.elements, most=MAX_PARAMETERS)
-    refuse_unless_integer(f"{name} frozen elements", unit.frozen_elements, least=0, most=unit.elements)
+    refuse_unless_integer(f"{name} elements", unit.elements, max_value=MAX_PARAMETERS)
+    refuse_unless_integer(
+        f"{name} frozen elements", unit.frozen_elements, min_value=0, max_value=unit.elements
+    )
     for field in _UNIT_BYTES:
         size = getattr(unit, field)
         if size is not None:
-            refuse_unless_integer(f"{name} {field}", size, least=0, most=_MAX_BYTES)
+            refuse_unless_integer(f"{name} {field}", size, min_value=0, max_value=_MAX_BYTES)
 
 
 def _refuse_duplicate_names(units: Sequence[Unit]) -> None:
-    twice = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
-    if twice:
-        raise BadInput(f"two units are named {twice[0][:60]!r}", hint="give each a name of its own")
+    duplicates = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
+    if duplicates:
+        raise BadInput(f"two units are named {duplicates[0][:60]!r}", hint="give each unit a unique name")
 
 
-def _refuse_mismatch(stated: int, counted: int, of_what: str, hint: str) -> None:
+def _refuse_mismatch(stated: int, counted: int, reference: str, hint: str) -> None:
     if abs(stated - counted) > TOLERANCE_RATIO * counted:
         raise BadInput(
-            f"parameters {stated:.4g} contradict {of_what} with {counted:.4g} parameters", hint=hint
+            f"parameters {stated:.4g} contradict {reference} with {counted:.4g} parameters", hint=hint
         )
 
 
@@ -120,7 +122,7 @@ def _describe_shape(shape: Shape) -> str:
 
 
 def _vocabulary_hint(shape: Shape) -> str:
-    return "" if shape.vocabulary else ", or state the vocabulary too"
+    return "" if shape.vocabulary else ", or also give the vocabulary"
 
 
 def _sum_elements(units: Sequence[Unit]) -> int:
@@ -131,7 +133,7 @@ _MAX_MICRO_BATCHES = 10**6
 _MAX_ELEMENT_BYTES = 1024
 _MAX_UNITS = 10**6
 _MAX_ELEMENTS = 10**15
-#: Element sizes that may be 0: the job keeps no such tensor.
+#: Element sizes that may be 0 if the job has no such tensor.
 _SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
 _SIZES_FROM_1 = ("parameter", "gathered", "reduced")
 
@@ -145,36 +147,40 @@ def refuse_running(job: Job) -> None:
     batch, overlap = job.batch, job.overlap
     for name, size in (("micro-batch", batch.samples), ("sequence", batch.sequence)):
         if size is not None:
-            refuse_unless_integer(name, size, most=_MAX_TOKENS)
-    refuse_unless_integer("micro-batches", batch.micro_batches, most=_MAX_MICRO_BATCHES)
-    for least, names in ((0, _SIZES_FROM_0), (1, _SIZES_FROM_1)):
+            refuse_unless_integer(name, size, max_value=_MAX_TOKENS)
+    refuse_unless_integer("micro-batches", batch.micro_batches, max_value=_MAX_MICRO_BATCHES)
+    for min_size, names in ((0, _SIZES_FROM_0), (1, _SIZES_FROM_1)):
         for name in names:
             size = getattr(job.element_bytes, name)
-            refuse_unless_integer(f"bytes of an element: {name}", size, least=least, most=_MAX_ELEMENT_BYTES)
-    refuse_unless_integer("prefetch", overlap.prefetch, least=0, most=_MAX_UNITS)
-    refuse_unless_integer("reductions in flight", overlap.reductions_in_flight, most=_MAX_UNITS)
-    refuse_unless_integer("alignment", overlap.alignment_elements, most=_MAX_ELEMENTS)
+            refuse_unless_integer(
+                f"bytes per element: {name}", size, min_value=min_size, max_value=_MAX_ELEMENT_BYTES
+            )
+    refuse_unless_integer("prefetch", overlap.prefetch, min_value=0, max_value=_MAX_UNITS)
+    refuse_unless_integer("reductions in flight", overlap.reductions_in_flight, max_value=_MAX_UNITS)
+    refuse_unless_integer("alignment", overlap.alignment_elements, max_value=_MAX_ELEMENTS)
 
 
 def refuse_residual(job: Job) -> None:
-    """Check that Pa and Pa+cpu have checkpoints and model-parallel ranks to work on.
+    """Check that Pa and Pa+cpu have the checkpoints and model-parallel ranks that they need.
 
     Raises:
-        BadInput: a technique has nothing to work on, or the constant buffer size is out of bounds.
+        BadInput: a technique cannot apply, or the constant buffer size is out of bounds.
     """
     residual = job.residual
     if residual.constant_buffer_elements is not None:
         refuse_unless_integer(
-            "constant buffer elements", residual.constant_buffer_elements, most=_MAX_ELEMENTS
+            "constant buffer elements", residual.constant_buffer_elements, max_value=_MAX_ELEMENTS
         )
     if residual.offload and not residual.partition:
-        raise BadInput("Pa+cpu moves partitioned checkpoints, and Pa is off", hint="turn Pa on too")
+        raise BadInput("Pa+cpu moves partitioned checkpoints, but Pa is off", hint="enable Pa too")
     name = "Pa+cpu" if residual.offload else "Pa"
     if residual.partition and not residual.checkpointing:
-        raise BadInput(f"{name} splits checkpoints, and there are none", hint="turn checkpointing on too")
+        raise BadInput(
+            f"{name} splits checkpoints, but checkpointing is off", hint="enable checkpointing too"
+        )
     if residual.partition and job.degrees.mp == 1:
         raise BadInput(
-            f"{name} splits checkpoints over model-parallel ranks, and mp is 1", hint="state mp above 1"
+            f"{name} splits checkpoints over model-parallel ranks, but mp is 1", hint="use mp above 1"
         )
 
 
@@ -192,7 +198,7 @@ def refuse_degrees(job: Job) -> None:
     """
     degrees = job.degrees
     for name in ("dp", "mp", "pp"):
-        refuse_unless_integer(name, getattr(degrees, name), most=MAX_DEVICES)
+        refuse_unless_integer(name, getattr(degrees, name), max_value=MAX_DEVICES)
     if degrees.devices > MAX_DEVICES:
         raise BadInput(
             f"dp {degrees.dp} x mp {degrees.mp} x pp {degrees.pp} is {degrees.devices} devices",
@@ -252,20 +258,22 @@ def refuse_hardware(hardware: Hardware) -> None:
     Raises:
         BadInput: a value is out of bounds.
     """
-    of = f"{hardware.name[:60] or 'hardware'}:"
-    refuse_unless_integer(f"{of} memory_bytes", hardware.memory_bytes, most=_MAX_BYTES)
-    refuse_unless_integer(f"{of} devices_per_node", hardware.devices_per_node, most=_MAX_NODE)
+    prefix = f"{hardware.name[:60] or 'hardware'}:"
+    refuse_unless_integer(f"{prefix} memory_bytes", hardware.memory_bytes, max_value=_MAX_BYTES)
+    refuse_unless_integer(f"{prefix} devices_per_node", hardware.devices_per_node, max_value=_MAX_NODE)
     for name in _RATES:
-        refuse_unless_positive(f"{of} {name}", getattr(hardware, name), most=_MAX_RATE)
+        refuse_unless_positive(f"{prefix} {name}", getattr(hardware, name), max_value=_MAX_RATE)
     if hardware.fp32_flops_per_s is not None:
-        refuse_unless_positive(f"{of} fp32_flops_per_s", hardware.fp32_flops_per_s, most=_MAX_RATE)
-    refuse_unless_positive(f"{of} efficiency_ratio", hardware.efficiency_ratio, most=1.0)
+        refuse_unless_positive(f"{prefix} fp32_flops_per_s", hardware.fp32_flops_per_s, max_value=_MAX_RATE)
+    refuse_unless_positive(f"{prefix} efficiency_ratio", hardware.efficiency_ratio, max_value=1.0)
     for name in ("intra_latency_ns", "inter_latency_ns"):
-        refuse_unless_integer(f"{of} {name}", getattr(hardware, name), least=0, most=_MAX_LATENCY_NS)
+        refuse_unless_integer(
+            f"{prefix} {name}", getattr(hardware, name), min_value=0, max_value=_MAX_LATENCY_NS
+        )
 
 
 def refuse_large_units(job: Job, hardware: Hardware) -> None:
-    """Check that the largest unit fits on a device: it is whole while it computes, under every scheme.
+    """Check that the largest unit fits on a device: under every scheme it is unsharded while it computes.
 
     Raises:
         BadInput: its parameters alone are larger than the device.
@@ -274,7 +282,7 @@ def refuse_large_units(job: Job, hardware: Hardware) -> None:
     size = elements * job.element_bytes.gathered
     if size > hardware.memory_bytes:
         raise BadInput(
-            f"{name} is {format_bytes(size)} when it is whole, {hardware.name[:60]} has "
+            f"{name} is {format_bytes(size)} unsharded, {hardware.name[:60]} has "
             f"{format_bytes(hardware.memory_bytes)}",
             hint="raise mp, or split it into smaller units",
         )
@@ -285,36 +293,38 @@ def _largest_unit(job: Job) -> tuple[str, int]:
     if not sizes and job.shape is not None:
         hidden, mp = job.shape.hidden, job.degrees.mp
         block = 12 * hidden**2
-        around = count_parameters(job.shape) - job.shape.layers * block
-        sizes = [(block // mp, f"a block of hidden {hidden}"), (around // mp, "the embedding")]
+        outside = count_parameters(job.shape) - job.shape.layers * block
+        sizes = [(block // mp, f"a block of hidden {hidden}"), (outside // mp, "the embedding")]
     elements, name = max(sizes, default=(0, ""))
     return name, elements
 
 
-def refuse_unless_integer(what: str, value: object, *, most: int, least: int = 1) -> None:
-    """Refuse a value that is not an integer from ``least`` to ``most``.
+def refuse_unless_integer(name: str, value: object, *, max_value: int, min_value: int = 1) -> None:
+    """Refuse a value that is not an integer from ``min_value`` to ``max_value``.
 
     Raises:
         BadInput: one line with the number and the bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(f"{what} is {_format_number(value)}", hint="a whole number")
-    if not least <= value <= most:
+        raise BadInput(f"{name} is {_format_number(value)}", hint="must be an integer")
+    if not min_value <= value <= max_value:
         raise BadInput(
-            f"{what} is {_format_number(value)}",
-            hint=f"a whole number from {least} to {_format_number(most)}",
+            f"{name} is {_format_number(value)}",
+            hint=f"must be an integer from {min_value} to {_format_number(max_value)}",
         )
 
 
-def refuse_unless_positive(what: str, value: object, *, most: float) -> None:
-    """Refuse a value that is not a finite number above 0 and up to ``most``.
+def refuse_unless_positive(name: str, value: object, *, max_value: float) -> None:
+    """Refuse a value that is not a finite number above 0 and up to ``max_value``.
 
     Raises:
         BadInput: one line with the number and the bounds.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 < value <= most:  # type: ignore[arg-type, operator]
-        raise BadInput(f"{what} is {_format_number(value)}", hint=f"a number above 0 and up to {most:g}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not 0 < value <= max_value:  # type: ignore[arg-type, operator]
+        raise BadInput(
+            f"{name} is {_format_number(value)}", hint=f"must be above 0 and at most {max_value:g}"
+        )
 
 
 def _format_number(value: object) -> str:

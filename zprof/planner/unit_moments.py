@@ -1,7 +1,7 @@
 """Compute the live bytes of a unit after each operator of its forward and backward.
 
 A pass is a list of steps: an operator allocates tensors, then tensors die. The live bytes are taken after
-each operator, while its inputs and outputs are both live, so the peak is among them.
+each operator, while its inputs and outputs are both live, so the peak is one of these moments.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from zprof.planner.rounding import ceil_div
 
-#: Name of a gradient held until another use of the same parameters produces its own.
-HELD = "held"
+#: Name of a gradient kept until another use of the same parameters produces its own.
+HELD_GRADIENT = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class Moment:
     """Live bytes of a unit, apart from its weights, at one moment of its forward or backward.
 
     ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
-    part of ``work_bytes``: a gradient that autograd holds because another use of the same parameters is still
-    to come. ``gradient_elements``: parameter gradient elements produced so far. ``fresh_elements``: those
+    part of ``work_bytes``: a gradient that autograd keeps because another use of the same parameters
+    follows. ``gradient_elements``: parameter gradient elements produced so far. ``fresh_elements``: those
     that autograd has not handed over yet.
     """
 
@@ -33,9 +33,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Moments of a unit in order; the last one of each pass is the state that the pass leaves behind.
+    """Moments of a unit in order; the last one of each pass is the state after the pass.
 
-    A unit that encloses others has one part of each pass before theirs and one after (``*_end``).
+    A unit that encloses others has one part of each pass before the others' and one after (``*_end``).
     ``checkpointed``: the forward of a unit that saves only its input.
     """
 
@@ -56,7 +56,7 @@ class OperatorStep:
     gradient_elements: int = 0
 
 
-def play_operators(
+def replay_operators(
     steps: Iterable[OperatorStep],
     *,
     saved: Collection[str],
@@ -68,31 +68,35 @@ def play_operators(
     ``saved``: names that the forward saves for the backward. ``live``: bytes live before the first step, by
     name. ``made``: gradient elements produced before it.
     """
-    there = dict(live)
+    live_bytes = dict(live)
     moments: list[Moment] = []
     for step in steps:
-        there.update(step.makes)
+        live_bytes.update(step.makes)
         made += step.gradient_elements
-        moments.append(_make_moment(step.operator, there, saved, made, step.gradient_elements))
+        moments.append(_make_moment(step.operator, live_bytes, saved, made, step.gradient_elements))
         for name in step.drops:
-            there.pop(name, None)
-    return (*moments, _make_moment("end", there, saved, made, 0))
+            live_bytes.pop(name, None)
+    return (*moments, _make_moment("end", live_bytes, saved, made, 0))
 
 
-def with_gradients(moments: Moments, part: int, whole: int) -> Moments:
-    """Return the moments with gradients scaled to ``part`` of the unit's ``whole`` elements."""
+def with_gradients(moments: Moments, part: int, total: int) -> Moments:
+    """Return the moments with gradients scaled to ``part`` of the unit's ``total`` elements."""
 
-    def fewer(passed: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    def scale_gradients(moments_of_pass: tuple[Moment, ...]) -> tuple[Moment, ...]:
         return tuple(
             replace(
                 moment,
-                gradient_elements=ceil_div(moment.gradient_elements * part, whole),
-                fresh_elements=ceil_div(moment.fresh_elements * part, whole),
+                gradient_elements=ceil_div(moment.gradient_elements * part, total),
+                fresh_elements=ceil_div(moment.fresh_elements * part, total),
             )
-            for moment in passed
+            for moment in moments_of_pass
         )
 
-    return replace(moments, backward=fewer(moments.backward), backward_end=fewer(moments.backward_end))
+    return replace(
+        moments,
+        backward=scale_gradients(moments.backward),
+        backward_end=scale_gradients(moments.backward_end),
+    )
 
 
 def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -> Mapping[str, int]:
@@ -100,20 +104,20 @@ def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -
     return {name: size for step in steps for name, size in step.makes.items() if name in saved}
 
 
-def highest_work(moments: Iterable[Moment]) -> int:
+def find_max_work_bytes(moments: Iterable[Moment]) -> int:
     """Return the maximum of temporary and held bytes over the moments."""
     return max((moment.work_bytes + moment.held_bytes for moment in moments), default=0)
 
 
 def _make_moment(
-    operator: str, there: Mapping[str, int], saved: Collection[str], made: int, fresh: int
+    operator: str, live_bytes: Mapping[str, int], saved: Collection[str], made: int, fresh: int
 ) -> Moment:
-    kept = sum(size for name, size in there.items() if name in saved)
+    saved_bytes = sum(size for name, size in live_bytes.items() if name in saved)
     return Moment(
         operator=operator,
-        saved_bytes=kept,
-        work_bytes=sum(there.values()) - kept - there.get(HELD, 0),
-        held_bytes=there.get(HELD, 0),
+        saved_bytes=saved_bytes,
+        work_bytes=sum(live_bytes.values()) - saved_bytes - live_bytes.get(HELD_GRADIENT, 0),
+        held_bytes=live_bytes.get(HELD_GRADIENT, 0),
         gradient_elements=made,
         fresh_elements=fresh,
     )

@@ -1,6 +1,6 @@
-"""Read the manifests: facts of the whole run, and what each rank wrote.
+"""Read the manifests: the facts of the run, and the tables that each rank wrote.
 
-``manifest.json`` holds what is equal on every rank; ``rankNNNNN/rank.json`` holds what only that rank knows.
+``manifest.json`` holds facts that are equal on every rank; ``rankNNNNN/rank.json`` holds that rank's facts.
 A reader merges them, so no rank ever waits for another.
 """
 
@@ -21,7 +21,7 @@ MANIFEST_NAME = "manifest.json"
 RANK_NAME = "rank.json"
 STEPS_NAME = "steps.jsonl"
 _MAX_JSON_BYTES = 64 << 20
-_AGAIN = "record the run again"
+_RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
 
 
@@ -38,9 +38,9 @@ class PlannedSteps:
 class RunManifest:
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or snapshot or trace (imported). ``gaps`` belong to no rank: files that could not
-    be used, ranks that had to be guessed. ``planned``: None for imported runs and for recordings older than
-    this field.
+    ``source``: recording, or snapshot or trace (imported). ``gaps`` are not specific to a rank: files that
+    could not be used, ranks that had to be guessed. ``planned``: None for imported runs and for recordings
+    older than this field.
     """
 
     schema: str = RUN_SCHEMA
@@ -59,7 +59,7 @@ class RunManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A table on disk, as its writer saw it."""
+    """Row count and checksum of a table on disk, from its writer."""
 
     rows: int
     sha256: str
@@ -67,7 +67,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankManifest:
-    """Manifest of what one rank recorded.
+    """Manifest of one rank's recording.
 
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
     manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
@@ -90,8 +90,8 @@ def rank_folder(run: Path, rank: int) -> Path:
     return run / f"rank{rank:05d}"
 
 
-def staged_path(table: Path) -> Path:
-    """Return the path where a new version of a table waits until the manifest names it."""
+def get_staged_path(table: Path) -> Path:
+    """Return the path of a new version of a table until the manifest lists it."""
     return table.with_name(f".{table.name}.new")
 
 
@@ -124,7 +124,7 @@ def read_rank_manifest(run: Path, rank: int) -> RankManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
-    """The part of a manifest that every version has."""
+    """The fields that every version of a manifest has."""
 
     schema: str = ""
 
@@ -134,11 +134,11 @@ def _read(path: Path) -> bytes:
         with open_plain(path) as file:
             content = file.read(_MAX_JSON_BYTES + 1)
     except FileNotFoundError:
-        raise BadInput(f"{path}: no such file", hint="give the folder that a recording made") from None
+        raise BadInput(f"{path}: no such file", hint="give the folder of a recording") from None
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_AGAIN) from None
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_RECORD_AGAIN) from None
     if len(content) > _MAX_JSON_BYTES:
-        raise BadInput(f"{path}: larger than a manifest can be", hint=_AGAIN)
+        raise BadInput(f"{path}: too large for a manifest", hint=_RECORD_AGAIN)
     return content
 
 
@@ -147,7 +147,7 @@ def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        raise BadInput(f"{path}: not a manifest of zprof ({reason})", hint=_AGAIN) from None
+        raise BadInput(f"{path}: not a zprof manifest ({reason})", hint=_RECORD_AGAIN) from None
 
 
 def _check_schema(schema: str, path: Path) -> None:
@@ -158,4 +158,4 @@ def _check_schema(schema: str, path: Path) -> None:
             f"{path}: schema {schema[:40]!r}, this zprof reads {RUN_SCHEMA!r}",
             hint="upgrade zprof, or record the run again",
         )
-    raise BadInput(f"{path}: not a zprof run", hint="give the folder that a recording made")
+    raise BadInput(f"{path}: not a zprof run", hint="give the folder of a recording")

@@ -1,4 +1,4 @@
-"""Check that a run may be written to a path, and replace the run that is there."""
+"""Check that a run may be written to a path, and replace an existing run."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,34 +11,36 @@ from zprof.run.manifest import read_run_manifest
 
 @contextmanager
 def replace_run(path: Path, *, force: bool) -> Iterator[None]:
-    """Make room for a run at ``path``; restore the previous run if no new one was written.
+    """Move an existing run away from ``path``; restore it if no new run was written.
 
     Raises:
-        BadInput: a run exists and ``force`` is not given, or something else is there.
+        BadInput: a run exists and ``force`` is not given, or something else exists at the path.
     """
     check_output_path(path, force=force)
     if not _is_taken(path):
         yield
         return
     path = path if path.name.strip(".") else path.resolve()
-    aside = path.with_name(f".{path.name}.replaced")
-    shutil.rmtree(aside, ignore_errors=True)
+    backup = path.with_name(f".{path.name}.replaced")
+    shutil.rmtree(backup, ignore_errors=True)
     try:
-        path.rename(aside)
+        path.rename(backup)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be replaced ({error.strerror})", hint="name another folder") from None
+        raise BadInput(
+            f"{path}: cannot be replaced ({error.strerror})", hint="choose another folder"
+        ) from None
     try:
         yield
     finally:
         if _is_run(path):
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(backup, ignore_errors=True)
         else:
             shutil.rmtree(path, ignore_errors=True)
-            aside.rename(path)
+            backup.rename(path)
 
 
 def check_output_path(path: Path, *, force: bool, since_ns: int | None = None) -> None:
-    """Refuse a path that holds something that a run must not replace.
+    """Refuse a path with content that a run must not replace.
 
     Args:
         path: Output path of the run.
@@ -46,14 +48,14 @@ def check_output_path(path: Path, *, force: bool, since_ns: int | None = None) -
         since_ns: Anything created after this time was written by another rank of the same job.
 
     Raises:
-        BadInput: a run exists and ``force`` is not given, or something else is there.
+        BadInput: a run exists and ``force`` is not given, or something else exists at the path.
     """
     if not _is_taken(path) or (since_ns is not None and path.stat().st_mtime_ns >= since_ns):
         return
     if not _is_run(path):
-        raise BadInput(f"{path}: exists and is not a run", hint="name another folder")
+        raise BadInput(f"{path}: exists and is not a run", hint="choose another folder")
     if not force:
-        raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
+        raise BadInput(f"{path}: a run already exists", hint="--force overwrites it")
 
 
 def _is_taken(path: Path) -> bool:

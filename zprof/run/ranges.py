@@ -6,8 +6,8 @@
     <engine>::compute <phase> unit=<name>
     <engine>::copy <what> unit=<name> bytes=<int>
 
-Any engine may use this grammar. A wait without a kind is anonymous: the thread was blocked, but it is unknown
-on what. Fields may be in any order, unknown ones are ignored, and text that does not match is no range.
+Any engine may use this grammar. A wait without a kind is anonymous: the thread was blocked, but on what is
+unknown. Fields may be in any order; unknown fields are ignored, and text that does not match is not a range.
 """
 
 import re
@@ -33,7 +33,7 @@ class RangeVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRange:
-    """One parsed range; ``kind`` is None for compute and copies, and if the collective is unknown."""
+    """One parsed range; ``kind`` is None for compute and copy ranges, or if the collective is unknown."""
 
     engine: str
     verb: RangeVerb
@@ -55,21 +55,21 @@ def parse_range(name: str) -> EngineRange | None:
     return EngineRange(
         engine=head[1],
         verb=RangeVerb(head[2]),
-        kind=_kind(words),
+        kind=_parse_kind(words),
         group=fields.get("pg") or None,
-        sequence=_number(fields.get("seq")),
+        sequence=_parse_number(fields.get("seq")),
         unit=fields.get("unit") or None,
-        bytes=_number(fields.get("bytes")),
+        bytes=_parse_number(fields.get("bytes")),
         dtype=fields.get("dtype") or None,
     )
 
 
-def _kind(words: list[str]) -> CollectiveKind | None:
+def _parse_kind(words: list[str]) -> CollectiveKind | None:
     try:
         return CollectiveKind(words[0]) if words else None
     except ValueError:
         return None
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None

@@ -43,13 +43,13 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise BadInput(f"{self.path}: no such run", hint="give the folder that a recording made")
+            raise BadInput(f"{self.path}: no such run", hint="give the folder of a recording")
         self.manifest: RunManifest = read_run_manifest(self.path)
         if not (isinstance(self.manifest.world_size, int) and 0 < self.manifest.world_size <= _MAX_RANKS):
             raise BadInput(f"{self.path}: impossible world size", hint="record the run again")
 
     def described(self, training: TrainingFacts) -> "Run":
-        """Return the same run with other training facts than its manifest has."""
+        """Return a copy of the run with different training facts than in its manifest."""
         other = copy(self)
         other.manifest = replace(self.manifest, training=training)
         return other
@@ -57,8 +57,8 @@ class Run:
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:
         """Manifests of the ranks whose tables are on disk, by rank."""
-        found = {rank: self._found(rank) for rank in self._folders()}
-        return {rank: m for rank, m in found.items() if m is not None and m.status != "recording"}
+        manifests = {rank: self._read_rank(rank) for rank in self._folders()}
+        return {rank: m for rank, m in manifests.items() if m is not None and m.status != "recording"}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -66,19 +66,23 @@ class Run:
         return tuple(self.rank_manifests)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return what the recorders could not measure, and the ranks that are missing."""
-        found = list(self.manifest.gaps)
-        found += [
+        """List the measurements that the recorders could not make, and the missing ranks."""
+        gaps = list(self.manifest.gaps)
+        gaps += [
             replace(gap, rank=rank) if gap.rank is None else gap
             for rank, manifest in self.rank_manifests.items()
             for gap in manifest.gaps
         ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
-        found += (
-            map(self._missing, absent) if self.manifest.source == "recording" else self._not_given(absent)
+        gaps += (
+            map(self._make_missing_gap, absent)
+            if self.manifest.source == "recording"
+            else self._make_import_gap(absent)
         )
-        found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]
-        return tuple(found)
+        gaps += [
+            self._make_cut_short_gap(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"
+        ]
+        return tuple(gaps)
 
     def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
         """Return one table of one rank as Arrow, checked against schema, row count and checksum.
@@ -92,7 +96,7 @@ class Run:
         return read_table(rank_folder(self.path, rank) / f"{name}.parquet", name, file, columns)
 
     def has_table(self, rank: int, name: str) -> bool:
-        """Return whether a rank recorded this table."""
+        """Return True if a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and name in manifest.files
 
@@ -119,7 +123,7 @@ class Run:
         return self.frame(rank, "alloc")
 
     def last_step(self, rank: int) -> int | None:
-        """Return the last step that a rank finished, even if it was killed; None if it finished none."""
+        """Return the last finished step of a rank, even if it was killed; None if there is none."""
         path = rank_folder(self.path, rank) / STEPS_NAME
         try:
             with open_plain(path) as content:
@@ -139,16 +143,16 @@ class Run:
         numbers = [int(match[1]) for name in os.listdir(self.path) if (match := _RANK_FOLDER.fullmatch(name))]
         return sorted(number for number in numbers if number < self.manifest.world_size)
 
-    def _found(self, rank: int) -> RankManifest | None:
+    def _read_rank(self, rank: int) -> RankManifest | None:
         """Return the manifest of a rank, or None if the folder is absent or left over from an earlier run."""
         if not rank_folder(self.path, rank).is_dir():
             return None
         manifest = read_rank_manifest(self.path, rank)
         return manifest if manifest.run_id == self.manifest.run_id else None
 
-    def _not_given(self, absent: Sequence[int]) -> list[Gap]:
-        """Return one gap for all ranks of which no file was imported."""
-        reason = f"no file of {len(absent)} of {self.manifest.world_size} ranks was given"
+    def _make_import_gap(self, absent: Sequence[int]) -> list[Gap]:
+        """Return one gap for all ranks without an imported file."""
+        reason = f"no files were given for {len(absent)} of {self.manifest.world_size} ranks"
         gap = Gap(
             kind=GapKind.FILE,
             what="ranks missing",
@@ -157,29 +161,29 @@ class Run:
         )
         return [gap] if absent else []
 
-    def _missing(self, rank: int) -> Gap:
-        if self._found(rank) is None:
-            reason = "this rank wrote nothing"
+    def _make_missing_gap(self, rank: int) -> Gap:
+        if self._read_rank(rank) is None:
+            reason = "this rank wrote no data"
         else:
             last = self.last_step(rank)
             when = "before its first step" if last is None else f"after step {last}"
-            reason = f"it was killed, or is still running: its recording ends {when}"
+            reason = f"the rank was killed or is still running: its recording ends {when}"
         return Gap(
             kind=GapKind.RANK_MISSING,
             what="rank missing",
             rank=rank,
             reason=reason,
-            remedy="look at this rank's own log; record again with all ranks alive",
+            remedy="check this rank's log; record again with all ranks running",
         )
 
-    def _cut_short(self, rank: int) -> Gap:
+    def _make_cut_short_gap(self, rank: int) -> Gap:
         last = self.last_step(rank)
         return Gap(
             kind=GapKind.RANK_CUT_SHORT,
             what="rank cut short",
             rank=rank,
-            reason=f"it was killed, or is still running: its recording ends after step {last}",
-            remedy="look at this rank's own log; what it had written before is used",
+            reason=f"the rank was killed or is still running: its recording ends after step {last}",
+            remedy="check this rank's log; the data written before is used",
         )
 
     def _table_file(self, rank: int, name: str) -> TableFile:

@@ -16,8 +16,8 @@ def make_column(title: str, kind: pa.DataType, *, nullable: bool = False) -> pa.
 
 
 #: One row per lifetime of a block of memory. ``source``: profiler (the allocator's own event), storage (a
-#: tensor storage that the tracker saw), foreign (memory that torch did not allocate). A storage older than
-#: the window has the start of the window as ``allocated_ns``. ``generation`` numbers the rows of source
+#: tensor storage that the tracker observed), foreign (memory that torch did not allocate). A storage older
+#: than the window has the start of the window as ``allocated_ns``. ``generation`` numbers the rows of source
 #: storage; -1 for the others.
 ALLOC = pa.schema(
     [
@@ -52,7 +52,7 @@ STACK = pa.schema(
 #: One row per block of a CUDA allocator's history (recorded, or from a snapshot file). ``freed_ns`` is when
 #: the program freed it (free_requested), ``released_ns`` when no stream used it any more (free_completed); in
 #: between it cannot be reused. ``before_history``: it existed when the history starts, which is then its
-#: ``allocated_ns``. ``tag`` is the program's own note (user_metadata), ``pool`` the id of a private pool
+#: ``allocated_ns``. ``tag`` is the program's own tag (user_metadata), ``pool`` the id of a private pool
 #: ("0,0" is the default one).
 BLOCK = pa.schema(
     [
@@ -88,7 +88,8 @@ SEGMENT = pa.schema(
 )
 
 #: A tenant's claim on the lifetime of a storage (``generation``) from ``time_ns`` on; ``gained`` false ends
-#: it. ``backdated``: the claim covers the storage from its allocation on. ``via`` names what saw it.
+#: it. ``backdated``: the claim covers the storage from its allocation on. ``via``: the hook or rule that made
+#: the claim.
 ROLE = pa.schema(
     [
         make_column("generation", pa.int64()),
@@ -102,7 +103,7 @@ ROLE = pa.schema(
 )
 
 #: Counters of the allocator and of the process, sampled at step boundaries (``step`` is -1 before the first).
-#: A null column could not be measured. The peaks are those since the start of the process.
+#: A null column could not be measured. Peaks count from the start of the process.
 SAMPLES = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -121,10 +122,10 @@ SAMPLES = pa.schema(
     ]
 )
 
-#: NVML readings of a device while the program runs; a null column is not supported there. ``reason``: period,
-#: before_group or after_group (``group``: the group of that first collective). ``process_bytes`` is this
-#: process's use of the device, ``used_bytes`` that of all processes. ``reserved_bytes`` is the allocator's
-#: value at the same moment. ``cost_ns``: duration of taking the sample.
+#: NVML readings of a device while the program runs; a null column is not supported on that device.
+#: ``reason``: period, before_group or after_group (``group``: the group of that first collective).
+#: ``process_bytes`` is this process's use of the device, ``used_bytes`` that of all processes.
+#: ``reserved_bytes`` is the allocator's value at the same moment. ``cost_ns``: duration of taking the sample.
 DEVICE = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -176,11 +177,11 @@ EVENTS = pa.schema(
 #: known. ``sequence`` counts within the group; of sends and receives, per peer. ``bytes`` is the full
 #: (gathered) tensor, 0 if unknown (a gap says so).
 #: start/end: when it ran. The row of a kernel has exactly the start, end and stream of its event. A
-#: collective that copy engines carry out has one row from the start of its first copy to the end of its last,
-#: on the stream of the first (method "copies"); its copies lie within it.
+#: collective that runs on copy engines has one row from the start of its first copy to the end of its last,
+#: on the stream of the first (method "copies"); its copies are within that interval.
 #: launch_*: the host's call. wait_*: the host blocked for its result.
 #: ``peer_rank`` is the global rank of the other side of a send or recv, and the root of a one-sided kind.
-#: ``method`` names the rung of the reader that made the row (range, gloo_fifo, nccl, copies, operator,
+#: ``method`` is the reader's method that produced the row (range, gloo_fifo, nccl, copies, operator,
 #: kernel_name, ...), followed by "_order" if ``sequence`` is only the order on this rank.
 COLLECTIVES = pa.schema(
     [

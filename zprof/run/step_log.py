@@ -2,8 +2,8 @@
 
     {"step":7,"begin_ns":…,"end_ns":…,"window":"time","device":"cuda:0","allocated_bytes":…,…}
 
-``step``, ``begin_ns`` and ``end_ns`` are always present; unknown values are left out. A line is shorter than
-:data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see half of the last one.
+``step``, ``begin_ns`` and ``end_ns`` are always present; unknown values are omitted. A line is shorter than
+:data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see an incomplete last line.
 """
 
 from dataclasses import dataclass, fields
@@ -18,11 +18,11 @@ _Name = Annotated[str, msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """One finished step; ``window`` is the window it belongs to, empty if none was open.
+    """One finished step; ``window`` is the window it belongs to, empty if none was active.
 
     ``process_bytes`` is the resident size. ``allocated_bytes`` and ``peak_allocated_bytes`` are allocator
     counters of ``device``: the current value, and the maximum since the program started or reset it. Without
-    a device there are no counters: None is unknown.
+    a device there are no counters; None means unknown.
     """
 
     step: _Count

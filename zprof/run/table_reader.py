@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
-from zprof.run.manifest import TableFile, staged_path
+from zprof.run.manifest import TableFile, get_staged_path
 from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
@@ -25,7 +25,7 @@ _MAX_ROW_BYTES = 1 << 10
 
 
 def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the table of this name as Arrow; ``file`` is its entry in the manifest.
+    """Return a table as Arrow; ``file`` is its entry in the manifest.
 
     Raises:
         BadInput: it does not exist, is damaged, or does not match the manifest.
@@ -50,12 +50,12 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _open_checked(path: Path, file: TableFile) -> BufferedReader:
-    """Open the table that the manifest names.
+    """Open the table that the manifest refers to.
 
-    A writer names a table before it puts it in its place, and may have been killed in between, or be about to
-    do it now: hence the staged file, and then the final place again.
+    A writer updates the manifest before it renames the table. It may have been killed in between, or be about
+    to rename it now: hence the staged path, then the final path again.
     """
-    for candidate in (path, staged_path(path), path):
+    for candidate in (path, get_staged_path(path), path):
         try:
             content = open_plain(candidate)
         except FileNotFoundError:
@@ -66,33 +66,37 @@ def _open_checked(path: Path, file: TableFile) -> BufferedReader:
         content.close()
     open_plain(path).close()  # raises if it does not exist
     raise BadInput(
-        f"{path}: damaged, its checksum is not the one that was written",
+        f"{path}: damaged, its checksum differs from the manifest",
         hint="copy the run again, or record it again",
     )
 
 
 def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
     if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
-        raise BadInput(f"{path}: its row count is not the one that was written", hint="record the run again")
+        raise BadInput(f"{path}: its row count differs from the manifest", hint="record the run again")
     groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
     if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
-        raise BadInput(f"{path}: unpacks to more than its rows can hold", hint="record the run again")
-    have = parquet.schema_arrow
-    for want in TABLES[name]:
-        index = have.get_field_index(want.name)
-        if index < 0 and want.nullable:
+        raise BadInput(
+            f"{path}: its unpacked size is too large for its row count", hint="record the run again"
+        )
+    schema = parquet.schema_arrow
+    for field in TABLES[name]:
+        index = schema.get_field_index(field.name)
+        if index < 0 and field.nullable:
             continue  # written before the column was introduced
-        if index < 0 or have.field(index).type != want.type:
-            raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")
+        if index < 0 or schema.field(index).type != field.type:
+            raise BadInput(
+                f"{path}: column {field.name!r} does not match the schema of {name}", hint="record again"
+            )
 
 
 def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """Return the wanted columns; those that an old file does not have are null."""
-    wanted = list(columns) if columns else TABLES[name].names
-    have = set(parquet.schema_arrow.names)
-    table = parquet.read(columns=[column for column in wanted if column in have])
-    for column in wanted:
-        if column not in have:
+    """Return the requested columns; columns missing in an old file become null."""
+    requested = list(columns) if columns else TABLES[name].names
+    available = set(parquet.schema_arrow.names)
+    table = parquet.read(columns=[column for column in requested if column in available])
+    for column in requested:
+        if column not in available:
             field = TABLES[name].field(column)
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table.select(wanted)
+    return table.select(requested)

@@ -1,7 +1,7 @@
-"""Write one rank's part of a run, alone and atomically: Parquet tables, then the manifest that names them.
+"""Write one rank's part of a run, independently and atomically: Parquet tables, then the manifest.
 
-Every file appears whole or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one line is
-appended per finished step, so that a killed rank still shows how far it got. Ascending times are stored as
+Every file appears complete or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one line is
+appended per finished step, so that the progress of a killed rank is known. Ascending times are stored as
 differences, other integers with byte stream split, repeated values with a dictionary. On real traces this
 takes half the size of Parquet's defaults.
 """
@@ -27,9 +27,9 @@ from zprof.run.manifest import (
     RankManifest,
     RunManifest,
     TableFile,
+    get_staged_path,
     rank_folder,
     read_run_manifest,
-    staged_path,
     to_json,
 )
 from zprof.run.schema import TABLES
@@ -37,10 +37,10 @@ from zprof.run.step_log import StepLine, encode_step
 
 
 class RankWriter:
-    """Writer of the folder of one rank. Creating it deletes what an earlier run left there.
+    """Writer of the folder of one rank. Creating it deletes leftovers of an earlier run.
 
     Raises:
-        BadInput: the path holds something that is not a run.
+        BadInput: the path contains something other than a run.
     """
 
     def __init__(self, run: Path, rank: int, manifest: RunManifest) -> None:
@@ -52,22 +52,22 @@ class RankWriter:
         _refuse_foreign(run, self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
-            _drop_ranks_from(run, manifest.world_size)
+            _delete_extra_ranks(run, manifest.world_size)
         self.folder.mkdir(parents=True)
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         self._write_manifest()
 
     def describe(self, manifest: RunManifest) -> None:
-        """Rewrite the run manifest with facts that became known after the start, equal on every rank."""
+        """Rewrite the run manifest with facts learned after the start, equal on every rank."""
         write_atomically(self.folder.parent / MANIFEST_NAME, to_json(manifest).encode())
 
     def step_done(self, line: StepLine) -> None:
-        """Append one line for a finished step; it survives the death of the process."""
+        """Append one line for a finished step; it survives if the process is killed."""
         with (self.folder / STEPS_NAME).open("ab") as file:
             file.write(encode_step(line))
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Write a whole table of ``zprof.run.schema``; only nullable columns may be missing."""
+        """Write a complete table of ``zprof.run.schema``; only nullable columns may be missing."""
         files = self._manifest.files | {name: stage_table(self.folder, name, columns)}
         self._manifest = replace(self._manifest, files=files)
         self._staged.add(name)
@@ -81,7 +81,7 @@ class RankWriter:
         status: str,
         memory_mode: str = "",
     ) -> None:
-        """Name the tables in ``rank.json``; a reader uses them only after that."""
+        """List the tables in ``rank.json``; readers use them only after that."""
         self._manifest = replace(
             self._manifest,
             status=status,
@@ -99,15 +99,17 @@ class RankWriter:
 
 
 def _refuse_foreign(run: Path, folder: Path) -> None:
-    """Raise BadInput rather than delete files of another program, which may use names like ``rank00000``."""
+    """Raise BadInput instead of deleting another program's files, which may have names like ``rank00000``."""
     if folder.exists() and not (folder / RANK_NAME).is_file():
-        raise BadInput(f"{folder}: exists and is not of a run", hint="name another folder for the run")
+        raise BadInput(
+            f"{folder}: exists and does not belong to a run", hint="choose another folder for the run"
+        )
     if (run / MANIFEST_NAME).exists():
         read_run_manifest(run)
 
 
-def _drop_ranks_from(run: Path, world_size: int) -> None:
-    """Remove rank folders that an earlier, larger job left behind."""
+def _delete_extra_ranks(run: Path, world_size: int) -> None:
+    """Remove rank folders left over from an earlier, larger job."""
     for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
         number = int(folder.name.removeprefix("rank"))
         if number >= world_size and (folder / RANK_NAME).is_file():
@@ -115,7 +117,7 @@ def _drop_ranks_from(run: Path, world_size: int) -> None:
 
 
 def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
-    """Make a folder of tables, written before its rank was known, that rank's part of ``run``.
+    """Move tables that were written before their rank was known into that rank's folder of ``run``.
 
     Raises:
         OSError: it cannot be moved.
@@ -133,16 +135,17 @@ _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
 
 
 def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """Write a table next to its final place; only nullable columns may be missing.
+    """Write a table next to its final path; only nullable columns may be missing.
 
-    The manifest that names it is written next, and :func:`place_table` follows. A kill in between leaves
-    either the older manifest with the older tables, or the new one, whose tables a reader finds here.
+    The manifest that lists it is written next, and :func:`place_table` follows. A kill in between leaves
+    either the older manifest with the older tables, or the new one, whose tables a reader finds at the staged
+    path.
 
     Raises:
         OSError: it cannot be written.
     """
-    staged = staged_path(folder / f"{name}.parquet")
-    temporary = temporary_path(staged)
+    staged = get_staged_path(folder / f"{name}.parquet")
+    temporary = get_temporary_path(staged)
     rows = _write_parquet(temporary, name, columns)
     return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
 
@@ -154,13 +157,13 @@ def place_table(folder: Path, name: str) -> None:
         OSError: it cannot be renamed.
     """
     target = folder / f"{name}.parquet"
-    staged_path(target).rename(target)
+    get_staged_path(target).rename(target)
 
 
 def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """Write a table into a folder that nobody reads until it is complete, from data that can be reproduced.
+    """Write a table into a folder that is not read until it is complete, from reproducible data.
 
-    It skips fsync: for a thousand ranks that would take half a minute.
+    Skips fsync, which would take half a minute for a thousand ranks.
 
     Raises:
         OSError: it cannot be written.
@@ -180,13 +183,13 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 
 def write_atomically(target: Path, content: bytes) -> None:
-    """Write a small file so that readers see the old or the new content, never a part."""
-    temporary = temporary_path(target)
+    """Write a small file so that readers see either the old or the new content, never a mix."""
+    temporary = get_temporary_path(target)
     temporary.write_bytes(content)
     sync_and_rename(temporary, target)
 
 
-def temporary_path(target: Path) -> Path:
+def get_temporary_path(target: Path) -> Path:
     """Return the path under which a file is written until it is complete."""
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
@@ -213,10 +216,10 @@ def _fit_to_schema(columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.S
 
 def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
     """Return the encoding options for ``pq.write_table``, by column."""
-    chosen = {field.name: _choose_encoding(field) for field in schema}
+    encodings = {field.name: _choose_encoding(field) for field in schema}
     return {
-        "use_dictionary": [name for name, encoding in chosen.items() if not encoding],
-        "column_encoding": {name: encoding for name, encoding in chosen.items() if encoding},
+        "use_dictionary": [name for name, encoding in encodings.items() if not encoding],
+        "column_encoding": {name: encoding for name, encoding in encodings.items() if encoding},
     }
 
 

@@ -85,15 +85,15 @@ class ZprofApp(Shell):
     ]
 
     def on_mount(self) -> None:
-        """Show what the manifest alone gives, then measure the run in the background."""
+        """Show the facts from the manifest, then measure the run in the background."""
         try:
-            self.look = preview_run(self.asked)
+            self.preview = preview_run(self.request)
         except ZprofError as error:
             self.say(format_error(error))
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
-        if self.loaded is None and self.look is not None:
-            self.call_after_refresh(self.measure, self.asked)
+        if self.loaded is None and self.preview is not None:
+            self.call_after_refresh(self.measure, self.request)
 
     def action_show(self, name: str) -> None:
         """Close any popups and switch to a screen by name."""
@@ -112,67 +112,67 @@ class ZprofApp(Shell):
 
     def action_pick_rank(self) -> None:
         """Let the user pick one of the loaded ranks."""
-        choices, present = help_texts.list_rank_choices(self), self.selected.rank
-        self._pick("rank", choices, present, lambda key: self.select(rank=int(key)))
+        choices, current = help_texts.list_rank_choices(self), self.selected.rank
+        self._pick("rank", choices, current, lambda key: self.select(rank=int(key)))
 
     def action_pick_step(self) -> None:
         """Let the user pick one of the timed steps of the selected rank."""
-        choices, present = help_texts.list_step_choices(self), self.selected.step
-        self._pick("step", choices, present, lambda key: self.select(step=int(key)))
+        choices, current = help_texts.list_step_choices(self), self.selected.step
+        self._pick("step", choices, current, lambda key: self.select(step=int(key)))
 
     def _pick(
-        self, what: str, choices: Sequence[tuple[str, str]], present: int | None, take: Callable[[str], None]
+        self, what: str, choices: Sequence[tuple[str, str]], current: int | None, take: Callable[[str], None]
     ) -> None:
         if choices:
-            popup = PickPopup(what, choices, "" if present is None else str(present))
+            popup = PickPopup(what, choices, "" if current is None else str(current))
             self.push_screen(popup, lambda key: take(key) if key else None)
         else:
-            self.notify(f"there is no {what} to pick", severity="warning", markup=False)
+            self.notify(f"no {what} to pick", severity="warning", markup=False)
 
     def action_step(self, by: int) -> None:
-        """Select the step `by` places away, clamped to the first and last timed step."""
+        """Select the step `by` positions away, clamped to the first and last timed step."""
         steps = [int(key) for key, _ in help_texts.list_step_choices(self)]
         if self.selected.step in steps:
-            at = steps.index(self.selected.step) + by
-            self.select(step=steps[max(0, min(len(steps) - 1, at))])
+            index = steps.index(self.selected.step) + by
+            self.select(step=steps[max(0, min(len(steps) - 1, index))])
 
     def action_gaps(self) -> None:
-        """Open the list of gaps: what could not be measured."""
+        """Open the list of gaps in the measurement."""
         self.push_screen(TextPopup("what could not be measured", help_texts.format_gaps(self)))
 
     def action_baseline(self) -> None:
         """Ask for the path of a run to use as the baseline."""
-        present = str(self.asked.baseline or "")
-        self.push_screen(LinePopup("baseline: path of a run", present), self._compare_with)
+        current = str(self.request.baseline or "")
+        self.push_screen(LinePopup("baseline: path of a run", current), self._compare_with)
 
     def _compare_with(self, path: str | None) -> None:
         if path:
-            self.measure(help_texts.replace_baseline(self.asked, Path(path).expanduser()))
+            self.measure(help_texts.replace_baseline(self.request, Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
         """Copy the focused row to the clipboard as Markdown."""
-        export.copy_focused(self, export.format_markdown)
+        export.copy_focused_row(self, export.format_markdown)
 
     def action_copy_json(self) -> None:
         """Copy the focused row to the clipboard as JSON."""
-        export.copy_focused(self, export.format_json)
+        export.copy_focused_row(self, export.format_json)
 
     def action_export(self) -> None:
         """Ask for a file name and write the report; the suffix picks the format."""
-        name = export.suggest_report_name(self.look.facts.name if self.look else "", Path())
+        name = export.suggest_report_name(self.preview.facts.name if self.preview else "", Path())
         self.push_screen(LinePopup("write the report to (.txt, .json or .svg)", name), self._export)
 
     def _export(self, path: str | None) -> None:
         if path:
             loaded = help_texts.get_export(self)
-            self._write(lambda: export.export_report(loaded, Path(path).expanduser()))
+            self._write_file(lambda: export.export_report(loaded, Path(path).expanduser()))
 
     def action_perfetto(self) -> None:
         """Write the selected step as a Perfetto trace in the current directory."""
-        self._write(lambda: export.export_perfetto(self.loaded, self.selected, Path()))
+        self._write_file(lambda: export.export_perfetto(self.loaded, self.selected, Path()))
 
     @work(thread=True, exit_on_error=False, description="write")
-    def _write(self, act: Callable[[], str]) -> None:
+    def _write_file(self, act: Callable[[], str]) -> None:
         """Run `act` in a worker thread and notify the user of its result or error."""
         try:
             self.notify(printable(act()), markup=False)
@@ -180,7 +180,7 @@ class ZprofApp(Shell):
             self.notify(format_error(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
-        """Open the number under the cursor, else what the row leads to."""
+        """Open the number under the cursor, else the target of the row."""
         if self.loaded is None:
             return
         from zprof.tui import opening
@@ -195,18 +195,18 @@ class ZprofApp(Shell):
         elif (popup := opening.open_row(self, event.line)) is not None:
             self.push_screen(popup)
         else:
-            self.notify("there is nothing behind this row", markup=False)
+            self.notify("nothing to open in this row", markup=False)
 
-    def on_fact_table_search_asked(self, event: FactTable.SearchAsked) -> None:
+    def on_fact_table_search_requested(self, event: FactTable.SearchRequested) -> None:
         """Ask for a search text and filter the table by it."""
-        table = event.asking
+        table = event.source
 
         def search(text: str | None) -> None:
             if text is not None:
                 table.search(text)
 
         name = table.table.title if table.table is not None else ""
-        self.push_screen(LinePopup(f"{name}: show rows with", table.wanted), search)
+        self.push_screen(LinePopup(f"{name}: show rows that contain", table.search_text), search)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield Textual's commands plus every app-wide key, for the command palette."""

@@ -1,4 +1,4 @@
-"""Daemon threads next to the screens: one measures a run, one predicts the effect of a change.
+"""Daemon threads that measure a run and predict the effect of a change.
 
 Results come back as Textual messages.
 """
@@ -26,7 +26,7 @@ _GC_THRESHOLDS = (10_000, 10, 10)
 class Loader(Protocol):
     """Callable that measures a request and reports its progress."""
 
-    def __call__(self, asked: RunRequest, progress: Progress, /) -> LoadedRun:
+    def __call__(self, request: RunRequest, progress: Progress, /) -> LoadedRun:
         """Measure the request.
 
         Raises:
@@ -44,7 +44,7 @@ class Loading:
     The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
     """
 
-    class Told(Message):
+    class Progressed(Message):
         """Progress: the current stage of the measurement."""
 
         def __init__(self, loading: "Loading", doing: str) -> None:
@@ -65,9 +65,9 @@ class Loading:
             super().__init__()
             self.loading, self.error = loading, error
 
-    def __init__(self, asked: RunRequest, loader: Loader, post: Callable[[Message], object]) -> None:
+    def __init__(self, request: RunRequest, loader: Loader, post: Callable[[Message], object]) -> None:
         """Prepare the thread; ``post`` will be called from it."""
-        self.asked, self._loader, self._post = asked, loader, post
+        self.request, self._loader, self._post = request, loader, post
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zprof-measure", daemon=True)
 
@@ -81,12 +81,12 @@ class Loading:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread is still running, even if it was stopped."""
+        """Return True if the thread is still running, even if it was stopped."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
-            loaded = self._loader(self.asked, self._tell)
+            loaded = self._loader(self.request, self._report_progress)
             _freeze_collector()
             self._send(self.Done(self, loaded))
         except Superseded:
@@ -94,16 +94,16 @@ class Loading:
         except ZprofError as error:
             self._send(self.Failed(self, error))
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
-            said = ZprofError(
+            failure = ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof report prints",
+                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof report",
             )
-            self._send(self.Failed(self, said))
+            self._send(self.Failed(self, failure))
 
-    def _tell(self, doing: str) -> None:
+    def _report_progress(self, doing: str) -> None:
         if self._is_stopped.is_set():
             raise Superseded
-        self._send(self.Told(self, doing))
+        self._send(self.Progressed(self, doing))
 
     def _send(self, message: Message) -> None:
         if not self._is_stopped.is_set():
@@ -111,7 +111,7 @@ class Loading:
 
 
 def _freeze_collector() -> None:
-    """Take the loaded run out of the garbage collector's reach and collect less often.
+    """Exclude the loaded run from garbage collection, and collect less often.
 
     With 1024 ranks loaded, a full collection stalls the screen for 0.3 s. The first draw of a screen
     allocates about 100,000 objects, which would trigger such a collection each time.
@@ -174,15 +174,15 @@ class Predicting:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread is still running."""
+        """Return True if the thread is still running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        answer = self._answer()
+        answer = self._compute_answer()
         with suppress(RuntimeError):  # the app has exited in the meantime
             self._post(self.Done(self, answer))
 
-    def _answer(self) -> Answer:
+    def _compute_answer(self) -> Answer:
         try:
             return self._predictor(self.analysis, (self.change,))
         except ZprofError as error:
@@ -190,5 +190,5 @@ class Predicting:
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
             return ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof whatif prints",
+                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof whatif",
             )

@@ -40,8 +40,8 @@ def find_free_name(stem: str, suffix: str, folder: Path) -> str:
 
 
 def _sanitize_name(name: str) -> str:
-    shown = printable(name).replace("/", "_")
-    return shown.encode()[:_MAX_NAME_BYTES].decode(errors="ignore") or "run"
+    safe = printable(name).replace("/", "_")
+    return safe.encode()[:_MAX_NAME_BYTES].decode(errors="ignore") or "run"
 
 
 def export_report(loaded: LoadedRun | None, path: Path) -> str:
@@ -51,10 +51,10 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
         BadInput: nothing is loaded, the suffix is unknown, or the file exists or cannot be created.
     """
     if loaded is None:
-        raise BadInput("nothing is measured yet", hint="wait until the run is measured")
+        raise BadInput("no measurements yet", hint="wait for the analysis to finish")
     suffixes = [suffix for form in FORMATS for suffix in form.suffixes]
     if path.suffix.lower() not in suffixes:
-        raise BadInput(f"{path}: its suffix names no format", hint=f"end it in {', '.join(suffixes)}")
+        raise BadInput(f"{path}: unknown suffix", hint=f"use one of {', '.join(suffixes)}")
     document = by_path(path).render(loaded.report)
     _write_new_file(path, lambda file: file.write(document.encode("utf-8")))
     return f"wrote {path.absolute()}"
@@ -72,7 +72,9 @@ def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path)
     from zprof.integrations.perfetto.rank_rows import ExportChoice
 
     if loaded is None or selected.step is None:
-        raise BadInput("no timed step is selected", hint="wait until the run is measured, or pick one with t")
+        raise BadInput(
+            "no timed step is selected", hint="wait for the analysis to finish, or press t to pick a step"
+        )
     count = len(loaded.report.run.ranks_loaded)
     ranks = None if count <= _MAX_RANKS or selected.rank is None else frozenset({selected.rank})
     stem = f"{_sanitize_name(loaded.report.run.name)}-step{selected.step}"
@@ -80,17 +82,19 @@ def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path)
     path = folder / find_free_name(stem, ".json", folder)
     choice = ExportChoice(ranks=ranks, steps=frozenset({selected.step}), python=False)
     _write_new_file(path, lambda file: export_trace(loaded.run, choice, file, loaded.analysis))
-    whose = (
-        f"rank {selected.rank} alone, {count} are too many for one trace"
+    ranks_text = (
+        f"rank {selected.rank} only: {count} ranks are too many for one trace"
         if ranks
         else _format_ranks(loaded.report.run.ranks_loaded)
     )
-    return f"wrote {path.absolute()} (step {selected.step} of {whose}): open it at https://ui.perfetto.dev"
+    return (
+        f"wrote {path.absolute()} (step {selected.step} of {ranks_text}): open it at https://ui.perfetto.dev"
+    )
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks))
-    return f"rank {named}" if len(ranks) == 1 else f"all loaded ranks: {named}"
+    numbers = ", ".join(map(str, ranks))
+    return f"rank {numbers}" if len(ranks) == 1 else f"all loaded ranks: {numbers}"
 
 
 def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -103,36 +107,36 @@ def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
                 path.unlink(missing_ok=True)
                 raise
     except FileExistsError:
-        raise BadInput(f"{path}: is there already", hint="name another file") from None
+        raise BadInput(f"{path}: already exists", hint="choose another name") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"{path}: cannot be written ({reason})", hint="name another file") from None
+        raise BadInput(f"{path}: cannot be written ({reason})", hint="choose another name") from None
 
 
 RowFormat = Callable[[Table, Line, Cell], str]
 _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
-def copy_focused(app: Shell, form: RowFormat) -> None:
+def copy_focused_row(app: Shell, form: RowFormat) -> None:
     """Copy the row under the cursor, of the focused table or else of the first one.
 
     If the screen defines ``copies`` (a text popup, for example a finding's fix), that text is copied instead.
     """
-    whole = getattr(app.screen, "copies", "")
-    if whole:
-        app.copy_to_clipboard(whole)
+    text = getattr(app.screen, "copies", "")
+    if text:
+        app.copy_to_clipboard(text)
         app.notify(describe_copy(os.environ), markup=False)
         return
-    table = focused_table(app)
-    focused = table.focused_line() if table is not None else None
+    table = find_focused_table(app)
+    focused = table.get_focused_line() if table is not None else None
     if table is None or table.table is None or focused is None:
-        app.notify("nothing is focused that can be copied", severity="warning", markup=False)
+        app.notify("nothing to copy: focus a table row", severity="warning", markup=False)
         return
     app.copy_to_clipboard(form(table.table, *focused))
     app.notify(describe_copy(os.environ), markup=False)
 
 
-def focused_table(app: Shell) -> TableSource | None:
+def find_focused_table(app: Shell) -> TableSource | None:
     """Return the focused table or chart, else the first visible table."""
     if isinstance(app.screen.focused, TableSource):
         return app.screen.focused
@@ -141,10 +145,10 @@ def focused_table(app: Shell) -> TableSource | None:
 
 
 def describe_copy(environment: Mapping[str, str]) -> str:
-    """Return a message on the copy, with the alternative if the terminal ignores OSC 52."""
+    """Return the notification after a copy, with a fallback for terminals without OSC 52."""
     if environment.get("TMUX"):
-        return "copied, if tmux may: set -g set-clipboard on. e writes the report to a file"
-    return "copied, if this terminal has a clipboard (OSC 52). e writes the report to a file"
+        return "copied (tmux needs: set -g set-clipboard on). Press e to save the report to a file"
+    return "copied (if the terminal supports OSC 52). Press e to save the report to a file"
 
 
 def format_markdown(table: Table, line: Line, cell: Cell) -> str:
@@ -156,11 +160,11 @@ def format_markdown(table: Table, line: Line, cell: Cell) -> str:
 
 def escape_markdown(text: str) -> str:
     """Escape all Markdown and HTML syntax in a text."""
-    return "".join(f"\\{sign}" if sign in _MARKS else sign for sign in text)
+    return "".join(f"\\{character}" if character in _MARKS else character for character in text)
 
 
 def format_json(table: Table, line: Line, cell: Cell) -> str:
-    """Return the row as one JSON object; numbers carry their report leaves."""
+    """Return the row as one JSON object; numbers include their report leaves."""
     row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
     return json.dumps(row)
 

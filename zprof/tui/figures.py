@@ -1,7 +1,7 @@
-"""Numbers as a screen shows them: exact, a range, a bound, or predicted.
+"""Numbers as displayed: exact, a range, a bound, or predicted.
 
-A `Figure` names the JSON leaves it comes from (`time.per_rank[3].wall_ns`; `[*]` for all entries of a list)
-and how they combine, so that it can be opened and checked against the report.
+A `Figure` refers to the JSON leaves it comes from (`time.per_rank[3].wall_ns`; `[*]` for all entries of a
+list) and how they combine, so that it can be opened and checked against the report.
 """
 
 import math
@@ -34,7 +34,7 @@ class Unit(StrEnum):
 class Aggregation(StrEnum):
     """How a value is computed from its leaves, in order; unknown leaves are skipped."""
 
-    LEAF = "as it stands in the report"
+    LEAF = "taken directly from the report"
     SUM = "sum of"
     MEAN = "mean of"
     LARGEST = "largest of"
@@ -44,7 +44,7 @@ class Aggregation(StrEnum):
     PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
-_SHOW: Mapping[Unit, Callable[[float], str]] = {
+_FORMATTERS: Mapping[Unit, Callable[[float], str]] = {
     Unit.NS: format_ns,
     Unit.MS: format_ms,
     Unit.BYTES: format_bytes,
@@ -70,9 +70,9 @@ class Figure:
         """The value formatted for the screen."""
         if self.value is None:
             return UNKNOWN
-        shown = _SHOW[self.unit](self.value)
-        is_nothing = not any(digit in shown for digit in "123456789")
-        return f"+{shown}" if self.signed and self.value > 0 and not is_nothing else shown
+        shown = _FORMATTERS[self.unit](self.value)
+        is_zero = not any(digit in shown for digit in "123456789")
+        return f"+{shown}" if self.signed and self.value > 0 and not is_zero else shown
 
     def in_report(self) -> tuple["Figure", ...]:
         """Return the component figures that the report's JSON contains or yields; tests check these."""
@@ -127,9 +127,9 @@ def figure(
     return Figure(value=value, unit=unit, leaves=leaves, how=how, signed=signed)
 
 
-def combine(how: Aggregation, found: Sequence[Sequence[float | None]]) -> float | None:
+def combine(how: Aggregation, leaf_values: Sequence[Sequence[float | None]]) -> float | None:
     """Combine the values of some leaves into one; return None if none of them is known."""
-    known = [[value for value in values if value is not None] for values in found]
+    known = [[value for value in values if value is not None] for values in leaf_values]
     flat = [value for values in known for value in values]
     if not flat:
         return None
@@ -144,22 +144,22 @@ def combine(how: Aggregation, found: Sequence[Sequence[float | None]]) -> float 
 
 
 def resolve(tree: Any, leaf: str) -> Iterator[float | None]:
-    """Yield the numbers at a path; ``[*]`` expands a list or mapping. Yield None if nothing is there."""
+    """Yield the numbers at a path; ``[*]`` expands a list or mapping. Yield None if there is no value."""
     nodes = [tree]
     for name, index in _PART.findall(leaf):
-        nodes = [child for node in nodes for child in _children(node, name, index)]
+        nodes = [child for node in nodes for child in _list_children(node, name, index)]
     for node in nodes or [None]:
         known = isinstance(node, int | float) and not isinstance(node, bool) and math.isfinite(node)
         yield node if known else None
 
 
-def _children(node: Any, name: str, index: str) -> list[Any]:
+def _list_children(node: Any, name: str, index: str) -> list[Any]:
     if index == "*":
         values = node.values() if isinstance(node, Mapping) else node
         return list(values) if isinstance(values, Sequence) or isinstance(node, Mapping) else []
     if index:
-        place = int(index)
-        return [node[place]] if isinstance(node, list) and place < len(node) else []
+        position = int(index)
+        return [node[position]] if isinstance(node, list) and position < len(node) else []
     return [node[name]] if isinstance(node, Mapping) and name in node else []
 
 
@@ -192,11 +192,11 @@ class Bound(Figure):
         return shown if self.value is None else f"{self.sign}{shown}"
 
 
-def add_bound_sign(found: Figure, sign: str) -> Figure:
+def add_bound_sign(figure: Figure, sign: str) -> Figure:
     """Return the figure as a bound with this sign, or unchanged if the sign is empty."""
     if not sign:
-        return found
-    return Bound(value=found.value, unit=found.unit, leaves=found.leaves, how=found.how, sign=sign)
+        return figure
+    return Bound(value=figure.value, unit=figure.unit, leaves=figure.leaves, how=figure.how, sign=sign)
 
 
 def make_bound_figure(
@@ -212,7 +212,7 @@ PREDICTED_SIGN = "~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigure(Figure):
-    """A number from the model: of the run as it was, or predicted for the changed run.
+    """A number from the model: for the run as recorded, or predicted for the changed run.
 
     ``words``: the formatted value. ``said``: its explanation, as lines of text. ``assumption``: the key of
     its assumption in the outlook.

@@ -19,8 +19,8 @@ from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 
 _MAX_LEAVES = 8
-#: Columns for the name of an input.
-_WORD_WIDTH = 26
+#: Width of the column of input names.
+_NAME_WIDTH = 26
 #: Leaves with this prefix come from the baseline, so their rows are the baseline's.
 _BASELINE = "comparison.baseline_"
 
@@ -42,9 +42,9 @@ class NumberPopup(Popup[None]):
         with VerticalScroll(id="popup") as frame:
             frame.border_title = Text(f"{printable(self.shown_title)}: {self.number.text}")
             frame.border_subtitle = "esc: back"
-            said = Text("\n".join(explain_number(self.number, self.loaded)))
-            said.highlight_words(list_leaves(self.number), MARKS[Mark.MUTED].colour(get_look(self.app)))
-            yield Static(said)
+            text = Text("\n".join(explain_number(self.number, self.loaded)))
+            text.highlight_words(list_leaves(self.number), MARKS[Mark.MUTED].colour(get_look(self.app)))
+            yield Static(text)
             rows = find_rows(self.number, self.loaded)
             if rows is not None and len(rows):
                 yield PagedTable(id="rows")
@@ -56,29 +56,29 @@ class NumberPopup(Popup[None]):
             self.query_one("#rows", FactTable).show(
                 build_rows_table(rows, self.number.leaves[0].rpartition(".")[2])
             )
-            self.call_after_refresh(self._say_keys)
+            self.call_after_refresh(self._update_key_hint)
 
     def on_resize(self) -> None:
         """Update the key hint, because a different number of columns fits."""
-        self.call_after_refresh(self._say_keys)
+        self.call_after_refresh(self._update_key_hint)
 
-    def _say_keys(self) -> None:
-        """Show in the frame that more columns exist; a scroll bar would cover a single row."""
+    def _update_key_hint(self) -> None:
+        """Tell in the frame that more columns exist; a scroll bar would cover a single row."""
         for table in self.query(FactTable):
-            hides = table.virtual_size.width > table.size.width
-            more = "tab, left, right: more columns, " if hides else ""
+            is_cut_off = table.virtual_size.width > table.size.width
+            more = "tab, left, right: more columns, " if is_cut_off else ""
             self.query_one("#popup").border_subtitle = f"{more}esc: back"
 
 
 def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
-    """Return lines on a number's meaning, formula, leaves and inputs."""
+    """Format a number's meaning, formula, leaves and inputs as lines."""
     lines = []
     meaning = find_help(number.leaves[0]) if number.leaves else None
     if meaning:
         lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
     if number.how is not Aggregation.LEAF:
         lines.append(f"this is  {number.how.value}")
-    lines += [f"  {_name_leaf(leaf)}  {leaf}" for leaf in list_leaves(number)]
+    lines += [f"  {_get_leaf_title(leaf)}  {leaf}" for leaf in list_leaves(number)]
     if meaning and len(number.leaves) == 1:
         lines += _format_inputs(number.leaves[0], meaning.inputs, loaded)
     return lines
@@ -90,7 +90,7 @@ def list_leaves(number: Figure) -> list[str]:
     return list(leaves)[:_MAX_LEAVES]
 
 
-def _name_leaf(leaf: str) -> str:
+def _get_leaf_title(leaf: str) -> str:
     """Return the name of a leaf as the screens show it."""
     meaning = find_help(leaf)
     return meaning.title if meaning else strip_unit(leaf.rpartition(".")[2])
@@ -98,16 +98,17 @@ def _name_leaf(leaf: str) -> str:
 
 def _format_inputs(leaf: str, names: tuple[str, ...], loaded: LoadedRun) -> list[str]:
     paths = [resolve_input(leaf, name) for name in names]
-    found = [
+    figures = [
         (path, figure(loaded.tree, infer_unit(path), path, how=_infer_aggregation(path))) for path in paths
     ]
     shown = [
-        (_name_leaf(path), value.text, path.removeprefix(f"{parent_path(leaf)}.")) for path, value in found
+        (_get_leaf_title(path), value.text, path.removeprefix(f"{parent_path(leaf)}."))
+        for path, value in figures
     ]
     lines = [
-        f"  {shorten(word, _WORD_WIDTH):<{_WORD_WIDTH}} {text:>12}  {name}" for word, text, name in shown
+        f"  {shorten(title, _NAME_WIDTH):<{_NAME_WIDTH}} {text:>12}  {name}" for title, text, name in shown
     ]
-    return ["inputs", *lines] if found else []
+    return ["inputs", *lines] if figures else []
 
 
 def _infer_aggregation(path: str) -> Aggregation:
@@ -115,31 +116,34 @@ def _infer_aggregation(path: str) -> Aggregation:
 
 
 def find_rows(number: Figure, loaded: LoadedRun) -> pd.DataFrame | None:
-    """Return the rows that the number was measured from, or None if none are kept."""
+    """Return the rows that the number was measured from, or None if none are available."""
     meaning = find_help(number.leaves[0]) if number.leaves else None
     if meaning is None or meaning.rows is None:
         return None
-    before = loaded.before if number.leaves[0].startswith(_BASELINE) else None
-    return meaning.rows(before or loaded.analysis, parse_indices(number.leaves[0]))
+    baseline = loaded.before if number.leaves[0].startswith(_BASELINE) else None
+    return meaning.rows(baseline or loaded.analysis, parse_indices(number.leaves[0]))
 
 
 _MAX_ROWS = 50
 _FIRST_COLUMNS = ("step", "rank")
 
 
-def build_rows_table(rows: pd.DataFrame, asked: str = "") -> Table:
-    """Return a table of the first `_MAX_ROWS` rows: step, rank, the ``asked`` column, then the others.
+def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
+    """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the others.
 
     Its numbers have no leaves, because they are the source that leaves are computed from.
     """
     shown = rows.head(_MAX_ROWS)
-    first = [name for name in (*_FIRST_COLUMNS, asked) if name in shown.columns]
+    first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown.columns]
     shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
     names = [str(name) for name in shown.columns]
     columns = tuple(Column(title=strip_unit(name), numeric=_is_number(shown[name])) for name in names)
     lines = [
-        Line(key=str(place), cells=tuple(_cell(name, value) for name, value in zip(names, row, strict=True)))
-        for place, row in enumerate(shown.itertuples(index=False))
+        Line(
+            key=str(index),
+            cells=tuple(_make_cell(name, value) for name, value in zip(names, row, strict=True)),
+        )
+        for index, row in enumerate(shown.itertuples(index=False))
     ]
     note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
     return Table(name="rows", title="measured from", columns=columns, lines=tuple(lines), note=note)
@@ -149,7 +153,7 @@ def _is_number(column: "pd.Series[float]") -> bool:
     return pd.api.types.is_numeric_dtype(column.dtype)
 
 
-def _cell(name: str, value: object) -> Cell:
+def _make_cell(name: str, value: object) -> Cell:
     if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "item")):
         return TextCell("" if value is None or value is pd.NA else str(value))
     number = None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]

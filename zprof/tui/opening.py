@@ -1,4 +1,4 @@
-"""Popups for what a row or number leads to: a finding, allocation, formula check or collective.
+"""Build the popups that rows and numbers open: findings, allocations, formula checks, collectives.
 
 Imported when something is first opened: metric help imports the analysis, which would slow down the first
 screen.
@@ -39,19 +39,19 @@ _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
 _MAX_TITLE = 120
 
 
-def open_number(loaded: LoadedRun, found: Figure, line: Line, table: Table) -> Popup[None]:
+def open_number(loaded: LoadedRun, number: Figure, line: Line, table: Table) -> Popup[None]:
     """Return the popup that explains a number of this row."""
-    title = shorten(format_title(found, line, table), _MAX_TITLE)
-    if isinstance(found, ModelFigure):
-        return TextPopup(f"{title}: {found.text}", found.said)
-    return NumberPopup(found, title, loaded)
+    title = shorten(format_title(number, line, table), _MAX_TITLE)
+    if isinstance(number, ModelFigure):
+        return TextPopup(f"{title}: {number.text}", number.said)
+    return NumberPopup(number, title, loaded)
 
 
-def format_title(found: Figure, line: Line, table: Table) -> str:
-    """Return the row and column names of a number; a row that starts with a number has no name."""
+def format_title(number: Figure, line: Line, table: Table) -> str:
+    """Return a number's row and column names; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
-    column = next((column.title for column, cell in columns if cell is found), "")
+    column = next((column.title for column, cell in columns if cell is number), "")
     names = ["" if isinstance(first, Figure) else first.text, "" if column in _UNNAMED_COLUMNS else column]
     return ", ".join(name for name in names if name)
 
@@ -74,50 +74,50 @@ def open_row(app: Shell, line: Line) -> Popup[None] | None:
     return _open_finding(loaded, line.target)
 
 
-def _open_finding(loaded: LoadedRun, place: int) -> Popup[None]:
-    found = loaded.report.findings[place]
+def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
+    finding = loaded.report.findings[index]
 
-    def laid(columns: int) -> str:
-        said = [*wrap(found.sentence, first="", width=columns), "", *format_worth(found)]
-        said += ["", "evidence", *format_evidence(loaded, place, columns)]
-        said += ["", "what to change (y copies it)", *_indent(found.fix)]
-        said += ["", "how to disprove it", *wrap(found.disprove, width=columns)]
-        return "\n".join([*said, "", markdown_text(page(found.cause), columns)])
+    def layout_text(columns: int) -> str:
+        lines = [*wrap(finding.sentence, first="", width=columns), "", *format_worth(finding)]
+        lines += ["", "evidence", *format_evidence(loaded, index, columns)]
+        lines += ["", "what to change (y copies it)", *_indent(finding.fix)]
+        lines += ["", "how to disprove it", *wrap(finding.disprove, width=columns)]
+        return "\n".join([*lines, "", markdown_text(page(finding.cause), columns)])
 
-    return TextPopup(f"{found.id} {found.cause.value}", laid, copies=found.fix)
+    return TextPopup(f"{finding.id} {finding.cause.value}", layout_text, copies=finding.fix)
 
 
-def format_worth(found: Finding) -> list[str]:
-    """Return lines on what a fix saves and frees, and the rule's confidence."""
-    return [f"  {part.strip()}" for part in worth(found).split(", ")]
+def format_worth(finding: Finding) -> list[str]:
+    """Format what a fix saves and frees, and the rule's confidence, as lines."""
+    return [f"  {part.strip()}" for part in worth(finding).split(", ")]
 
 
 def _indent(text: str) -> list[str]:
     return [f"  {line}" for line in text.strip().split("\n")]
 
 
-def format_evidence(loaded: LoadedRun, place: int, columns: int) -> list[str]:
-    """Return the facts behind a finding, each with its value and unit."""
-    stem = f"findings[{place}].evidence"
+def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
+    """Format a finding's evidence, each fact with its value and unit."""
+    stem = f"findings[{index}].evidence"
     lines: list[str] = []
-    for at, fact in enumerate(loaded.report.findings[place].evidence):
-        value = figure(loaded.tree, Unit(fact.unit), f"{stem}[{at}].value")
+    for number, fact in enumerate(loaded.report.findings[index].evidence):
+        value = figure(loaded.tree, Unit(fact.unit), f"{stem}[{number}].value")
         lines += wrap(fact.what, first=f"  {value.text:>12}  ", width=columns)
     return lines
 
 
 _BASIS = {
-    Basis.TAGGED: "seen by a hook or tag",
-    Basis.RULE: "told by a rule on its stack and lifetime",
-    Basis.UNKNOWN: "no rule claims it",
+    Basis.TAGGED: "recorded by a hook or tag",
+    Basis.RULE: "inferred by a rule from its stack and lifetime",
+    Basis.UNKNOWN: "no rule matches",
 }
 _SHARDED = {
-    Tenant.OPTIMIZER_STATE: "each rank has its part from stage 1 on",
-    Tenant.GRADIENTS: "each rank has its part from stage 2 on",
-    Tenant.PARAMETERS: "each rank has its part in stage 3",
+    Tenant.OPTIMIZER_STATE: "sharded over the ranks from stage 1",
+    Tenant.GRADIENTS: "sharded over the ranks from stage 2",
+    Tenant.PARAMETERS: "sharded over the ranks in stage 3",
 }
 _FORMULA = (
-    "With Psi parameters over N ranks, and p, g and k bytes an element of parameters, gradients and",
+    "With Psi parameters over N ranks, and p, g and k bytes per element of parameters, gradients and",
     "optimizer state (2, 2 and 12 for fp16 with Adam and fp32 masters):",
     "  stage 0  (p + g + k) Psi",
     "  stage 1  (p + g) Psi + k Psi / N",
@@ -126,36 +126,36 @@ _FORMULA = (
 )
 
 
-def describe_allocation(loaded: LoadedRun, place: int) -> tuple[str, str]:
-    """Return title and text on one of the largest allocations, with its full stack."""
-    entry = loaded.report.memory.top[place]
-    size = figure(loaded.tree, Unit.BYTES, f"memory.top[{place}].bytes").text
+def describe_allocation(loaded: LoadedRun, index: int) -> tuple[str, str]:
+    """Return the title and text for one of the largest allocations, with its full stack."""
+    entry = loaded.report.memory.top[index]
+    size = figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes").text
     kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
     lines = [
         f"rank      {entry.rank}, live at its peak",
         f"tenant    {printable(kind)} ({_BASIS[entry.basis]})",
-        f"module    {printable(strip_wrappers(entry.module)) or '(none was running)'}",
-        f"operator  {printable(entry.operator) or '(none was seen)'}",
+        f"module    {printable(strip_wrappers(entry.module)) or '(none)'}",
+        f"operator  {printable(entry.operator) or '(none recorded)'}",
         "",
     ]
     if not entry.stack:
-        lines.append("no stack: made before it was watched, or outside of Python")
+        lines.append("no stack: allocated before recording started, or outside Python")
     else:
-        lines += ["allocated at, innermost first", *(f"  {printable(frame)}" for frame in entry.stack)]
+        lines += ["allocation stack, innermost first", *(f"  {printable(frame)}" for frame in entry.stack)]
     return f"{size} {printable(kind)}", "\n".join(lines)
 
 
-def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
-    """Return title and text on one model state checked against the ZeRO formula.
+def describe_formula_check(loaded: LoadedRun, index: int) -> tuple[str, str]:
+    """Return the title and text for one model state checked against the ZeRO formula.
 
     The text has the terms, the cause of a difference, the formula, and the known inputs.
     """
-    state, facts = loaded.report.memory.laws[place], loaded.analysis.training
-    stem = f"memory.laws[{place}]"
+    state, facts = loaded.report.memory.laws[index], loaded.analysis.training
+    stem = f"memory.laws[{index}]"
     terms = (
         ("law_bytes", "ZeRO formula"),
         ("padding_bytes", "+ padding of shards to equal size"),
-        ("scalar_bytes", "+ step counters of the optimizer"),
+        ("scalar_bytes", "+ optimizer step counters"),
         ("unexplained_bytes", "+ unexplained"),
         ("measured_bytes", "= measured"),
     )
@@ -163,14 +163,14 @@ def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
     lines = [
         *(f"{size:>12}  {name}" for size, name in sizes),
         "",
-        f"cause: {printable(state.cause)}" if state.cause else "measured to the byte what the formula gives",
+        f"cause: {printable(state.cause)}" if state.cause else "the measured bytes match the formula exactly",
         "",
         *_FORMULA,
         f"{tenant_name(state.tenant)}: {_SHARDED[state.tenant]}",
         "",
         *_format_facts(facts),
     ]
-    return f"{tenant_name(state.tenant)} of rank {state.rank} against the formula", "\n".join(lines)
+    return f"{tenant_name(state.tenant)} of rank {state.rank} compared with the formula", "\n".join(lines)
 
 
 def _format_facts(facts: TrainingFacts) -> list[str]:
@@ -178,21 +178,21 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
         ("engine", facts.engine),
         ("stage", facts.stage),
         ("Psi, parameters", facts.parameters),
-        ("N, ranks that share", facts.shard_ranks),
-        ("p, bytes of a parameter", facts.parameter_bytes),
-        ("g, bytes of a gradient", facts.gradient_bytes),
-        ("k, bytes of its optimizer state", facts.optimizer_state_bytes),
+        ("N, ranks in the shard group", facts.shard_ranks),
+        ("p, bytes per parameter", facts.parameter_bytes),
+        ("g, bytes per gradient element", facts.gradient_bytes),
+        ("k, bytes of optimizer state", facts.optimizer_state_bytes),
         ("padding elements of the model", facts.padding_elements),
-        ("step counters of a rank", facts.step_counters),
+        ("step counters per rank", facts.step_counters),
     )
     return [
-        "of this run",
+        "inputs from this run",
         *(f"  {name:<32} {'unknown' if value is None else printable(value)}" for name, value in known),
     ]
 
 
 class InstancesPopup(Popup[None]):
-    """Popup with the instances of the collective at a position in the report."""
+    """Popup with the instances of one collective of the report."""
 
     CSS: ClassVar[str] = """
     InstancesPopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
@@ -200,17 +200,17 @@ class InstancesPopup(Popup[None]):
     InstancesPopup FactTable:focus { border: none; }
     """
 
-    def __init__(self, loaded: LoadedRun, at: int) -> None:
+    def __init__(self, loaded: LoadedRun, index: int) -> None:
         super().__init__()
-        self.shown = build_instances_table(loaded, at)
+        self.instances = build_instances_table(loaded, index)
 
     def compose(self) -> ComposeResult:
         """Yield the table in a frame."""
         with Vertical(id="popup") as frame:
-            frame.border_title = Text(printable(self.shown.title))
-            frame.border_subtitle = Text(printable(f"{self.shown.note}  esc: back"))
+            frame.border_title = Text(printable(self.instances.title))
+            frame.border_subtitle = Text(printable(f"{self.instances.note}  esc: back"))
             yield FactTable(id="instances", classes="fill")
 
     def on_mount(self) -> None:
         """Fill the table."""
-        self.query_one(FactTable).show(self.shown)
+        self.query_one(FactTable).show(self.instances)

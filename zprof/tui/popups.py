@@ -1,4 +1,4 @@
-"""Popups over a screen: the base class, a text page, a list to pick from, a line to type."""
+"""Popups over a screen: the base class, a text page, a pick list, a text input."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
@@ -45,49 +45,49 @@ TextLayout = Callable[[int], str]
 
 
 class TextPopup(Popup[None]):
-    """A scrollable text under a title. ``copies``: what ``y`` copies, if not the whole text."""
+    """Scrollable text under a title. ``copies``: the text that ``y`` copies, if not all of it."""
 
     def __init__(self, title: str, text: str | TextLayout, *, copies: str = "") -> None:
         """Take ``text`` as a string or as a function that lays it out for a width."""
         super().__init__()
-        self._laid = text if callable(text) else lambda columns: text
+        self._layout = text if callable(text) else lambda columns: text
         self.shown_title, self._copies = title, copies
 
     @property
     def copies(self) -> str:
         """The text that ``y`` copies."""
-        return self._copies or self._laid(_COLUMNS)
+        return self._copies or self._layout(_COLUMNS)
 
     def compose(self) -> ComposeResult:
         """Yield the text in a scrollable frame."""
         with VerticalScroll(id="popup") as frame:
             frame.border_title = Text(" ".join(printable_lines(self.shown_title)))
             frame.border_subtitle = "esc: back"
-            yield _TextLines(self._laid)
+            yield _TextLines(self._layout)
 
 
 class _TextLines(Static):
-    def __init__(self, laid: TextLayout) -> None:
+    def __init__(self, layout: TextLayout) -> None:
         super().__init__()
-        self._laid = laid
-        self._lay(_COLUMNS)
+        self._layout = layout
+        self._update_text(_COLUMNS)
 
     def on_resize(self, event: Resize) -> None:
-        self._lay(event.size.width)
+        self._update_text(event.size.width)
 
-    def _lay(self, columns: int) -> None:
-        self.update(Text("\n".join(printable_lines(self._laid(columns)))))
+    def _update_text(self, columns: int) -> None:
+        self.update(Text("\n".join(printable_lines(self._layout(columns)))))
 
 
 _MAX_CHOICES = 200
 
 
 class PickPopup(Popup[str]):
-    """List that returns the key of the picked entry; ``present`` is the key selected at the start."""
+    """List that returns the key of the picked entry; ``current`` is the initially selected key."""
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, str]], present: str = "") -> None:
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], current: str = "") -> None:
         super().__init__()
-        self.shown_title, self.choices, self.present = title, choices, present
+        self.shown_title, self.choices, self.current = title, choices, current
 
     def compose(self) -> ComposeResult:
         """Yield a search line and the list."""
@@ -98,11 +98,11 @@ class PickPopup(Popup[str]):
 
     def on_mount(self) -> None:
         """Show all choices."""
-        self._narrow("")
+        self._filter_choices("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show the choices that contain the typed text."""
-        self._narrow(event.value)
+        self._filter_choices(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Pick the highlighted choice, or the first one."""
@@ -123,18 +123,18 @@ class PickPopup(Popup[str]):
         elif key == "up":
             choices.action_cursor_up()
 
-    def _narrow(self, text: str) -> None:
-        found = [(key, says) for key, says in self.choices if text.casefold() in says.casefold()]
-        at = next((at for at, (key, _) in enumerate(found) if key == self.present and not text), 0)
-        first = max(0, min(at - _MAX_CHOICES // 2, len(found) - _MAX_CHOICES))
-        shown = found[first : first + _MAX_CHOICES]
+    def _filter_choices(self, text: str) -> None:
+        matches = [(key, label) for key, label in self.choices if text.casefold() in label.casefold()]
+        selected = next((i for i, (key, _) in enumerate(matches) if key == self.current and not text), 0)
+        first = max(0, min(selected - _MAX_CHOICES // 2, len(matches) - _MAX_CHOICES))
+        shown = matches[first : first + _MAX_CHOICES]
         choices = self.query_one(OptionList)
         choices.clear_options()
-        choices.add_options(Option(Text(printable(says)), id=key) for key, says in shown)
+        choices.add_options(Option(Text(printable(label)), id=key) for key, label in shown)
         if shown:
-            choices.highlighted = at - first
-        hidden = f" ({len(shown)} of {len(found)} shown)" if len(shown) < len(found) else ""
-        self.query_one("#popup").border_subtitle = f"type to narrow{hidden}, enter: pick, esc: back"
+            choices.highlighted = selected - first
+        hidden = f" ({len(shown)} of {len(matches)} shown)" if len(shown) < len(matches) else ""
+        self.query_one("#popup").border_subtitle = f"type to filter{hidden}, enter: pick, esc: back"
 
 
 class LinePopup(Popup[str]):
@@ -148,7 +148,7 @@ class LinePopup(Popup[str]):
         """Yield the input line in a frame."""
         with Vertical(id="popup", classes="line") as frame:
             frame.border_title = Text(printable(self.shown_title))
-            frame.border_subtitle = "enter: take it, esc: back"
+            frame.border_subtitle = "enter: confirm, esc: back"
             yield Input(value=self.value, id="line")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

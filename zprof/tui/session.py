@@ -49,7 +49,7 @@ class LoadedRun:
 
     @cached_property
     def tree(self) -> Mapping[str, Any]:
-        """The report as a JSON tree, in which figures name their leaves."""
+        """The report as a JSON tree, which figures refer to by leaf path."""
         return dict(to_tree(self.report))
 
 
@@ -68,16 +68,16 @@ class RunPreview:
     facts: RunFacts
 
 
-def preview_run(asked: RunRequest) -> RunPreview:
+def preview_run(request: RunRequest) -> RunPreview:
     """Open the run and return its facts without reading any table.
 
     Raises:
-        BadInput: there is no run at the path, or its manifest is damaged.
+        BadInput: no run exists at the path, or its manifest is damaged.
     """
-    return RunPreview(facts=describe_run(asked.opener(asked.path)))
+    return RunPreview(facts=describe_run(request.opener(request.path)))
 
 
-def load(asked: RunRequest, progress: Progress) -> LoadedRun:
+def load(request: RunRequest, progress: Progress) -> LoadedRun:
     """Measure the run and its baseline; ``progress`` is called with each stage.
 
     Raises:
@@ -86,17 +86,19 @@ def load(asked: RunRequest, progress: Progress) -> LoadedRun:
     progress("opening")
     from zprof.analysis.analysis import analyse
 
-    run = asked.opener(asked.path)
+    run = request.opener(request.path)
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
-    analysis = analyse(run, asked.policy)
-    if asked.baseline is None:
-        return _diagnose_loaded(asked, (run, analysis), None, progress)
+    analysis = analyse(run, request.policy)
+    if request.baseline is None:
+        return _diagnose_loaded(request, (run, analysis), None, progress)
     progress("measuring the baseline")
-    before_run = asked.opener(asked.baseline)
-    return _diagnose_loaded(asked, (run, analysis), (before_run, analyse(before_run, asked.policy)), progress)
+    before_run = request.opener(request.baseline)
+    return _diagnose_loaded(
+        request, (run, analysis), (before_run, analyse(before_run, request.policy)), progress
+    )
 
 
-def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
+def swap_baseline(request: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
     """Return the loaded pair with run and baseline swapped; nothing is measured again.
 
     ``loaded`` must have a baseline.
@@ -104,27 +106,27 @@ def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> L
     assert loaded.before is not None
     assert loaded.before_run is not None
     return _diagnose_loaded(
-        asked, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
+        request, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
     )
 
 
 def _diagnose_loaded(
-    asked: RunRequest,
+    request: RunRequest,
     this: tuple[Run, "RunAnalysis"],
     before: "tuple[Run, RunAnalysis] | None",
     progress: Progress,
 ) -> LoadedRun:
-    progress("asking the rules")
+    progress("applying the rules")
     from zprof.rules.diagnose import diagnose, pair_with_baseline
 
-    expected = asked.expected_bus_bytes_per_s
+    expected = request.expected_bus_bytes_per_s
     run, analysis = this
     report = diagnose(
-        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=asked.policy
+        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=request.policy
     )
     if before is None:
         return _build_json_tree(LoadedRun(run=run, report=report, analysis=analysis))
-    progress("putting both side by side")
+    progress("comparing with the baseline")
     both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
     return _build_json_tree(
         LoadedRun(
@@ -139,10 +141,10 @@ def _build_json_tree(loaded: LoadedRun) -> LoadedRun:
     return loaded
 
 
-def keep_selection(report: Report, present: Selection) -> Selection:
-    """Return the present selection if the run timed it, else the default selection."""
-    timed = any(step.rank == present.rank and step.step == present.step for step in report.time.steps)
-    return present if timed else pick_selection(report)
+def keep_selection(report: Report, current: Selection) -> Selection:
+    """Return the current selection if the run timed it, else the default selection."""
+    is_timed = any(step.rank == current.rank and step.step == current.step for step in report.time.steps)
+    return current if is_timed else pick_selection(report)
 
 
 def pick_selection(report: Report) -> Selection:

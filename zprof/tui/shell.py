@@ -22,12 +22,12 @@ class Refillable(Protocol):
 class Shell(ThemedApp):
     """State of one run with an optional baseline.
 
-    ``look`` holds the manifest facts and ``loaded`` the measured run; each is None until available.
+    ``preview`` holds the manifest facts and ``loaded`` the measured run; each is None until available.
     """
 
     def __init__(
         self,
-        asked: RunRequest,
+        request: RunRequest,
         *,
         loaded: LoadedRun | None = None,
         ascii_only: bool = False,
@@ -37,8 +37,8 @@ class Shell(ThemedApp):
     ) -> None:
         """Set up the app; a run passed as ``loaded`` is not measured again."""
         super().__init__(ascii_only=ascii_only, mono=mono)
-        self.asked = asked
-        self.look: RunPreview | None = None
+        self.request = request
+        self.preview: RunPreview | None = None
         self.loaded = loaded
         self.selected = keep_selection(loaded.report, Selection()) if loaded else Selection()
         self.predictor = predictor
@@ -46,29 +46,29 @@ class Shell(ThemedApp):
         self._loading: Loading | None = None
         self._stopped: list[Loading] = []
         self._predicting: Predicting | None = None
-        self._doing = "opening"
+        self._status = "opening"
 
     @property
     def is_measuring(self) -> bool:
-        """Return whether a run is being measured; ``waiting_text`` names the stage."""
+        """Return True while a run is being measured; ``waiting_text`` returns the stage."""
         return self._loading is not None
 
     @property
     def has_threads(self) -> bool:
-        """Return whether a measuring or predicting thread is alive, stopped ones included."""
+        """Return True if a measuring or predicting thread is alive, stopped ones included."""
         threads = (self._loading, *self._stopped, self._predicting)
-        return any(one.is_alive for one in threads if one is not None)
+        return any(thread.is_alive for thread in threads if thread is not None)
 
-    def begin(self, predicting: Predicting) -> None:
+    def start_prediction(self, predicting: Predicting) -> None:
         """Start a prediction in the background; the caller ensures that only one runs at a time."""
         self._predicting = predicting
         predicting.start()
 
     def waiting_text(self) -> str:
-        """Return the current loading stage, or why nothing is loaded."""
-        return f"{self._doing} ..." if self.is_measuring else self._doing
+        """Return the current loading stage, or the reason why nothing is loaded."""
+        return f"{self._status} ..." if self.is_measuring else self._status
 
-    def measure(self, asked: RunRequest, *, loader: Loader | None = None) -> None:
+    def measure(self, request: RunRequest, *, loader: Loader | None = None) -> None:
         """Measure a run in the background and stop a measurement in progress.
 
         ``loader`` overrides the app's own loader.
@@ -76,12 +76,12 @@ class Shell(ThemedApp):
         self.clear_notifications()
         if self._loading is not None:
             self._loading.stop()
-            self._stopped = [one for one in (*self._stopped, self._loading) if one.is_alive]
-        self._loading = Loading(asked, loader or self._loader, self.post_message)
+            self._stopped = [loading for loading in (*self._stopped, self._loading) if loading.is_alive]
+        self._loading = Loading(request, loader or self._loader, self.post_message)
         self._loading.start()
         self.say("opening")
 
-    def on_loading_told(self, event: Loading.Told) -> None:
+    def on_loading_progressed(self, event: Loading.Progressed) -> None:
         """Show the progress in the status line."""
         if event.loading is self._loading:
             self.say(event.doing)
@@ -90,8 +90,8 @@ class Shell(ThemedApp):
         """Show the measured run; keep the selected rank and step if the run has them."""
         if event.loading is not self._loading:
             return
-        self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
-        self.look = RunPreview(facts=event.loaded.report.run)
+        self._loading, self.request, self.loaded = None, event.loading.request, event.loaded
+        self.preview = RunPreview(facts=event.loaded.report.run)
         self.selected = keep_selection(event.loaded.report, self.selected)
         self.clear_notifications()
         self.refill()
@@ -106,11 +106,11 @@ class Shell(ThemedApp):
 
     def say(self, doing: str) -> None:
         """Set the status line: the loading stage, or an error."""
-        self._doing = printable(doing)
+        self._status = printable(doing)
         self.refill()
 
     def refill(self) -> None:
-        """Refill all screens in the stack, so that the one below a popup is updated too."""
+        """Refill all screens in the stack, so that the screen below a popup is updated too."""
         for screen in self.screen_stack:
             if isinstance(screen, Refillable):
                 screen.refill()

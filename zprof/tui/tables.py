@@ -1,4 +1,4 @@
-"""Tables of cells independent of how they are drawn: columns, lines, marks, and what a row opens.
+"""Tables of cells, independent of how they are drawn: columns, lines, marks, row targets.
 
 Also sorts and filters lines.
 """
@@ -12,7 +12,7 @@ from zprof.model.formatting import printable
 from zprof.tui.figures import Figure
 
 #: MAX_ROWS: rows that a table draws. MAX_LINES: lines of a page's table that can be searched and sorted. A
-#: note under the table gives the total if there are more.
+#: note below the table gives the total if there are more.
 MAX_ROWS, MAX_LINES = 100, 2000
 
 
@@ -44,7 +44,7 @@ class Opens(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """Text in a cell; names from a run are made printable here and nowhere else."""
+    """Text in a cell; the only place where names from a run are made printable."""
 
     raw: str
     mark: Mark = Mark.PLAIN
@@ -59,7 +59,7 @@ class TextCell:
 class BarCell(TextCell):
     """Segments of a bar drawn to scale: (kind of time, start, end), with ends as fractions of the line.
 
-    ``columns``: length of the whole line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
+    ``columns``: length of the full line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
     the text used for search and copy.
     """
 
@@ -78,8 +78,8 @@ Cell = TextCell | Figure
 class Column:
     """A column: its title, its help text, and the table width below which it is hidden.
 
-    ``from_width``: minimum width of the table, in columns, to show it. ``rest``: its texts are shortened
-    first if a line is too long.
+        ``from_width``: minimum width of the table, in columns, to show it. ``rest``: its texts are shortened
+    its texts are shortened if a line is too long.
     """
 
     title: str
@@ -133,7 +133,7 @@ def find_number(line: Line, cell: Cell) -> Figure | None:
         return cell
     if line.opens is not Opens.NOTHING:
         return None
-    return next((one for one in line.cells if isinstance(one, Figure) and one.leaves), None)
+    return next((other for other in line.cells if isinstance(other, Figure) and other.leaves), None)
 
 
 @runtime_checkable
@@ -144,34 +144,34 @@ class TableSource(Protocol):
     def table(self) -> Table | None:
         """The content as a table; None if nothing is shown yet."""
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell under the cursor."""
 
 
 def select_columns(table: Table, width: int) -> list[int]:
     """Return the indices of the columns that a table of this width shows."""
-    return [place for place, column in enumerate(table.columns) if width >= column.from_width]
+    return [index for index, column in enumerate(table.columns) if width >= column.from_width]
 
 
 def filter_lines(table: Table, text: str) -> Sequence[Line]:
     """Return the lines that contain the text, ignoring case; all lines for an empty text."""
-    wanted = text.casefold()
-    if not wanted:
+    search_text = text.casefold()
+    if not search_text:
         return table.lines
-    return [line for line in table.lines if any(wanted in cell.text.casefold() for cell in line.cells)]
+    return [line for line in table.lines if any(search_text in cell.text.casefold() for cell in line.cells)]
 
 
-def sort_lines(table: Table, lines: Sequence[Line], place: int, *, reverse: bool) -> list[Line]:
-    """Return the lines sorted by a column: numbers by value with unknown ones last, texts by letters."""
+def sort_lines(table: Table, lines: Sequence[Line], column: int, *, reverse: bool) -> list[Line]:
+    """Return the lines sorted by a column: numbers by value with unknown ones last, texts alphabetically."""
 
     def key(line: Line) -> tuple[float, str]:
-        cell = line.cells[place]
+        cell = line.cells[column]
         if isinstance(cell, Figure):
             return (cell.value if cell.value is not None else 0.0, "")
         return (0.0, cell.text.casefold())
 
-    unknown = [line for line in lines if _is_unknown(line.cells[place])]
-    known = [line for line in lines if not _is_unknown(line.cells[place])]
+    unknown = [line for line in lines if _is_unknown(line.cells[column])]
+    known = [line for line in lines if not _is_unknown(line.cells[column])]
     return sorted(known, key=key, reverse=reverse) + unknown
 
 
@@ -180,35 +180,35 @@ def _is_unknown(cell: Cell) -> bool:
 
 
 class LazyLines(Sequence[Line]):
-    """A sequence of `count` lines, each made on first access."""
+    """A sequence of `count` lines, each built on first access."""
 
     def __init__(self, count: int, make: Callable[[int], Line]) -> None:
         self._make = make
-        self._made: list[Line | None] = [None] * count
+        self._lines: list[Line | None] = [None] * count
 
     @property
-    def made(self) -> int:
-        """Number of lines made so far."""
-        return sum(line is not None for line in self._made)
+    def built_count(self) -> int:
+        """Number of lines built so far."""
+        return sum(line is not None for line in self._lines)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._lines)
 
     @overload
-    def __getitem__(self, at: int) -> Line: ...
+    def __getitem__(self, index: int) -> Line: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Line]: ...
-    def __getitem__(self, at: int | slice) -> Line | Sequence[Line]:
-        """The line at a place, or the lines of a stretch."""
-        if isinstance(at, slice):
-            return [self._at(place) for place in range(*at.indices(len(self)))]
-        return self._at(range(len(self))[at])
+    def __getitem__(self, index: slice) -> Sequence[Line]: ...
+    def __getitem__(self, index: int | slice) -> Line | Sequence[Line]:
+        """Return the line at an index, or the lines of a slice."""
+        if isinstance(index, slice):
+            return [self._get_line(position) for position in range(*index.indices(len(self)))]
+        return self._get_line(range(len(self))[index])
 
-    def _at(self, place: int) -> Line:
-        found = self._made[place]
-        if found is None:
-            found = self._made[place] = self._make(place)
-        return found
+    def _get_line(self, index: int) -> Line:
+        line = self._lines[index]
+        if line is None:
+            line = self._lines[index] = self._make(index)
+        return line
 
 
 def format_truncation(shown: int, count: int, which: str) -> str:

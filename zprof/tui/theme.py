@@ -41,12 +41,12 @@ class ThemedApp(App[int]):
 
     @property
     def is_dark(self) -> bool:
-        """Return whether the theme is dark."""
+        """Return True if the theme is dark."""
         return bool(self.current_theme.dark)
 
     @property
     def looks(self) -> tuple[object, ...]:
-        """All settings that change how a page is drawn."""
+        """All settings that affect how a page is drawn."""
         return (self.theme, self.mono, self.ascii_only)
 
 
@@ -123,7 +123,7 @@ _THEME_ALIASES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ans
 
 
 def wants_no_colour(environment: dict[str, str] | None = None) -> bool:
-    """Return whether NO_COLOR is set to a non-empty value (https://no-color.org)."""
+    """Return True if NO_COLOR is set to a non-empty value (https://no-color.org)."""
     values = os.environ if environment is None else environment
     return bool(values.get("NO_COLOR"))
 
@@ -170,7 +170,7 @@ _ASCII_GROUPS = {
     " ": "\u00a0",
 }
 _ASCII_TABLE: Mapping[int, str] = {
-    ord(sign): plain for plain, signs in _ASCII_GROUPS.items() for sign in signs
+    ord(character): plain for plain, characters in _ASCII_GROUPS.items() for character in characters
 }
 
 
@@ -183,7 +183,7 @@ class NoColours(LineFilter):
 
 
 class AsciiOnly(LineFilter):
-    """Line filter that replaces each non-ASCII character by ASCII of the same width."""
+    """Line filter that replaces each non-ASCII character with ASCII of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments in ASCII, of unchanged width."""
@@ -194,11 +194,11 @@ def to_ascii(text: str) -> str:
     """Return the text in ASCII; characters without a replacement become ``?``, one per column of width."""
     if text.isascii():
         return text
-    return "".join(sign if sign.isascii() else _ascii_for(sign) for sign in text)
+    return "".join(character if character.isascii() else _to_ascii(character) for character in text)
 
 
-def _ascii_for(sign: str) -> str:
-    return _ASCII_TABLE.get(ord(sign)) or "?" * cell_len(sign)
+def _to_ascii(character: str) -> str:
+    return _ASCII_TABLE.get(ord(character)) or "?" * cell_len(character)
 
 
 def _strip_colour(style: Style | None) -> Style | None:

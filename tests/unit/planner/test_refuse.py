@@ -38,12 +38,12 @@ LARGE_WORDS = Shape(layers=1, hidden=8192, vocabulary=10**7)
 #: Each with words that the message or its remedy must hold.
 REFUSED: list[tuple[Job, str, str]] = [
     (replace(JOB, parameters=0), "parameters", "1"),
-    (replace(JOB, parameters=-5), "-5", "whole number"),
+    (replace(JOB, parameters=-5), "-5", "integer"),
     (replace(JOB, parameters=10**16), "1e+16", "1e+15"),
     (replace(JOB, parameters=10**400), "digits", "1e+15"),
-    (replace(JOB, parameters=7.5e9), "7500000000.0", "whole number"),  # type: ignore[arg-type]
-    (replace(JOB, parameters=NAN), "nan", "whole number"),  # type: ignore[arg-type]
-    (replace(JOB, parameters=True), "True", "whole number"),
+    (replace(JOB, parameters=7.5e9), "7500000000.0", "integer"),  # type: ignore[arg-type]
+    (replace(JOB, parameters=NAN), "nan", "integer"),  # type: ignore[arg-type]
+    (replace(JOB, parameters=True), "True", "integer"),
     (replace(JOB, frozen_parameters=JOB.parameters + 1), "frozen", "0"),
     (shaped(layers=0), "layers", "1"),
     (shaped(layers=10**4 + 1), "layers", "10000"),
@@ -87,7 +87,7 @@ REFUSED: list[tuple[Job, str, str]] = [
     (on(flops_per_s=0.0), "flops_per_s", "above 0"),
     (on(node_bytes_per_s=NAN), "node_bytes_per_s", "above 0"),
     (on(intra_bytes_per_s=INF), "intra_bytes_per_s", "above 0"),
-    (on(efficiency_ratio=1.01), "efficiency_ratio", "up to 1"),
+    (on(efficiency_ratio=1.01), "efficiency_ratio", "at most 1"),
     (Job(parameters=12 * 40_000**2, shape=LARGE_BLOCK, hardware=V100), "35.8 GiB", "mp"),
     (Job(parameters=count_parameters(LARGE_WORDS), shape=LARGE_WORDS, hardware=V100), "152.6 GiB", "mp"),
     (of_units(Unit(name="experts", elements=2 * 10**10), hardware=V100), "'experts'", "split"),

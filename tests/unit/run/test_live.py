@@ -161,7 +161,7 @@ def test_each_line_comes_once_wherever_it_is_cut(content: list[bytes], cuts: lis
         while file.read_bytes < len(whole):
             seen += file.lines(most)
     assert seen == [line for line in content if len(line) <= LONGEST]
-    assert file.too_long == sum(len(line) > LONGEST for line in content)
+    assert file.long_lines == sum(len(line) > LONGEST for line in content)
 
 
 def test_a_file_that_is_replaced_or_cut_starts_from_the_beginning(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_another_baseline_stops_the_measuring_before(loaded: LoadedRun, slow_run
         assert app.is_measuring
         gate.open(other)
         await wait_until(pilot, lambda: app.loaded is not None)
-        assert app.asked.baseline == other
+        assert app.request.baseline == other
 
     play(app_with(gate, slow_run), act)
 
@@ -145,11 +145,11 @@ def test_a_baseline_that_fails_changes_nothing_and_a_later_success_clears_its_me
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         app.select(rank=0, step=6)
-        before = app.selected, app.asked
+        before = app.selected, app.request
         await name_baseline(app, pilot, "bad")
         await finish_workers(app, pilot)
         assert app.loaded is loaded
-        assert (app.selected, app.asked) == before
+        assert (app.selected, app.request) == before
         assert "bad: no such run" in " ".join(messages(app))
         await name_baseline(app, pilot, "good")
         await wait_until(pilot, lambda: not app.is_measuring)

@@ -78,9 +78,11 @@ def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -
         await press(app, pilot, "left_square_bracket")
         assert f"step {(step or 0) - 1} ·" in format_status(app, 78)
         assert "median" not in format_status(app, 78), "another step was picked"
-        app.look = RunPreview(facts=replace(facts, ranks_loaded=(0,), world_size=8, steps=facts.steps[:1]))
+        app.preview = RunPreview(facts=replace(facts, ranks_loaded=(0,), world_size=8, steps=facts.steps[:1]))
         assert " · 1 of 8 ranks · 1 step · " in format_status(app, 78)
-        app.look = RunPreview(facts=replace(facts, ranks_loaded=(0,), world_size=1, name="a-long-name-" * 9))
+        app.preview = RunPreview(
+            facts=replace(facts, ranks_loaded=(0,), world_size=1, name="a-long-name-" * 9)
+        )
         said = format_status(app, 78)
         assert said.startswith("a-long-name-")
         assert " · 1 rank · 5 steps · " in said

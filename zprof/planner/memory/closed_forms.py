@@ -26,38 +26,38 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Job, Residual, Shape, Unit
 from zprof.model.plan import Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import rank_elements, state_terms
+from zprof.planner.memory.states import count_rank_elements, make_state_terms
 from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.rounding import ceil_div
 
 
-def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
-    """Return the terms at the highest moment, as far as they are known, and that moment's name."""
-    states = state_terms(job, scheme)
-    travelling = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
-    backward = (*states, *activation_terms(job), _buffer_term(job), *travelling)
-    return pick_highest_moment({"backward": backward, "optimizer": (*states, *copy_terms(job, scheme))})
+def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
+    """Return the terms at the peak, as far as they are known, and the peak's location."""
+    states = make_state_terms(job, scheme)
+    buffers = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
+    backward = (*states, *make_activation_terms(job), _buffer_term(job), *buffers)
+    return pick_highest_moment({"backward": backward, "optimizer": (*states, *make_copy_terms(job, scheme))})
 
 
-def activation_terms(job: Job) -> tuple[Term, ...]:
+def make_activation_terms(job: Job) -> tuple[Term, ...]:
     """Return the activations of one micro-batch; one unknown term if the shape or the batch is unknown."""
     shape, tokens = job.shape, job.batch.tokens
     if shape is None or tokens is None:
         key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
-        return (unknown_term(Tenant.ACTIVATIONS, "saved", key),)
+        return (make_unknown_term(Tenant.ACTIVATIONS, "saved", key),)
     size, mp = job.element_bytes.parameter, job.degrees.mp
     if not job.residual.checkpointing:
-        whole = activation_bytes(shape, tokens, size, mp=mp)
-        return (_activation_term("saved", whole, "residual.activations"),)
+        saved = activation_bytes(shape, tokens, size, mp=mp)
+        return (_activation_term("saved", saved, "residual.activations"),)
     kept = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
-    again = working_set_bytes(shape, tokens, size, mp=mp)
+    recomputed = working_set_bytes(shape, tokens, size, mp=mp)
     return (
         _activation_term("checkpoints", kept, _checkpoint_assumption(job)),
-        _activation_term("working_set", again, "residual.working_set"),
+        _activation_term("working_set", recomputed, "residual.working_set"),
     )
 
 
-def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+def make_copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """Return the optimizer's copy of the gradients; empty if it makes none or unit sizes are unknown."""
     sharded_over = job.degrees.dp if get_zero_stage(scheme) >= 1 else 1
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
@@ -68,13 +68,13 @@ def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 def _buffer_term(job: Job) -> Term:
     """Return the temporary buffers; unknown for counted units, whose work buffers are unknown too."""
-    capped = job.residual.constant_buffer_elements is not None
-    key = "residual.constant_buffer" if capped else "residual.fused_buffer"
+    is_capped = job.residual.constant_buffer_elements is not None
+    key = "residual.constant_buffer" if is_capped else "residual.fused_buffer"
     if job.units:
-        return unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
+        return make_unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
     if job.shape is None or job.batch.tokens is None:
-        return unknown_term(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
-    return _temporary_term("fused_buffer", fused_buffer_bytes(rank_elements(job), job.residual), key)
+        return make_unknown_term(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
+    return _temporary_term("fused_buffer", fused_buffer_bytes(count_rank_elements(job), job.residual), key)
 
 
 def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
@@ -82,7 +82,7 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
         return ()
     key = "residual.gathered_units"
     if not job.units:
-        return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "gathered_param", key),)
+        return (make_unknown_term(Tenant.COMMUNICATION_BUFFERS, "gathered_param", key),)
     size = gathered_bytes(job) if job.degrees.dp > 1 else 0
     term = Term(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", bytes=size, assumption=key)
     return (term,)
@@ -94,7 +94,7 @@ def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
     if in_place or by_paper:
         return ()
-    return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
+    return (make_unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
 
 
 def _checkpoint_assumption(job: Job) -> str:
@@ -134,8 +134,8 @@ def checkpoint_bytes(
     """Return the on-device bytes of the inputs of all blocks."""
     if residual.offload:
         return 0
-    whole = shape.layers * shape.hidden * tokens * element_bytes
-    return ceil_div(whole, mp) if residual.partition else whole
+    total = shape.layers * shape.hidden * tokens * element_bytes
+    return ceil_div(total, mp) if residual.partition else total
 
 
 def fused_buffer_bytes(elements: int, residual: Residual) -> int:
@@ -150,8 +150,8 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
     optimizer's work (1: each rank does all of it).
     """
     kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
-    whole = Unit(name="", elements=rank_elements(job))
-    elements = max(trained_elements(unit, job) for unit in kinds.values() or (whole,))
+    all_units = Unit(name="", elements=count_rank_elements(job))
+    elements = max(trained_elements(unit, job) for unit in kinds.values() or (all_units,))
     return job.element_bytes.gradient_copy * _cap_elements(ceil_div(elements, sharded_over), job.residual)
 
 
@@ -162,13 +162,13 @@ def gathered_bytes(job: Job) -> int:
     complete yet.
     """
     inner = sorted((unit.elements for unit in job.units if not unit.encloses), reverse=True)
-    around = sum(unit.elements for unit in job.units if unit.encloses)
-    return job.element_bytes.gathered * (around + sum(inner[: 1 + min(1, job.overlap.prefetch)]))
+    root_elements = sum(unit.elements for unit in job.units if unit.encloses)
+    return job.element_bytes.gathered * (root_elements + sum(inner[: 1 + min(1, job.overlap.prefetch)]))
 
 
 def _cap_elements(elements: int, residual: Residual) -> int:
-    most = residual.constant_buffer_elements
-    return elements if most is None else min(elements, most)
+    max_elements = residual.constant_buffer_elements
+    return elements if max_elements is None else min(elements, max_elements)
 
 
 TermsByMoment = Mapping[str, Sequence[Term]]
@@ -176,7 +176,7 @@ TermsByMoment = Mapping[str, Sequence[Term]]
 
 def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
     """Return the terms of the highest moment and its name; ties go to the first."""
-    name = max(moments, key=lambda each: sum_known_bytes(moments[each]))
+    name = max(moments, key=lambda moment: sum_known_bytes(moments[moment]))
     unknown = [
         term for other, terms in moments.items() for term in terms if other != name and term.bytes is None
     ]
@@ -190,27 +190,27 @@ def sum_known_bytes(terms: Sequence[Term]) -> int:
 
 _NO_SHAPE = (
     "the model's layers are unknown",
-    "state --layers and --hidden, or --preset, in place of --params",
+    "give --layers and --hidden, or --preset, instead of --params",
 )
-_NO_BATCH = ("the batch is unknown", "state --micro-batch and --sequence")
+_NO_BATCH = ("the batch is unknown", "give --micro-batch and --sequence")
 #: Reason and remedy for a counted model.
 _NO_UNIT_BYTES = (
-    "what the model's units keep and need is unknown",
-    "let its forward take int64 tokens [samples, sequence], or plan with --layers and --hidden in place of "
-    "--model",
+    "the memory that the model's units save and need is unknown",
+    "use a forward that takes int64 tokens [samples, sequence], or plan with --layers and --hidden instead "
+    "of --model",
 )
 _NO_SPLIT = (
-    "how model-parallel ranks share what a counted model keeps and needs is unknown",
-    "plan with --layers and --hidden in place of --model",
+    "how model-parallel ranks split the memory of a counted model is unknown",
+    "plan with --layers and --hidden instead of --model",
 )
-_TENANT_WORDS = {
+_TENANT_LABELS = {
     Tenant.ACTIVATIONS: "planned activations",
     Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
     Tenant.COMMUNICATION_BUFFERS: "planned communication buffers",
 }
 
 
-def unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
+def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
     """Return a term whose bytes are unknown."""
     return Term(tenant=tenant, sub=sub, bytes=None, assumption=assumption)
 
@@ -228,4 +228,4 @@ def _memory_gap(job: Job, tenant: Tenant) -> Gap:
         reason, remedy = _NO_BATCH
     else:
         reason, remedy = _NO_UNIT_BYTES if job.degrees.mp == 1 else _NO_SPLIT
-    return Gap(kind=GapKind.PLAN, what=_TENANT_WORDS[tenant], reason=reason, remedy=remedy)
+    return Gap(kind=GapKind.PLAN, what=_TENANT_LABELS[tenant], reason=reason, remedy=remedy)

@@ -3,7 +3,7 @@
 If the model's layers are known, the result is the larger of two models: one with the job's width and as many
 layers as fit (in multiples of the pipeline stages), and one with the job's layers and the largest hidden size
 that fits (in multiples that heads and model-parallel ranks divide; the number of heads stays). Bytes that are
-unknown without a batch are left out. The result is then an upper bound: no larger model of either kind fits.
+unknown without a batch are omitted. The result is then an upper bound: no larger model of either kind fits.
 A model without a shape has only its own width. If the layers are unknown, model states alone decide:
 
     parameters <= memory x mp x pp / (bytes per parameter that the scheme leaves on a device)
@@ -30,10 +30,10 @@ from zprof.planner.rounding import ceil_div
 
 LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
     "largest.model": Assumption(
-        formula="the larger of two that fit: of the job's width with other layers, of its layers with "
-        "another hidden; without layers, memory x mp x pp / bytes of states a parameter",
+        formula="the larger of two models that fit: the job's width with a different number of layers, or "
+        "its layers with another hidden size; without layers, memory x mp x pp / state bytes per parameter",
         source="arXiv 1910.02054, table 2; search over the peak of this plan",
-        deviation="an upper bound where a part of the peak is unknown: by what is known",
+        deviation="an upper bound if part of the peak is unknown: only known terms count",
     ),
 }
 #: Up to this many layers, any count is evaluated. Beyond, the search starts from a linear extrapolation.
@@ -62,7 +62,7 @@ def _largest_by_states(job: Job, scheme: Scheme, budget: int) -> int:
         model = replace(with_parameters(job, parameters), shape=None, units=())
         return total_state_bytes(model, scheme)
 
-    return largest_that_fits(size_of, budget)
+    return find_largest_fit(size_of, budget)
 
 
 def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
@@ -73,10 +73,10 @@ def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
     def peak(count: int) -> int:
         return _known_peak(with_layers(job, count * stages), scheme)
 
-    known, most = max(2, MAX_WALKED_LAYERS // stages), max(1, MAX_LAYERS // stages)
-    count = largest_that_fits(_extrapolate_from(peak, known), budget, most=most)
+    known, max_layers = max(2, MAX_WALKED_LAYERS // stages), max(1, MAX_LAYERS // stages)
+    count = find_largest_fit(_extrapolate_from(peak, known), budget, max_value=max_layers)
     if count >= known:
-        count = largest_near(peak, budget, count, most=most)
+        count = find_largest_near(peak, budget, count, max_value=max_layers)
     return count_parameters_with_layers(job, count * stages) if count else 0
 
 
@@ -87,7 +87,9 @@ def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> i
     def model(count: int) -> Job:
         return with_hidden(job, shape, count * step)
 
-    count = largest_that_fits(lambda each: _known_peak(model(each), scheme), budget, most=MAX_WIDTH // step)
+    count = find_largest_fit(
+        lambda count: _known_peak(model(count), scheme), budget, max_value=MAX_WIDTH // step
+    )
     return model(count).parameters if count else 0
 
 
@@ -109,36 +111,34 @@ def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[in
 
 
 def with_layers(job: Job, layers: int) -> Job:
-    """Return the job with another number of layers; a model without a shape repeats its units in order."""
+    """Return the job with a different number of layers; without a shape, units repeat in order."""
     if job.shape is not None:
         return _with_shape(job, replace(job.shape, layers=layers))
     inner = [unit for unit in job.units if not unit.encloses]
     rounds = ceil_div(layers, len(inner))
     repeated = [_repeat_unit(unit, number) for number in range(rounds) for unit in inner][:layers]
-    around = (unit for unit in job.units if unit.encloses)
-    return replace(
-        with_parameters(job, count_parameters_with_layers(job, layers)), units=(*around, *repeated)
-    )
+    roots = (unit for unit in job.units if unit.encloses)
+    return replace(with_parameters(job, count_parameters_with_layers(job, layers)), units=(*roots, *repeated))
 
 
 def with_parameters(job: Job, parameters: int) -> Job:
-    """Return the job with another number of parameters; the frozen fraction stays."""
+    """Return the job with a different number of parameters; the frozen fraction stays."""
     frozen = job.frozen_parameters * parameters // job.parameters
     return replace(job, parameters=parameters, frozen_parameters=frozen)
 
 
 def count_parameters_with_layers(job: Job, layers: int) -> int:
-    """Return the parameters of the job with another number of layers, without building its units."""
+    """Return the parameters of the job with a different number of layers, without building its units."""
     if job.shape is not None:
         return count_parameters(replace(job.shape, layers=layers))
     inner = [unit.elements for unit in job.units if not unit.encloses]
-    around = sum(unit.elements for unit in job.units if unit.encloses)
+    root_elements = sum(unit.elements for unit in job.units if unit.encloses)
     rounds, rest = divmod(layers, len(inner))
-    return (around + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
+    return (root_elements + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
 
 
 def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
-    """Return the job with another hidden size; the numbers of layers and heads stay."""
+    """Return the job with a different hidden size; the numbers of layers and heads stay."""
     return _with_shape(job, replace(shape, hidden=hidden))
 
 
@@ -151,29 +151,31 @@ def _repeat_unit(unit: Unit, number: int) -> Unit:
     return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
 
 
-#: Size at which the search stops growing: more than any machine holds.
+#: Size at which the search stops growing: more than the memory of any machine.
 MAX_SIZE = 10**18
 
 
-def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int = MAX_SIZE) -> int:
-    """Return the largest n in 0..most with ``size_of(n) <= budget``; 0 if not even 1 fits.
+def find_largest_fit(size_of: Callable[[int], int], budget: int, *, max_value: int = MAX_SIZE) -> int:
+    """Return the largest n in 0..max_value with ``size_of(n) <= budget``; 0 if not even 1 fits.
 
     ``size_of`` must be non-decreasing. It is called about log2(n) times: at powers of two, then between the
     last value that fits and the first that does not. Each round there tries the linear interpolation twice
     (exact on a line: the answer and its neighbour), then the middle.
     """
     low, low_size, high = 0, 0, 1
-    while high <= most and (high_size := size_of(high)) <= budget:
+    while high <= max_value and (high_size := size_of(high)) <= budget:
         low, low_size, high = high, high_size, high * 2
-    if high > most:
-        high, high_size = most + 1, budget + 1
-        if low == most:
-            return most
+    if high > max_value:
+        high, high_size = max_value + 1, budget + 1
+        if low == max_value:
+            return max_value
     return _search_between(size_of, budget, (low, low_size), (high, high_size))
 
 
-def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most: int = MAX_SIZE) -> int:
-    """Return the same as ``largest_that_fits``, searching outward from a guess in 1..most.
+def find_largest_near(
+    size_of: Callable[[int], int], budget: int, guess: int, *, max_value: int = MAX_SIZE
+) -> int:
+    """Return the same as ``find_largest_fit``, searching outward from a guess in 1..max_value.
 
     Use it if each call of ``size_of`` is expensive: a good guess needs only itself and its neighbour.
     """
@@ -181,13 +183,13 @@ def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most
     fits = size <= budget
     inner = outer = (guess, size)
     while (outer[1] <= budget) is fits:
-        inner, asked = outer, outer[0] + (step if fits else -step)
-        if asked > most:
-            outer = (most + 1, budget + 1)
-        elif asked < 1:
+        inner, candidate = outer, outer[0] + (step if fits else -step)
+        if candidate > max_value:
+            outer = (max_value + 1, budget + 1)
+        elif candidate < 1:
             outer = (0, 0)
         else:
-            outer = (asked, size_of(asked))
+            outer = (candidate, size_of(candidate))
         step *= 2
     return (
         _search_between(size_of, budget, inner, outer)
@@ -203,12 +205,12 @@ def _search_between(
     (low, low_size), (high, high_size) = fitting, larger
     while high - low > 1:
         for guess in (_guess_crossing, _guess_crossing, _guess_middle):
-            asked = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)
-            size = size_of(asked)
+            candidate = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)
+            size = size_of(candidate)
             if size <= budget:
-                low, low_size = asked, size
+                low, low_size = candidate, size
             else:
-                high, high_size = asked, size
+                high, high_size = candidate, size
             if high - low <= 1:
                 break
     return low

@@ -12,7 +12,7 @@ stage's first block:
 
 Model parallelism has no moments of its own: it is stage 0 on a rank's part of the model.
 
-S and B come from the job's units if those know their bytes. Otherwise the paper's figures apply: 12 h t e per
+S and B come from the job's units if their bytes are known. Otherwise the paper's figures apply: 12 h t e per
 block and h t e for its input (arXiv 1910.02054, section 3.2), without work buffers.
 """
 
@@ -24,13 +24,13 @@ from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import (
     checkpoint_bytes,
-    copy_terms,
+    make_copy_terms,
+    make_unknown_term,
     pick_highest_moment,
     sum_known_bytes,
-    unknown_term,
     working_set_bytes,
 )
-from zprof.planner.memory.states import split_stages, stashed_term, state_terms
+from zprof.planner.memory.states import make_stashed_term, make_state_terms, split_stages
 from zprof.planner.rounding import ceil_div
 
 
@@ -50,7 +50,7 @@ class StageBytes:
 
 
 def has_unit_bytes(units: Sequence[Unit]) -> bool:
-    """Return True if there are units and each knows the bytes that it saves and needs."""
+    """Return True if there are units and the bytes that each saves and needs are known."""
     return bool(units) and all(
         None
         not in (unit.saved_bytes, unit.checkpoint_bytes, unit.forward_work_bytes, unit.backward_work_bytes)
@@ -62,15 +62,15 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
     """Return the bytes of the largest stage, with or without the loss; None if unknown."""
     if has_unit_bytes(job.units):
         stages = split_stages(job.units, job.degrees.pp)
-        around = [unit for unit in job.units if unit.encloses] if with_head else []
+        roots = [unit for unit in job.units if unit.encloses] if with_head else []
         return max(
-            (_stage_bytes_of_units(job, stage, around) for stage in stages), key=lambda each: each.saved
+            (_stage_bytes_of_units(job, stage, roots) for stage in stages), key=lambda stage: stage.saved
         )
     return _stage_bytes_of_paper(job)
 
 
-def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
-    head = sum(unit.saved_bytes or 0 for unit in around)
+def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], roots: Sequence[Unit]) -> StageBytes:
+    head = sum(unit.saved_bytes or 0 for unit in roots)
     saved = [unit.saved_bytes or 0 for unit in inner]
     checkpoints = [_device_checkpoint_bytes(job, unit.checkpoint_bytes or 0) for unit in inner]
     return StageBytes(
@@ -78,7 +78,7 @@ def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit
         checkpoints=sum(checkpoints),
         input=checkpoints[0] if checkpoints else 0,
         largest_saved=max(saved, default=0) + head,
-        work=max((_work_bytes(unit) for unit in (*inner, *around)), default=0),
+        work=max((_work_bytes(unit) for unit in (*inner, *roots)), default=0),
     )
 
 
@@ -110,8 +110,8 @@ def _stage_bytes_of_paper(job: Job) -> StageBytes | None:
 _Terms = tuple[Term, ...]
 
 
-def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
-    """Return the terms of the worst device at its highest moment, and that moment's name."""
+def make_pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
+    """Return the terms of the worst device at its peak, and the peak's location."""
     return max(
         (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
         key=_known_device_bytes,
@@ -120,14 +120,16 @@ def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
 
 def _highest_of_device(job: Job, scheme: Scheme, states: _Terms, kept: Sequence[Term]) -> tuple[_Terms, str]:
     return pick_highest_moment(
-        {"backward": (*states, *kept), "optimizer": (*states, *copy_terms(job, scheme))}
+        {"backward": (*states, *kept), "optimizer": (*states, *make_copy_terms(job, scheme))}
     )
 
 
 def _gpipe_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
     stage = stage_bytes(job, with_head=True)
     size = None if stage is None else _gpipe_activations(job, stage)
-    return [(state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))]
+    return [
+        (make_state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))
+    ]
 
 
 def _gpipe_activations(job: Job, stage: StageBytes) -> int:
@@ -138,8 +140,8 @@ def _gpipe_activations(job: Job, stage: StageBytes) -> int:
 
 
 def _pipedream_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
-    states = state_terms(job, Scheme.PIPEDREAM)
-    stashed = (*states, stashed_term(job, Scheme.PIPEDREAM))
+    states = make_state_terms(job, Scheme.PIPEDREAM)
+    stashed = (*states, make_stashed_term(job, Scheme.PIPEDREAM))
     last = _in_flight_terms(job, 1, with_head=True)
     if job.degrees.pp == 1:
         return [(states, last)]
@@ -159,8 +161,8 @@ def _in_flight_terms(job: Job, micro_batches: int, *, with_head: bool) -> _Terms
 def _activation_terms(stage: StageBytes | None, size: int | None, assumption: str) -> _Terms:
     if stage is None:
         return (
-            unknown_term(Tenant.ACTIVATIONS, "in_flight", assumption),
-            unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
+            make_unknown_term(Tenant.ACTIVATIONS, "in_flight", assumption),
+            make_unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
         )
     return (
         Term(tenant=Tenant.ACTIVATIONS, sub="in_flight", bytes=size, assumption=assumption),

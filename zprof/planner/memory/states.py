@@ -39,17 +39,17 @@ _PAPER = "arXiv 1910.02054, section 5 and figure 1"
 _MP = "psi: parameters of one model-parallel rank"
 STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
     "states.data_parallel": Assumption(formula=f"(p + g + k) psi; {_MP}", source=_PAPER),
-    "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks share", source=_PAPER),
-    "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
-    "states.zero_3": Assumption(formula=f"(p + g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
+    "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks", source=_PAPER),
+    "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks", source=_PAPER),
+    "states.zero_3": Assumption(formula=f"(p + g + k) psi / N; {_MP}, N ranks", source=_PAPER),
     "states.model_parallel": Assumption(
-        formula="(p + g + k) psi / mp, or of one rank's units where they are known",
+        formula="(p + g + k) psi / mp, or the sum of one rank's units if they are known",
         source="arXiv 1909.08053, section 3",
-        deviation="by parameters alone, norms and biases that every rank keeps whole count as split; units "
-        "count them whole",
+        deviation="with the parameter count alone, norms and biases replicated on every rank count as split; "
+        "units count them in full",
     ),
     "states.gpipe": Assumption(
-        formula="(p + g + k) of the largest stage: ceil(layers / pp) layers and one end's embedding",
+        formula="(p + g + k) of the largest stage: ceil(layers / pp) layers plus one embedding",
         source="arXiv 1811.06965, section 2.3",
     ),
     "states.pipedream": Assumption(
@@ -62,7 +62,7 @@ STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
 }
 
 
-def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+def make_state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """Return one term with known bytes per model state, without PipeDream's stashed weight versions."""
     return tuple(
         Term(tenant=tenant, sub=_STATE_SUBS[tenant], bytes=size, assumption=f"states.{scheme.value}")
@@ -70,7 +70,7 @@ def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     )
 
 
-def stashed_term(job: Job, scheme: Scheme) -> Term:
+def make_stashed_term(job: Job, scheme: Scheme) -> Term:
     """Return the weight versions that the first stage of PipeDream keeps in addition to the newest.
 
     Weights that are not trained are the same in all versions and are not copied.
@@ -87,22 +87,24 @@ def stashed_term(job: Job, scheme: Scheme) -> Term:
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     """Return the state bytes of one device by tenant, without stashed versions; partial bytes round up."""
     elements = _device_elements(job, scheme)
-    both = (elements, _trained_part(job, elements))
-    all_of_them, of_trained = (compute_tenant_formulas(_training_facts(job, scheme, each)) for each in both)
+    counts = (elements, _trained_part(job, elements))
+    all_formulas, trained_formulas = (
+        compute_tenant_formulas(_training_facts(job, scheme, count)) for count in counts
+    )
     return {
-        tenant: (all_of_them if tenant is Tenant.PARAMETERS else of_trained)[tenant].law_bytes
+        tenant: (all_formulas if tenant is Tenant.PARAMETERS else trained_formulas)[tenant].law_bytes
         for tenant in _STATE_SUBS
     }
 
 
 def total_state_bytes(job: Job, scheme: Scheme) -> int:
     """Return all model states of one device at rest, including the weight versions that PipeDream stashes."""
-    stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
+    stashed = make_stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
     return sum(state_bytes(job, scheme).values()) + stashed
 
 
 def _device_elements(job: Job, scheme: Scheme) -> int:
-    return stage_elements(job) if scheme in PIPELINES else rank_elements(job)
+    return count_stage_elements(job) if scheme in PIPELINES else count_rank_elements(job)
 
 
 def _trained_part(job: Job, elements: int) -> int:
@@ -120,35 +122,35 @@ def _training_facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
     )
 
 
-def rank_elements(job: Job) -> int:
+def count_rank_elements(job: Job) -> int:
     """Return the elements of one model-parallel rank over all layers."""
     if job.units:
         return sum(unit.elements for unit in job.units)
     return ceil_div(job.parameters, job.degrees.mp)
 
 
-def stage_elements(job: Job) -> int:
+def count_stage_elements(job: Job) -> int:
     """Return the elements of one model-parallel rank of the largest pipeline stage."""
     if job.degrees.pp == 1:
-        return rank_elements(job)
+        return count_rank_elements(job)
     if job.units:
         return _largest_stage_of_units(job)
-    around = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
-    ends = _end_elements(around, job.shape)
-    return ceil_div(ceil_div(job.parameters - around, job.degrees.pp) + ends, job.degrees.mp)
+    root_elements = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
+    ends = _end_elements(root_elements, job.shape)
+    return ceil_div(ceil_div(job.parameters - root_elements, job.degrees.pp) + ends, job.degrees.mp)
 
 
 def split_stages(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
     """Split the inner units, in order, into at most ``pp`` stages of equal size; the last may be smaller."""
     inner = [unit for unit in units if not unit.encloses]
-    most = max(1, ceil_div(len(inner), pp))
-    return [inner[start : start + most] for start in range(0, len(inner), most)] or [[]]
+    stage_size = max(1, ceil_div(len(inner), pp))
+    return [inner[start : start + stage_size] for start in range(0, len(inner), stage_size)] or [[]]
 
 
 def _largest_stage_of_units(job: Job) -> int:
-    around = sum(unit.elements for unit in job.units if unit.encloses)
+    root_elements = sum(unit.elements for unit in job.units if unit.encloses)
     table = 0 if job.shape is None else job.shape.vocabulary * job.shape.hidden // job.degrees.mp
-    one_end = around - table if _has_two_tables(job.shape) else around
+    one_end = root_elements - table if _has_two_tables(job.shape) else root_elements
     sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
     return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
 
@@ -157,9 +159,11 @@ def _table_elements(shape: Shape) -> int:
     return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.context) * shape.hidden
 
 
-def _end_elements(around: int, shape: Shape | None) -> int:
+def _end_elements(root_elements: int, shape: Shape | None) -> int:
     return (
-        around - shape.vocabulary * shape.hidden if shape is not None and _has_two_tables(shape) else around
+        root_elements - shape.vocabulary * shape.hidden
+        if shape is not None and _has_two_tables(shape)
+        else root_elements
     )
 
 

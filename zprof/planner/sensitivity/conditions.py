@@ -1,4 +1,4 @@
-"""Copy a job under other conditions: bandwidth, latency, tokens, world size, unit size."""
+"""Copy a job with a different bandwidth, latency, token count, world size or unit size."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ def with_bandwidth(job: Job, ratio: float) -> Job:
     """Scale the bandwidth that a data-parallel group gets from the network between nodes.
 
     ``ratio`` applies to min(bus, node g / devices per node), so that it has an effect even if the bus is the
-    limit. A group within one node is not affected.
+    bottleneck. A group within one node is not affected.
     """
     if job.hardware is None:
         return job
-    return replace(job, hardware=slower_network(job.hardware, job.degrees, ratio))
+    return replace(job, hardware=scale_network(job.hardware, job.degrees, ratio))
 
 
-def slower_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardware:
+def scale_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardware:
     """Return the hardware with the group's inter-node bandwidth scaled, as in ``with_bandwidth``."""
     group = make_group(hardware, degrees.dp, stride=degrees.mp)
     if ratio == 1 or group.nodes == 1:
@@ -29,14 +29,14 @@ def slower_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardwa
 
 
 def with_latency(job: Job, latency_ns: int) -> Job:
-    """Return the job with another hop latency between nodes."""
+    """Return the job with a different hop latency between nodes."""
     if job.hardware is None:
         return job
     return replace(job, hardware=replace(job.hardware, inter_latency_ns=latency_ns))
 
 
 def with_tokens(job: Job, tokens: int) -> Job:
-    """Return the job with another number of tokens per device and micro-batch.
+    """Return the job with a different number of tokens per device and micro-batch.
 
     Flop per token are kept, as with more samples of the same length: longer sequences would cost more
     attention.
@@ -45,12 +45,12 @@ def with_tokens(job: Job, tokens: int) -> Job:
 
 
 def with_samples(job: Job, samples: int) -> Job:
-    """Return the job with another number of samples per device and micro-batch."""
+    """Return the job with a different number of samples per device and micro-batch."""
     return replace(job, batch=replace(job.batch, samples=samples))
 
 
 def with_ranks(job: Job, dp: int) -> Job:
-    """Return the job with another number of data-parallel ranks; each keeps its batch."""
+    """Return the job with a different number of data-parallel ranks; each keeps its batch."""
     return replace(job, degrees=replace(job.degrees, dp=dp))
 
 

@@ -1,4 +1,4 @@
-"""Compute the time of one collective on a group, and place the groups of each kind of parallelism.
+"""Compute the time of one collective on a group, and map the groups of each kind of parallelism to nodes.
 
 With S bytes of the full (gathered) tensor, N ranks on n nodes, bus bandwidth beta, and hop latencies a_i
 within a node and a_e between nodes:
@@ -26,7 +26,7 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Ranks that communicate, as a ring sees them.
+    """Ranks that communicate, described as a ring.
 
     ``per_node``: ranks on each node. ``bytes_per_s``: bus bandwidth. ``latency_ns``: once around the ring.
     ``hop_ns``: its slowest hop.
@@ -48,10 +48,10 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     """Return the group of every ``stride``-th rank; ranks fill one node after the other.
 
     The group has g = devices_per_node / stride ranks per node (at least 1) and a bus bandwidth of min(intra,
-    node g / devices_per_node). A common mistake is to give a flat group over whole nodes (g =
+    node g / devices_per_node). A common mistake is to give a flat group over full nodes (g =
     devices_per_node) one device's share of the NICs, node / devices_per_node. A ring enters and leaves each
     node once and uses all NICs there, so that estimate is too slow by a factor of devices_per_node. A group
-    with one rank per node does get only that share, because devices_per_node such groups run side by side.
+    with one rank per node does get only that share, because devices_per_node such groups run concurrently.
     """
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
     nodes = ceil_div(ranks, per_node)
@@ -99,22 +99,22 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
     return size_bytes * (ranks - 1) / ranks
 
 
-def data_group(hardware: Hardware, degrees: Degrees) -> Group:
-    """Return the group of ranks that hold the same part of the model."""
+def make_data_group(hardware: Hardware, degrees: Degrees) -> Group:
+    """Return the group of ranks with the same part of the model."""
     return make_group(hardware, degrees.dp, stride=degrees.mp)
 
 
-def model_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_model_group(hardware: Hardware, degrees: Degrees) -> Group:
     """Return the group of ranks that share the matrices of every block."""
     return make_group(hardware, degrees.mp)
 
 
-def boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
     """Return the slowest pair of neighbouring pipeline stages; it spans two nodes if the job does."""
     spans = degrees.devices > hardware.devices_per_node
     return make_group(hardware, 2, stride=hardware.devices_per_node if spans else 1)
 
 
-def link_name(group: Group) -> str:
+def get_link_name(group: Group) -> str:
     """Return ``intra`` for a group within a node, ``inter`` for one that uses NICs."""
     return "intra" if group.nodes == 1 else "inter"

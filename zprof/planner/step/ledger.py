@@ -8,40 +8,40 @@ from zprof.model.plan import PlannedStep, Scheme, get_zero_stage
 from zprof.planner.step.assumptions import assumptions_by_leaf
 from zprof.planner.step.parallelism import (
     PipelineFlow,
-    gpipe_flow,
-    pipedream_flow,
-    stream_elements,
+    compute_gpipe_flow,
+    compute_pipedream_flow,
+    count_stream_elements,
     transfer_ns,
 )
 from zprof.planner.step.schedule import (
     Passes,
     Phase,
     PhaseTotal,
-    plain_backward,
-    plain_forward,
-    reduced_backward,
+    build_plain_backward,
+    build_plain_forward,
+    build_reduced_backward,
+    build_sharded_passes,
+    build_step_phases,
     repeat_phases,
-    sharded_passes,
-    step_phases,
     sum_phases,
 )
-from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack_units
+from zprof.planner.step.unit_times import Stack, StackTimes, compute_device_times, stack_units
 
 
 def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
     """Return the planned step of one device; None if hardware, batch or units are unknown."""
     stack = stack_units(job)
-    return None if stack is None else plan_step_of_stack(job, scheme, stack)
+    return None if stack is None else plan_stack_step(job, scheme, stack)
 
 
-def plan_step_of_stack(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
+def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
     """Return the planned step of units that are already grouped in runs.
 
     Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.
     """
     if job.hardware is None:
         return None
-    times = device_times(job, job.hardware, stack, get_zero_stage(scheme))
+    times = compute_device_times(job, job.hardware, stack, get_zero_stage(scheme))
     if times is None:
         return None
     flow = _pipeline_flow(job, job.hardware, scheme, times)
@@ -55,25 +55,25 @@ def plan_step_of_stack(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | 
 def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return repeat_phases((*plain_forward(times), *reduced_backward(times)), count)
-    return step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
+        return repeat_phases((*build_plain_forward(times), *build_reduced_backward(times)), count)
+    return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
 
 
 def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
     """Return the pipeline's share of the step; None if the size of its transfers is unknown."""
     if job.degrees.pp == 1:
         return PipelineFlow(idle_ns=0, exposed_ns=0, moved_ns=0)
-    elements = stream_elements(job)
+    elements = count_stream_elements(job)
     if elements is None:
         return None
     passes = _plan_passes(job, scheme, times)
     forward, backward = sum_phases(passes.forward).wall_ns, sum_phases(passes.backward).wall_ns
     transfer, count = transfer_ns(job, hardware, elements), job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return pipedream_flow(
+        return compute_pipedream_flow(
             micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=transfer
         )
-    return gpipe_flow(
+    return compute_gpipe_flow(
         stages=job.degrees.pp,
         micro_batches=count,
         forward_ns=forward,
@@ -85,11 +85,11 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
 def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
     """Return the passes of a micro-batch that is not the last one."""
     if scheme is Scheme.ZERO_3:
-        return sharded_passes(times, job.overlap)
+        return build_sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
     return Passes(
-        forward=plain_forward(times),
-        backward=reduced_backward(times) if reduces else plain_backward(times),
+        forward=build_plain_forward(times),
+        backward=build_reduced_backward(times) if reduces else build_plain_backward(times),
     )
 
 

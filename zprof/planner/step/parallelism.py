@@ -1,13 +1,13 @@
-"""Compute what tensor parallelism and pipelines move per step, and how long a pipeline waits.
+"""Compute the traffic of tensor parallelism and pipelines per step, and the waits of a pipeline.
 
 Tensor parallelism as in Megatron-LM. With b samples, sequence length s and hidden size h, a block all-reduces
 b s h elements twice in its forward, twice in its backward, and twice more if it is recomputed. An all-reduce
 moves each element twice: 12 b s h elements with checkpointing, 8 without. Each all-reduce waits for the
 product before it and blocks the next one, so nothing is hidden. Pa adds one all-gather of b s h before each
-recomputation: 1/12 of the volume. Pa+cpu moves a rank's part of a checkpoint, 2 b s h / mp bytes, to the host
-in the forward and back in the backward, overlapped with compute.
+recomputation: 1/12 of the volume. Pa+cpu moves a rank's shard of a checkpoint, 2 b s h / mp bytes, to the
+host in the forward and back in the backward, overlapped with compute.
 
-Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3. Left out: the all-reduces of a split
+Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3. Not included: the all-reduces of a split
 vocabulary, once per step.
 
 A pipeline of p stages and m micro-batches. GPipe runs every micro-batch forward, then every one backward,
@@ -16,12 +16,12 @@ between two stages:
 
     forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
 
-Of this, (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute time (arXiv 1811.06965, section 2.3). A device
-moves one tensor each way per micro-batch, 2 m x. It waits for the first one each way and for the part of the
-others that is longer than compute. The other 2 (p-2) x of fill and drain are on the links of other stages and
-count as bubble too.
+(p-1)(f+b) of this is bubble: (p-1)/(m+p-1) of the compute time (arXiv 1811.06965, section 2.3). A device
+moves one tensor each way per micro-batch, 2 m x. It waits for the first one each way and, for the
+others, for the part that exceeds compute. The other 2 (p-2) x of fill and drain are on the links of other
+stages and count as bubble too.
 
-PipeDream in its steady state (one forward, one backward) has no flush and no bubble, at the price of stashed
+PipeDream in its steady state (one forward, one backward) has no flush and no bubble, at the cost of stashed
 weights on each stage. A micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3). PipeDream
 updates, and reduces gradients over data-parallel ranks, in every micro-batch.
 
@@ -31,7 +31,7 @@ A transfer is b s h elements per boundary, direction and micro-batch.
 from dataclasses import dataclass
 
 from zprof.model.job import Hardware, Job
-from zprof.planner.step.collectives import all_reduce_ns, boundary_group, gather_ns, model_group
+from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_boundary_group, make_model_group
 
 #: All-reduces of a block per pass.
 _ALL_REDUCES_PER_PASS = 2
@@ -61,9 +61,9 @@ class BlockTimes:
     copy_ns: int
 
 
-def block_traffic(job: Job) -> BlockTraffic | None:
+def compute_block_traffic(job: Job) -> BlockTraffic | None:
     """Return the traffic of one block; None if the shape or the batch is unknown."""
-    tensor = stream_elements(job)
+    tensor = count_stream_elements(job)
     if tensor is None:
         return None
     mp, residual = job.degrees.mp, job.residual
@@ -76,10 +76,10 @@ def block_traffic(job: Job) -> BlockTraffic | None:
 
 def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
     """Return the collective and copy times of a block; None if shape or batch is unknown."""
-    tensor, traffic = stream_elements(job), block_traffic(job)
+    tensor, traffic = count_stream_elements(job), compute_block_traffic(job)
     if tensor is None or traffic is None:
         return None
-    group, size = model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
+    group, size = make_model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
     one_pass = _ALL_REDUCES_PER_PASS * all_reduce_ns(group, size)
     gather = gather_ns(group, size) if traffic.gather_elements else 0.0
     return BlockTimes(
@@ -114,30 +114,32 @@ class PipelineFlow:
 
 def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
     """Return the time of a transfer, a hop plus the bytes; each model-parallel rank sends all of it."""
-    pair = boundary_group(hardware, job.degrees)
+    pair = make_boundary_group(hardware, job.degrees)
     size = elements * job.element_bytes.parameter
     return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
 
 
-def gpipe_flow(
+def compute_gpipe_flow(
     *, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
 ) -> PipelineFlow:
     """Return the flow of GPipe, which flushes after the last micro-batch; ``stages`` is at least 2."""
-    beyond = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
+    excess = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
     return PipelineFlow(
         idle_ns=(stages - 1) * (forward_ns + backward_ns) + 2 * (stages - 2) * transfer,
-        exposed_ns=2 * transfer + (micro_batches - 1) * beyond,
+        exposed_ns=2 * transfer + (micro_batches - 1) * excess,
         moved_ns=2 * micro_batches * transfer,
     )
 
 
-def pipedream_flow(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> PipelineFlow:
+def compute_pipedream_flow(
+    *, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
+) -> PipelineFlow:
     """Return the flow of PipeDream in its steady state."""
-    beyond = max(0, 2 * transfer - forward_ns - backward_ns)
-    return PipelineFlow(idle_ns=0, exposed_ns=micro_batches * beyond, moved_ns=2 * micro_batches * transfer)
+    excess = max(0, 2 * transfer - forward_ns - backward_ns)
+    return PipelineFlow(idle_ns=0, exposed_ns=micro_batches * excess, moved_ns=2 * micro_batches * transfer)
 
 
-def stream_elements(job: Job) -> int | None:
+def count_stream_elements(job: Job) -> int | None:
     """Return b s h elements per micro-batch of one replica; None if shape or batch is unknown."""
     tokens = job.batch.tokens
     return None if job.shape is None or tokens is None else tokens * job.shape.hidden

@@ -1,9 +1,9 @@
-"""Lay out the phases of a step under each ZeRO stage: which collectives run beside which compute.
+"""Lay out the phases of a step under each ZeRO stage: which collectives overlap which compute.
 
     stage   gathers of all parameters                  reductions of all gradients
     0       none                                       all-reduce, last micro-batch
-    1       once, beside the first forward             last micro-batch
-    2       once, beside the first forward             every micro-batch
+    1       once, during the first forward             last micro-batch
+    2       once, during the first forward             every micro-batch
     3       in every forward and every backward        every micro-batch
 
 Source: arXiv 1910.02054, section 7; with A micro-batches, a sharded gradient cannot wait for the last one,
@@ -18,21 +18,21 @@ Forward of one micro-batch, with compute c_u and all-gather AG_u of unit u:
 
 A root that encloses the others is gathered first and computes (its head) last. Stage 3 is the schedule of
 FSDP (arXiv 2304.11277, section 3.3) with one unit prefetched. Stages 1 and 2 are the schedule of an engine
-that gathers updated parameters beside the next forward.
+that gathers updated parameters during the next forward.
 
 Backward of one micro-batch, with compute b_u, all-gather AG_u and reduction RS_u of unit u; unit U is first:
 
     stage 3        AG_U + max(b_U, AG_{U-1}) + sum_{1<u<U} max(b_u, RS_{u+1} + AG_{u-1})
                    + max(b_1, RS_2) + RS_1
-    last kept      b_U + sum_{u<U} max(b_u, AG_{u-1} + RS_{u+1}) + RS_1, AG_0 standing for AG_{U-1}
+    last kept      b_U + sum_{u<U} max(b_u, AG_{u-1} + RS_{u+1}) + RS_1, with AG_0 meaning AG_{U-1}
     stages 0 to 2  b_U + sum_{u<U} max(b_u, RS_{u+1}) + RS_1
 
-There is one link, first come first served: a unit's reduction is launched when its backward ends, before the
+There is one link, served in launch order: a unit's reduction is launched when its backward ends, before the
 gather that the next unit launches. Source: the schedule of FSDP (arXiv 2304.11277, section 3.3) and of the
 reference engine.
 
 "Last kept" (the last unit stays gathered since its forward) is the usual formula: it counts the gather of
-unit U-1 in the last phase instead of beside b_U, where it could run. With equal units the result is at most
+unit U-1 in the last phase instead of during b_U, where it could run. With equal units the result is at most
 b_U longer than an event schedule. With unequal units it may be shorter than the event schedule if the last
 phase can hide a gather, so unequal units use the event schedule:
 
@@ -41,7 +41,7 @@ phase can hide a gather, so unequal units use the event schedule:
 In the backward, a root that encloses the others is gathered again, computes (its head) first and is reduced
 last.
 
-A phase lasts as long as the longest activity in it; the part beyond compute is exposed. All times are whole
+A phase lasts as long as the longest activity in it; the part beyond compute is exposed. All times are integer
 nanoseconds, so that the terms of a ledger sum exactly to its wall time.
 """
 
@@ -54,11 +54,11 @@ from zprof.planner.step.unit_times import StackTimes, UnitTimes, pair_with_next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Compute and everything that runs beside it, repeated ``count`` times.
+    """Compute and all concurrent work, repeated ``count`` times.
 
     ``model_ns``: collectives between pieces of the compute, never hidden because each waits for the other.
-    ``link_ns``: collectives beside both. ``hidden_ns``: further collectives, known to be hidden. ``copy_ns``:
-    copies to or from the host, beside all of these.
+    ``link_ns``: collectives concurrent with both. ``hidden_ns``: further collectives, known to be hidden.
+    ``copy_ns``: copies to or from the host, concurrent with all of these.
     """
 
     count: int = 1
@@ -80,12 +80,12 @@ class Phase:
 
     @property
     def exposed_transfer_ns(self) -> int:
-        """Time of collectives with no compute beside them, over all repetitions, in ns."""
+        """Time of collectives without concurrent compute, over all repetitions, in ns."""
         return self.count * max(self.model_ns, self.link_ns - self.compute_ns)
 
     @property
     def exposed_memcpy_ns(self) -> int:
-        """Time of copies with neither compute nor collectives beside them, over all repetitions, in ns."""
+        """Time of copies without concurrent compute or collectives, over all repetitions, in ns."""
         return self.count * max(0, self.copy_ns - max(self.compute_ns + self.model_ns, self.link_ns))
 
 
@@ -105,13 +105,13 @@ class PhaseTotal:
 
 def sum_phases(phases: Iterable[Phase]) -> PhaseTotal:
     """Sum phases that run one after another."""
-    listed = tuple(phases)
+    all_phases = tuple(phases)
     return PhaseTotal(
-        wall_ns=sum(phase.wall_ns for phase in listed),
-        compute_ns=sum(phase.count * phase.compute_ns for phase in listed),
-        exposed_transfer_ns=sum(phase.exposed_transfer_ns for phase in listed),
-        exposed_memcpy_ns=sum(phase.exposed_memcpy_ns for phase in listed),
-        collective_ns=sum(phase.collective_ns for phase in listed),
+        wall_ns=sum(phase.wall_ns for phase in all_phases),
+        compute_ns=sum(phase.count * phase.compute_ns for phase in all_phases),
+        exposed_transfer_ns=sum(phase.exposed_transfer_ns for phase in all_phases),
+        exposed_memcpy_ns=sum(phase.exposed_memcpy_ns for phase in all_phases),
+        collective_ns=sum(phase.collective_ns for phase in all_phases),
     )
 
 
@@ -133,13 +133,15 @@ class Passes:
         return (*self.forward, *self.backward)
 
 
-def step_phases(times: StackTimes, *, stage: int, micro_batches: int, overlap: Overlap) -> tuple[Phase, ...]:
+def build_step_phases(
+    times: StackTimes, *, stage: int, micro_batches: int, overlap: Overlap
+) -> tuple[Phase, ...]:
     """Return all phases of a step."""
     if stage == 3:
-        return repeat_phases(sharded_passes(times, overlap).all, micro_batches)
-    plain = Passes(forward=plain_forward(times), backward=plain_backward(times))
-    first = plain_forward(times) if stage == 0 else refreshed_forward(times)
-    reduced = reduced_backward(times)
+        return repeat_phases(build_sharded_passes(times, overlap).all, micro_batches)
+    plain = Passes(forward=build_plain_forward(times), backward=build_plain_backward(times))
+    first = build_plain_forward(times) if stage == 0 else build_refreshed_forward(times)
+    reduced = build_reduced_backward(times)
     if stage == 2:
         return (
             *first,
@@ -154,12 +156,12 @@ def step_phases(times: StackTimes, *, stage: int, micro_batches: int, overlap: O
     )
 
 
-def sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
+def build_sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
     """Return the passes of one micro-batch in stage 3."""
     if overlap.prefetch == 0:
         return _exposed_passes(times, overlap)
-    backward = kept_backward(times) if overlap.keep_last else gathered_backward(times)
-    return Passes(forward=gathered_forward(times), backward=backward)
+    backward = build_kept_backward(times) if overlap.keep_last else build_gathered_backward(times)
+    return Passes(forward=build_gathered_forward(times), backward=backward)
 
 
 def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
@@ -169,18 +171,18 @@ def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
     gathered = sum(unit.count * unit.gather_ns for unit in times.computed)
     reduced = sum(unit.count * unit.reduce_ns for unit in times.computed)
     return Passes(
-        forward=(Phase(link_ns=gathered), *plain_forward(times)),
-        backward=(Phase(link_ns=gathered - kept + reduced), *plain_backward(times)),
+        forward=(Phase(link_ns=gathered), *build_plain_forward(times)),
+        backward=(Phase(link_ns=gathered - kept + reduced), *build_plain_backward(times)),
     )
 
 
-def plain_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_plain_forward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the phases of a forward whose parameters are all resident."""
     return tuple(_forward_phase(unit, 0, unit.count) for unit in times.computed)
 
 
-def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the stage 3 forward: each unit is gathered beside the compute of the previous one.
+def build_gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
+    """Return the stage 3 forward: each unit is gathered during the compute of the previous one.
 
     Deeper prefetch is modelled as prefetch of one unit; with equal units it hides no more.
     """
@@ -195,7 +197,7 @@ def gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
     return tuple(phases)
 
 
-def refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the first forward of stages 1 and 2: all gathers launch at once, each unit waits for its own.
 
     Along a run of equal units the wait changes linearly, so its maximum is at the first or the last one.
@@ -208,7 +210,7 @@ def refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
         exposed = max(exposed, first, first + (unit.count - 1) * (unit.gather_ns - busy))
         gathered += unit.count * unit.gather_ns
         computed += unit.count * busy
-    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *plain_forward(times))
+    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_forward(times))
 
 
 def _forward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
@@ -223,7 +225,7 @@ def _forward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackwardRow:
-    """Equal units, with the reduction of the previous unit and the gather of the next beside each."""
+    """Equal units, each with the concurrent reduction of the previous unit and gather of the next."""
 
     unit: UnitTimes
     count: int
@@ -231,14 +233,14 @@ class _BackwardRow:
     gather_ns: int
 
 
-def plain_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_plain_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the phases of a backward with resident parameters and no reductions."""
     return tuple(_backward_phase(unit, 0, unit.count) for unit in reversed(times.computed))
 
 
-def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the backward of stages 0 to 2, with reductions and no gathers."""
-    return gathered_backward(
+    return build_gathered_backward(
         StackTimes(
             units=tuple(replace(unit, gather_ns=0) for unit in times.units),
             root=None if times.root is None else replace(times.root, gather_ns=0),
@@ -246,7 +248,7 @@ def reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
     )
 
 
-def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the stage 3 backward with every unit gathered again."""
     first = times.units[-1].gather_ns if times.units else 0
     return (
@@ -256,7 +258,7 @@ def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
     )
 
 
-def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
+def build_kept_backward(times: StackTimes) -> tuple[Phase, ...]:
     """Return the stage 3 backward with the last unit kept gathered.
 
     The root is the last unit only if it is the only one. A single run of equal units uses the "last kept"
@@ -264,12 +266,12 @@ def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
     """
     rows = _backward_rows(times.units)
     if not rows:
-        return reduced_backward(times)
+        return build_reduced_backward(times)
     if len(times.units) > 1:
         return (*_first_gathers(times, 0), *_overlap_phases(rows), _last_reductions(times))
-    moved = rows[0].gather_ns
+    moved_gather = rows[0].gather_ns
     rows[0] = replace(rows[0], gather_ns=0)
-    rows[-1] = replace(rows[-1], gather_ns=rows[-1].gather_ns + moved)
+    rows[-1] = replace(rows[-1], gather_ns=rows[-1].gather_ns + moved_gather)
     return (*_first_gathers(times, 0), *_overlap_phases(rows), _last_reductions(times))
 
 
@@ -281,23 +283,25 @@ def _first_gathers(times: StackTimes, first_ns: int) -> tuple[Phase, ...]:
 
 
 def _last_reductions(times: StackTimes) -> Phase:
-    """Return the reductions that nothing hides: of the unit whose backward is last, and of the root."""
+    """Return the fully exposed reductions: of the unit whose backward is last, and of the root."""
     root = 0 if times.root is None else times.root.reduce_ns
     return Phase(link_ns=root + (times.units[0].reduce_ns if times.units else 0))
 
 
 def _backward_rows(units: Sequence[UnitTimes]) -> list[_BackwardRow]:
     """Return rows in the order of the backward; the middle units of a run share one row."""
-    rows, above = [], 0
+    rows, previous_reduce = [], 0
     for unit, following in pair_with_next(tuple(reversed(units))):
-        own, below = unit.gather_ns, 0 if following is None else following.gather_ns
+        own_gather, next_gather = unit.gather_ns, 0 if following is None else following.gather_ns
         if unit.count > 1:
-            rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=above, gather_ns=own))
-            above = unit.reduce_ns
+            rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=previous_reduce, gather_ns=own_gather))
+            previous_reduce = unit.reduce_ns
         if unit.count > 2:
-            rows.append(_BackwardRow(unit=unit, count=unit.count - 2, reduce_ns=above, gather_ns=own))
-        rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=above, gather_ns=below))
-        above = unit.reduce_ns
+            rows.append(
+                _BackwardRow(unit=unit, count=unit.count - 2, reduce_ns=previous_reduce, gather_ns=own_gather)
+            )
+        rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=previous_reduce, gather_ns=next_gather))
+        previous_reduce = unit.reduce_ns
     return rows
 
 

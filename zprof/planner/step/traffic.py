@@ -1,8 +1,8 @@
-"""Compute the bytes that one device moves per step along each axis of parallelism.
+"""Compute the bytes that one device transfers per step along each axis of parallelism.
 
 Data: gathers x psi + reductions x psi elements of the device's part of the model, with counts per stage
 (arXiv 1910.02054, section 7). Model: section 8. Pipeline: one activation tensor per boundary, each way. Shard
-padding is left out. Frozen parameters are gathered in stage 3 only and never reduced.
+padding is not included. Frozen parameters are gathered in stage 3 only and never reduced.
 """
 
 from collections.abc import Iterator
@@ -13,18 +13,23 @@ from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step import collectives
 from zprof.planner.step.collectives import ring_bytes
-from zprof.planner.step.parallelism import block_times, block_traffic, stream_elements, transfer_ns
+from zprof.planner.step.parallelism import (
+    block_times,
+    compute_block_traffic,
+    count_stream_elements,
+    transfer_ns,
+)
 from zprof.planner.step.unit_times import (
     Run,
     Stack,
-    data_link_ns,
-    device_layers,
-    device_stack,
+    count_device_layers,
+    select_device_stack,
     stack_units,
+    time_data_link,
     trained_elements,
 )
 
-#: Stand-in for unknown hardware: nodes of 8 decide only which groups stay within a node.
+#: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
     name="unknown",
     memory_bytes=1,
@@ -46,26 +51,26 @@ def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
         *_model_traffic(placed, hardware),
         *_pipeline_traffic(placed, hardware),
     )
-    found = (*links, *_host_traffic(placed, hardware))
-    return found if job.hardware else tuple(replace(link, time_ns=None) for link in found)
+    all_links = (*links, *_host_traffic(placed, hardware))
+    return all_links if job.hardware else tuple(replace(link, time_ns=None) for link in all_links)
 
 
 def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
     if job.degrees.dp == 1:
         return
-    stack, stage, sizes = _device_part(job), get_zero_stage(scheme), job.element_bytes
+    stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
     times = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
     trained = trained_elements(job, stack.elements)
     gathered = times.gathers * (stack.elements if stage == 3 else trained) - kept * stack.last.elements
     reduced = times.reductions * trained
     size = gathered * sizes.gathered + reduced * sizes.reduced
-    links = [(run.count, *data_link_ns(job, hardware, run, stage)) for run in stack.all]
-    last, _ = data_link_ns(job, hardware, stack.last, stage)
+    links = [(run.count, *time_data_link(job, hardware, run, stage)) for run in stack.all]
+    last, _ = time_data_link(job, hardware, stack.last, stage)
     reductions = times.reductions // 2 if stage == 0 else times.reductions
     yield LinkTraffic(
         axis=Axis.DATA,
-        link=collectives.link_name(collectives.data_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_data_group(hardware, job.degrees)),
         elements=gathered + reduced,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.dp, size)),
@@ -75,24 +80,24 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     )
 
 
-def _device_part(job: Job) -> Stack:
+def _device_units(job: Job) -> Stack:
     """Return the device's units; if they are unknown, its part of the parameters as one unit."""
     stack = stack_units(job)
     if stack is not None:
-        return device_stack(job, stack)
+        return select_device_stack(job, stack)
     elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
     return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
 
 
 def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    block, time = block_traffic(job), block_times(job, hardware)
+    block, time = compute_block_traffic(job), block_times(job, hardware)
     if job.degrees.mp == 1 or block is None or time is None:
         return
-    count = device_layers(job) * job.batch.micro_batches
+    count = count_device_layers(job) * job.batch.micro_batches
     size = block.elements * count * job.element_bytes.parameter
     yield LinkTraffic(
         axis=Axis.MODEL,
-        link=collectives.link_name(collectives.model_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_model_group(hardware, job.degrees)),
         elements=block.elements * count,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.mp, size)),
@@ -102,13 +107,13 @@ def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 
 def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    elements = stream_elements(job)
+    elements = count_stream_elements(job)
     if job.degrees.pp == 1 or elements is None:
         return
     moved = 2 * elements * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.PIPELINE,
-        link=collectives.link_name(collectives.boundary_group(hardware, job.degrees)),
+        link=collectives.get_link_name(collectives.make_boundary_group(hardware, job.degrees)),
         elements=moved,
         bytes=moved * job.element_bytes.parameter,
         ring_bytes=moved * job.element_bytes.parameter,
@@ -118,10 +123,10 @@ def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 
 def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    block, time = block_traffic(job), block_times(job, hardware)
+    block, time = compute_block_traffic(job), block_times(job, hardware)
     if block is None or time is None or not block.host_bytes:
         return
-    moves = 2 * device_layers(job) * job.batch.micro_batches
+    moves = 2 * count_device_layers(job) * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.HOST,
         link="pcie",

@@ -1,11 +1,11 @@
 """Estimate the compute, gather and reduction time of each unit of a job on given hardware.
 
-    c_u = flop_u / (F eta), flop_u = 2 psi_u T unless the unit states it
+    c_u = flop_u / (F eta), flop_u = 2 psi_u T unless the unit provides it
     b_u = 2 c_u, 3 c_u with recomputation of the forward
 
 with psi_u elements, T tokens per device and micro-batch, and F eta the achieved flop/s (arXiv 1910.02054,
 section 4.2; backward and recomputation: arXiv 2104.04473, appendix). The root is not recomputed. Frozen
-weights have no weight-gradient product in the backward. The optimizer's update is left out.
+weights have no weight-gradient product in the backward. The optimizer's update is not included.
 
 Equal units are grouped in runs, so that a model with a hundred thousand layers plans as fast as one with ten.
 F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parameter element has 4 bytes.
@@ -19,13 +19,13 @@ from itertools import groupby, pairwise
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, Unit
 from zprof.planner.rounding import ceil_div
-from zprof.planner.step.collectives import all_reduce_ns, data_group, gather_ns
+from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_data_group
 from zprof.planner.step.parallelism import BlockTimes, block_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
-    """Times of each of ``count`` equal units, in whole nanoseconds.
+    """Times of each of ``count`` equal units, in integer nanoseconds.
 
     ``backward_ns`` includes recomputation. ``reduce_ns``: a reduce-scatter or an all-reduce. ``model_*``:
     collectives of the model-parallel group in the pass. ``copy_ns``: one copy of the checkpoint to or from
@@ -118,25 +118,25 @@ def stack_units(job: Job) -> Stack | None:
 
 def take_blocks(stack: Stack, count: int) -> Stack:
     """Return the first ``count`` blocks, with the root."""
-    left, kept = count, []
+    remaining, runs = count, []
     for run in stack.runs:
-        taken = min(left, run.count)
+        taken = min(remaining, run.count)
         if taken:
-            kept.append(Run(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
-        left -= taken
-    return Stack(runs=tuple(kept), root=stack.root)
+            runs.append(Run(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
+        remaining -= taken
+    return Stack(runs=tuple(runs), root=stack.root)
 
 
 def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[Run, ...]:
-    alike = groupby(units, key=lambda unit: (unit.elements, _flop_per_token(unit, tokens)))
+    groups = groupby(units, key=lambda unit: (unit.elements, _flop_per_token(unit, tokens)))
     return tuple(
         Run(count=sum(1 for _ in members), elements=elements, flop_per_token=flop)
-        for (elements, flop), members in alike
+        for (elements, flop), members in groups
     )
 
 
 def _flop_per_token(unit: Unit, tokens: int | None) -> float:
-    """Return the unit's flop per token, else that of its matrices; attention would add s/6h."""
+    """Return the unit's flop per token, or estimate it from its matrices; attention would add s/6h."""
     if unit.forward_flop is None or not tokens:
         return float(_FLOP_PER_ELEMENT * unit.elements)
     return unit.forward_flop / tokens
@@ -147,28 +147,33 @@ _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
 
 
-def device_stack(job: Job, stack: Stack) -> Stack:
+def select_device_stack(job: Job, stack: Stack) -> Stack:
     """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
     return take_blocks(stack, ceil_div(stack.blocks, job.degrees.pp))
 
 
-def device_layers(job: Job) -> int:
+def count_device_layers(job: Job) -> int:
     """Return the shape's blocks on the largest pipeline stage; 0 if the shape is unknown."""
     return 0 if job.shape is None else ceil_div(job.shape.layers, job.degrees.pp)
 
 
-def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
+def compute_device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
     """Return the times of all units of a device; None if a time is unknown."""
-    tokens, within = job.batch.tokens, _model_parallel_times(job, hardware, stack)
-    if tokens is None or within is None or reached_flops_per_s(job, hardware) is None:
+    tokens, model_parallel = job.batch.tokens, _model_parallel_times(job, hardware, stack)
+    if tokens is None or model_parallel is None or achieved_flops_per_s(job, hardware) is None:
         return None
-    mine = device_stack(job, stack)
-    alone = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
+    own_stack = select_device_stack(job, stack)
+    no_collectives = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
     backward = _INPUT_PRODUCTS + trained_elements(job, job.parameters) / job.parameters
-    again = 1 if job.residual.checkpointing else 0
+    recompute = 1 if job.residual.checkpointing else 0
     return StackTimes(
-        units=tuple(_time_unit(job, hardware, run, stage, within, backward + again) for run in mine.runs),
-        root=None if mine.root is None else _time_unit(job, hardware, mine.root, stage, alone, backward),
+        units=tuple(
+            _time_unit(job, hardware, run, stage, model_parallel, backward + recompute)
+            for run in own_stack.runs
+        ),
+        root=None
+        if own_stack.root is None
+        else _time_unit(job, hardware, own_stack.root, stage, no_collectives, backward),
     )
 
 
@@ -177,36 +182,36 @@ def trained_elements(job: Job, elements: int) -> int:
     return elements - elements * job.frozen_parameters // job.parameters
 
 
-def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
+def time_data_link(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
     """Return the times of gathering a unit's parameters and of reducing its gradients, in ns.
 
     Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
     2). Constant-size buffers split a reduction into several messages; a gather is one message.
     """
-    group, sizes = data_group(hardware, job.degrees), job.element_bytes
-    trained, most = trained_elements(job, run.elements), job.residual.constant_buffer_elements
+    group, sizes = make_data_group(hardware, job.degrees), job.element_bytes
+    trained, max_elements = trained_elements(job, run.elements), job.residual.constant_buffer_elements
     moved = run.elements if stage == 3 else trained
-    messages = min(1, trained) if most is None else math.ceil(trained / most)
+    messages = min(1, trained) if max_elements is None else math.ceil(trained / max_elements)
     reduce = all_reduce_ns if stage == 0 else gather_ns
     gather = gather_ns(group, moved * sizes.gathered, min(1, moved)) if stage else 0.0
     return round(gather), round(reduce(group, trained * sizes.reduced, messages))
 
 
 def _time_unit(
-    job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: float
+    job: Job, hardware: Hardware, run: Run, stage: int, model_parallel: BlockTimes, backward: float
 ) -> UnitTimes:
-    rate = reached_flops_per_s(job, hardware) or math.inf
+    rate = achieved_flops_per_s(job, hardware) or math.inf
     forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
-    gather, reduce = data_link_ns(job, hardware, run, stage)
+    gather, reduce = time_data_link(job, hardware, run, stage)
     return UnitTimes(
         count=run.count,
         forward_ns=round(forward),
         backward_ns=round(backward * forward),
         gather_ns=gather,
         reduce_ns=reduce,
-        model_forward_ns=within.forward_ns,
-        model_backward_ns=within.backward_ns,
-        copy_ns=within.copy_ns,
+        model_forward_ns=model_parallel.forward_ns,
+        model_backward_ns=model_parallel.backward_ns,
+        copy_ns=model_parallel.copy_ns,
     )
 
 
@@ -225,7 +230,7 @@ def _model_parallel_times(job: Job, hardware: Hardware, stack: Stack) -> BlockTi
     )
 
 
-def reached_flops_per_s(job: Job, hardware: Hardware) -> float | None:
+def achieved_flops_per_s(job: Job, hardware: Hardware) -> float | None:
     """Return the achieved flop/s; None if the job computes in fp32 and that peak is unknown."""
     peak = hardware.peak_flops_per_s(job.element_bytes.parameter)
     return None if peak is None else peak * hardware.efficiency_ratio
@@ -234,13 +239,13 @@ def reached_flops_per_s(job: Job, hardware: Hardware) -> float | None:
 def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
     """Return a gap if step times need an fp32 peak that is unknown; else an empty tuple."""
     hardware = job.hardware
-    if hardware is None or reached_flops_per_s(job, hardware) is not None:
+    if hardware is None or achieved_flops_per_s(job, hardware) is not None:
         return ()
     return (
         Gap(
             kind=GapKind.PLAN,
-            what="times of a step",
-            reason=f"the fp32 peak of {hardware.name} is unknown, and its peak is that of 16-bit matrices",
-            remedy="state peak_fp32_tflops in the hardware's file, or plan with --precision bf16",
+            what="step times",
+            reason=f"the fp32 peak of {hardware.name} is unknown; only its 16-bit peak is",
+            remedy="set peak_fp32_tflops in the hardware file, or plan with --precision bf16",
         ),
     )

@@ -1,4 +1,4 @@
-"""Predict the peak of the changed run by tenant, on the rank that has the highest one.
+"""Predict the peak of the changed run by tenant, on the rank with the highest peak.
 
     predicted = recorded + (model of the changed step - model of this step)
 
@@ -8,13 +8,13 @@ padding and step counters that the engine reports. Bytes outside the model stay 
 Moments of a step at which memory may peak, with d units prefetched and at most L reductions in flight:
 
     forward of unit j     gathered (root, j, d ahead), activations of the units up to j
-    backward of j starts  the same gathered, min(L, reduced) buckets, shards of what is reduced, activations
+    backward of j starts  the same gathered, min(L, reduced) buckets, shards of reduced gradients, activations
                           of the units up to j
-    backward of j ends    with j's whole gradients, without its activations
+    backward of j ends    with j's unsharded gradients, without its activations
     optimizer             all gradients
 
-Whole gradients stay in stages 0 and 1. gloo allocates scratch of the message size during a reduce_scatter or
-all_gather; it counts if the run had any.
+Unsharded gradients stay in stages 0 and 1. gloo allocates scratch of the message size during a reduce_scatter
+or all_gather; it counts if the run used any.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,8 +42,8 @@ BytesByTenant = dict[Tenant, float]
 class MemorySizes:
     """Sizes that the walk needs in addition to the units.
 
-    ``gradients``: bytes of all gradients as they are stored; ``ranks`` share them. ``activations``: bytes
-    saved by a whole forward. ``scratch``: whether the backend allocates any.
+    ``gradients``: bytes of all gradients as stored; ``ranks``: ranks that share them. ``activations``: bytes
+    saved by a full forward. ``scratch``: True if the backend allocates any.
     """
 
     gradients: float
@@ -66,86 +66,96 @@ class _Walk:
     def __init__(self, skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes) -> None:
         self._units = [unit for unit in skeleton.units if not unit.encloses]
         self._root = sum(unit.gather_bytes for unit in skeleton.units if unit.encloses)
-        self._whole = sum(unit.reduce_bytes for unit in skeleton.units) or 1.0
+        self._total_reduce_bytes = sum(unit.reduce_bytes for unit in skeleton.units) or 1.0
         self._policy = policy
         self._sizes = sizes
-        self._several = skeleton.micro_batches > 1
+        self._has_several_micro_batches = skeleton.micro_batches > 1
 
     def forward(self) -> Iterator[tuple[str, BytesByTenant]]:
-        for place in range(len(self._units)):
-            ahead = range(place, min(place + 1 + self._policy.prefetch, len(self._units)))
-            kept = range(place) if self._policy.keep == "all" else range(0)
-            gathered = self._gathered({*ahead, *kept})
-            scratch = self._scratch(place) if self._sharded else 0.0
-            yield "forward", self._held(self._before_backward(), gathered + scratch, self._saved(place + 1))
+        for index in range(len(self._units)):
+            ahead = range(index, min(index + 1 + self._policy.prefetch, len(self._units)))
+            kept = range(index) if self._policy.keep == "all" else range(0)
+            gathered = self._gathered_bytes({*ahead, *kept})
+            scratch = self._scratch_bytes(index) if self._sharded else 0.0
+            yield (
+                "forward",
+                self._make_moment(self._before_backward(), gathered + scratch, self._saved_bytes(index + 1)),
+            )
 
     def backward(self) -> Iterator[tuple[str, BytesByTenant]]:
         count = len(self._units)
-        for place in reversed(range(count)):
-            reduced = count - 1 - place
-            ahead = range(max(0, place - self._policy.prefetch), place + 1)
-            kept = range(place) if self._policy.keep == "all" else range(0)
-            gathered = self._gathered({*ahead, *kept})
-            buckets = self._buckets(place, reduced)
-            reducing = self._scratch(place) if reduced and self._policy.stage else 0.0
-            gathering = self._scratch(place) if self._gathers_again(place) else 0.0
-            done, own = self._reduced(place), self._units[place].gather_bytes
+        for index in reversed(range(count)):
+            reduced = count - 1 - index
+            ahead = range(max(0, index - self._policy.prefetch), index + 1)
+            kept = range(index) if self._policy.keep == "all" else range(0)
+            gathered = self._gathered_bytes({*ahead, *kept})
+            buckets = self._bucket_bytes(index, reduced)
+            reducing = self._scratch_bytes(index) if reduced and self._policy.stage else 0.0
+            gathering = self._scratch_bytes(index) if self._gathers_again(index) else 0.0
+            done, own = self._gradient_bytes(index), self._units[index].gather_bytes
             own = own if self._policy.stage >= 2 else 0.0
             yield (
                 "backward",
-                self._held(done, gathered + buckets + reducing + gathering, self._saved(place + 1)),
+                self._make_moment(
+                    done, gathered + buckets + reducing + gathering, self._saved_bytes(index + 1)
+                ),
             )
-            yield "backward", self._held(done + own, gathered + buckets + reducing, self._saved(place))
+            yield (
+                "backward",
+                self._make_moment(done + own, gathered + buckets + reducing, self._saved_bytes(index)),
+            )
 
     def optimizer(self) -> tuple[str, BytesByTenant]:
         last = len(self._units) - 1
         scratch = 0.0
         if self._policy.stage in (1, 2) and last >= 0:
-            scratch = _CONCURRENT_GATHERS * self._scratch(last)
-        whole = self._sizes.gradients / (self._sizes.ranks if self._policy.stage >= 2 else 1)
-        return "optimizer", self._held(whole, scratch, 0.0)
+            scratch = _CONCURRENT_GATHERS * self._scratch_bytes(last)
+        gradients = self._sizes.gradients / (self._sizes.ranks if self._policy.stage >= 2 else 1)
+        return "optimizer", self._make_moment(gradients, scratch, 0.0)
 
     @property
     def _sharded(self) -> bool:
         return self._policy.stage == 3
 
-    def _gathers_again(self, place: int) -> bool:
-        kept = self._policy.keep == "all" or (self._policy.keep == "last" and place == len(self._units) - 1)
+    def _gathers_again(self, unit_index: int) -> bool:
+        kept = self._policy.keep == "all" or (
+            self._policy.keep == "last" and unit_index == len(self._units) - 1
+        )
         return self._sharded and not kept
 
-    def _gathered(self, places: set[int]) -> float:
+    def _gathered_bytes(self, unit_indices: set[int]) -> float:
         if not self._sharded:
             return 0.0
-        return self._root + sum(self._units[place].gather_bytes for place in places)
+        return self._root + sum(self._units[index].gather_bytes for index in unit_indices)
 
-    def _buckets(self, place: int, reduced: int) -> float:
+    def _bucket_bytes(self, unit_index: int, reduced: int) -> float:
         if self._policy.stage < 2:
             return 0.0
         several = min(self._policy.in_flight if self._policy.overlap_reduce else 0, reduced)
-        return sum(self._units[place + 1 + index].reduce_bytes for index in range(several))
+        return sum(self._units[unit_index + 1 + offset].reduce_bytes for offset in range(several))
 
-    def _scratch(self, place: int) -> float:
-        return self._units[place].gather_bytes if self._sizes.scratch else 0.0
+    def _scratch_bytes(self, unit_index: int) -> float:
+        return self._units[unit_index].gather_bytes if self._sizes.scratch else 0.0
 
     def _before_backward(self) -> float:
         if self._policy.stage < 2:
             return self._sizes.gradients
-        return self._sizes.gradients / self._sizes.ranks if self._several else 0.0
+        return self._sizes.gradients / self._sizes.ranks if self._has_several_micro_batches else 0.0
 
-    def _reduced(self, place: int) -> float:
-        """Return the gradient bytes held while the unit is in its backward."""
+    def _gradient_bytes(self, unit_index: int) -> float:
+        """Return the gradient bytes while the unit is in its backward."""
         if self._policy.stage < 2:
             return self._sizes.gradients
-        if self._several:
+        if self._has_several_micro_batches:
             return self._sizes.gradients / self._sizes.ranks
-        share = sum(unit.reduce_bytes for unit in self._units[place + 1 :]) / self._whole
+        share = sum(unit.reduce_bytes for unit in self._units[unit_index + 1 :]) / self._total_reduce_bytes
         return share * self._sizes.gradients / self._sizes.ranks
 
-    def _saved(self, units: int) -> float:
+    def _saved_bytes(self, units: int) -> float:
         return self._sizes.activations * units / max(1, len(self._units))
 
     @staticmethod
-    def _held(gradients: float, buffers: float, activations: float) -> BytesByTenant:
+    def _make_moment(gradients: float, buffers: float, activations: float) -> BytesByTenant:
         return {
             Tenant.GRADIENTS: gradients,
             Tenant.COMMUNICATION_BUFFERS: buffers,
@@ -154,7 +164,7 @@ class _Walk:
 
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
-_TRUST_RATIO = 0.1
+_EFFECT_ERROR_RATIO = 0.1
 _TENANT_ASSUMPTIONS = {
     Tenant.PARAMETERS: assumptions.STATES,
     Tenant.OPTIMIZER_STATE: assumptions.STATES,
@@ -187,14 +197,14 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
         return Gap(
             kind=GapKind.PREDICTION,
             what=what,
-            reason="the run does not say its stage, its parameters or the bytes of its states",
-            remedy="tell the recorder: zprof.record(..., training=zprof.TrainingFacts(...))",
+            reason="the run does not report its stage, its parameters or the bytes of its states",
+            remedy="pass them to the recorder: zprof.record(..., training=zprof.TrainingFacts(...))",
         )
-    rank = max(analysis.memory.per_rank, key=lambda each: each.peak_bytes)
+    rank = max(analysis.memory.per_rank, key=lambda entry: entry.peak_bytes)
     facts = analysis.training
     phases = [phase for phase in analysis.memory.phases if phase.rank == rank.rank]
     saved = max(
-        [each.tenants.get(Tenant.ACTIVATIONS, 0) for each in phases]
+        [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in phases]
         + [_tenant_bytes(rank, Tenant.ACTIVATIONS)]
     )
     elements = (facts.parameters or 0) + facts.padding_elements
@@ -232,14 +242,16 @@ def predict_memory(
         for tenant in tenants
     ]
     measured = memory.rank.peak_bytes
-    modelled = sum(_rounded_or(before.get(tenant), _tenant_bytes(memory.rank, tenant)) for tenant in tenants)
+    modelled = sum(
+        _round_or_default(before.get(tenant), _tenant_bytes(memory.rank, tenant)) for tenant in tenants
+    )
     modelled += memory.rank.untagged_bytes
     predicted = sum(row.predicted or 0 for row in rows) + memory.rank.untagged_bytes
     return (_predict_peak(measured, modelled, predicted), *rows)
 
 
-def _rounded_or(value: float | None, otherwise: int) -> int:
-    return otherwise if value is None else round(value)
+def _round_or_default(value: float | None, default: int) -> int:
+    return default if value is None else round(value)
 
 
 def _tenant_bytes(rank: RankMemory, tenant: Tenant) -> int:
@@ -254,9 +266,11 @@ def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float
         stage=facts.stage if change.stage is None else change.stage,
         shard_ranks=change.shard_ranks or facts.shard_ranks,
     )
-    laws = compute_tenant_formulas(facts)
+    formulas = compute_tenant_formulas(facts)
     return {
-        tenant: float(laws[tenant].law_bytes + laws[tenant].padding_bytes + laws[tenant].scalar_bytes)
+        tenant: float(
+            formulas[tenant].law_bytes + formulas[tenant].padding_bytes + formulas[tenant].scalar_bytes
+        )
         for tenant in _FORMULA_TENANTS
     }
 
@@ -275,7 +289,8 @@ def _highest_moment(
 ) -> dict[Tenant, float]:
     """Return the bytes by tenant at the moment with the highest total."""
     return max(
-        (held for _, held in list_moments(skeleton, policy, sizes)), key=lambda held: sum(held.values())
+        (sizes_by_tenant for _, sizes_by_tenant in list_moments(skeleton, policy, sizes)),
+        key=lambda sizes_by_tenant: sum(sizes_by_tenant.values()),
     )
 
 
@@ -288,30 +303,30 @@ def _predict_tenant(
             error_ratio=None, assumption=key,
         )  # fmt: skip
     predicted = max(0, round(measured + after - before))
-    half = round(abs(measured - before) + _TRUST_RATIO * abs(after - before))
+    half_range = round(abs(measured - before) + _EFFECT_ERROR_RATIO * abs(after - before))
     if key == assumptions.STATES:
-        half = round(abs(measured - before))
+        half_range = round(abs(measured - before))
     return PredictedFigure(
         name=name,
         measured=measured,
         modelled=round(before),
         predicted=predicted,
-        low=max(0, predicted - half),
-        high=predicted + half,
+        low=max(0, predicted - half_range),
+        high=predicted + half_range,
         error_ratio=before / measured - 1 if measured else None,
         assumption=key,
     )
 
 
 def _predict_peak(measured: int, modelled: int, predicted: int) -> PredictedFigure:
-    half = round(abs(modelled - measured) + _TRUST_RATIO * abs(predicted - measured))
+    half_range = round(abs(modelled - measured) + _EFFECT_ERROR_RATIO * abs(predicted - measured))
     return PredictedFigure(
         name="peak_bytes",
         measured=measured,
         modelled=modelled,
         predicted=predicted,
-        low=max(0, predicted - half),
-        high=predicted + half,
+        low=max(0, predicted - half_range),
+        high=predicted + half_range,
         error_ratio=modelled / measured - 1 if measured else None,
         assumption=assumptions.PEAK,
     )

@@ -33,32 +33,32 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
         refuse_change(change)
     model = calibrate(analysis)
     memory = measure_memory(analysis)
-    gaps = [each for each in (model, memory) if isinstance(each, Gap)]
+    gaps = [result for result in (model, memory) if isinstance(result, Gap)]
     if isinstance(model, Gap):
-        asked = tuple(changes or ())
-        predictions = tuple(_predict_memory_only(analysis, memory, change) for change in asked)
+        requested = tuple(changes or ())
+        predictions = tuple(_predict_memory_only(analysis, memory, change) for change in requested)
         return _make_outlook(predictions, None, gaps)
     base = model_run(analysis, model)
-    asked = usual_changes(model) if changes is None else tuple(changes)
-    gaps += [*_model_gaps(base), *find_change_gaps(model, asked)]
-    predictions = tuple(_predict_change(analysis, base, memory, change) for change in asked)
+    requested = usual_changes(model) if changes is None else tuple(changes)
+    gaps += [*_model_gaps(base), *find_change_gaps(model, requested)]
+    predictions = tuple(_predict_change(analysis, base, memory, change) for change in requested)
     return _make_outlook(predictions, base, gaps)
 
 
 def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
     """Return the report with predictions for the usual changes; unchanged if nothing can be predicted."""
-    found = predict_changes(analysis)
-    return replace(report, outlook=found) if found.predictions else report
+    outlook = predict_changes(analysis)
+    return replace(report, outlook=outlook) if outlook.predictions else report
 
 
 def _make_outlook(
     predictions: tuple[Prediction, ...], base: ModelledRun | None, gaps: Sequence[Gap]
 ) -> Outlook:
-    named = {row.assumption for each in predictions for row in (*each.step, *each.memory)}
+    keys = {row.assumption for prediction in predictions for row in (*prediction.step, *prediction.memory)}
     return Outlook(
         predictions=predictions,
         calibration=None if base is None else base.model.summary,
-        assumptions={key: ASSUMPTIONS[key] for key in sorted(named)},
+        assumptions={key: ASSUMPTIONS[key] for key in sorted(keys)},
         gaps=tuple(dict.fromkeys(gaps)),
     )
 
@@ -66,9 +66,9 @@ def _make_outlook(
 def _predict_change(
     analysis: RunAnalysis, base: ModelledRun, memory: MeasuredMemory | Gap, change: Change
 ) -> Prediction:
-    made = _predict_memory_only(analysis, memory, change, base.model)
+    prediction = _predict_memory_only(analysis, memory, change, base.model)
     step = predict_step(base, change)
-    return replace(made, step=step, saving_ns=saving_range_ns(step))
+    return replace(prediction, step=step, saving_ns=saving_range_ns(step))
 
 
 def _predict_memory_only(
@@ -80,25 +80,25 @@ def _predict_memory_only(
 
 def _model_gaps(base: ModelledRun) -> list[Gap]:
     """Return the gaps that make the model uncertain."""
-    found = []
+    gaps = []
     if not base.reproduces:
-        found.append(
+        gaps.append(
             Gap(
                 kind=GapKind.PREDICTION,
                 what=_STEP_GAP,
-                reason=f"the model of the run misses its measured step by {abs(base.error_ratio):.0%} "
+                reason=f"the model of the run differs from the measured step by {abs(base.error_ratio):.0%} "
                 f"(more than {REPRODUCES_RATIO:.0%}): ranges are twice as wide",
-                remedy="record more steps on a machine that does nothing else",
+                remedy="record more steps on an otherwise idle machine",
             )
         )
     if not base.model.link.is_known:
-        found.append(
+        gaps.append(
             Gap(
                 kind=GapKind.PREDICTION,
                 what="latency and bandwidth of the link",
-                reason="messages of a kind have one size only: predictions for another link lie between "
-                "all bytes and all latency",
+                reason="messages of each kind have only one size: predictions for another link assume "
+                "anything between bandwidth-bound and latency-bound",
                 remedy="record with units of different sizes",
             )
         )
-    return found
+    return gaps

@@ -27,7 +27,7 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
 #: Minimum terminal width to show all tables side by side.
-_WIDE = 120
+_MIN_WIDE_COLUMNS = 120
 _PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
     "sizes": build_sizes_table,
     "units": build_units_table,
@@ -42,8 +42,8 @@ class CommunicationScreen(PageScreen):
     help_of: ClassVar[str] = (
         "Collectives by kind and group, the most exposed first; the line below splits the focused one.\n"
         "enter on a name: its worst instances; on a number: its formula and rows. m: message sizes, then "
-        "units, then the fitted link. At the bottom: bytes against the formula, sums against the ledger, "
-        "clocks; enter on one that is unknown: why."
+        "units, then the link fit. At the bottom: bytes compared with the formula, sums with the ledger, "
+        "clocks; enter on an unknown value explains it."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.COMMUNICATION)]
     CSS: ClassVar[str] = """
@@ -94,22 +94,22 @@ class CommunicationScreen(PageScreen):
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
         """Show the split of the collective that is focused after a search."""
-        if event.drawn.id == "collectives":
+        if event.source.id == "collectives":
             self._show_split()
 
     def action_next_part(self) -> None:
         """Show or focus the next breakdown."""
         names = list(_PARTS)
         self.part = names[(names.index(self.part) + 1) % len(names)]
-        had = self.focused is not None and self.focused.id in _PARTS
+        had_focus = self.focused is not None and self.focused.id in _PARTS
         if self.zprof.loaded is not None:
             self._show_parts(self.zprof.loaded)
-        if had or self._is_wide:
+        if had_focus or self._is_wide:
             self._table(self.part).focus()
 
     @property
     def _is_wide(self) -> bool:
-        return self.app.size.width >= _WIDE
+        return self.app.size.width >= _MIN_WIDE_COLUMNS
 
     def _table(self, name: str) -> FactTable:
         return self.query_one(f"#{name}", FactTable)
@@ -125,13 +125,13 @@ class CommunicationScreen(PageScreen):
         self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
 
     def _show_split(self) -> None:
-        loaded, focused = self.zprof.loaded, self._table("collectives").focused_line()
+        loaded, focused = self.zprof.loaded, self._table("collectives").get_focused_line()
         split = find_split(loaded, focused[0].target) if loaded and focused else None
         self.query_one("#split", SplitLine).show(split)
 
 
 _HIDDEN, _WAIT, _TRANSFER = TIMES["overlapped_ns"], TIMES["exposed_wait_ns"], TIMES["exposed_transfer_ns"]
-_HIDDEN_WORD, _MIN_BAR = "  hidden ", 8
+_HIDDEN_LABEL, _MIN_BAR = "  hidden ", 8
 
 
 class SplitLine(Static):
@@ -162,13 +162,13 @@ class SplitLine(Static):
             legend.append("  ").append(paint.shown(ascii_only=ascii_only), paint.colour(look))
             legend.append(f" {name} {number.text}")
         name = shorten(
-            self.split.name, self.app.size.width - legend.cell_len - len(_HIDDEN_WORD) - _MIN_BAR - 1
+            self.split.name, self.app.size.width - legend.cell_len - len(_HIDDEN_LABEL) - _MIN_BAR - 1
         )
-        text = Text(f" {name}{_HIDDEN_WORD}", no_wrap=True)
+        text = Text(f" {name}{_HIDDEN_LABEL}", no_wrap=True)
         sizes = [(paint, max(0.0, number.value or 0.0)) for paint, number in parts]
         bar_width = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
-        whole = sum(size for _, size in sizes)
-        text.append_text(render_parts(sizes, bar_width, whole, look, ascii_only=ascii_only)).append_text(
+        total = sum(size for _, size in sizes)
+        text.append_text(render_parts(sizes, bar_width, total, look, ascii_only=ascii_only)).append_text(
             legend
         )
         self.update(text)

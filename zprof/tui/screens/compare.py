@@ -30,9 +30,9 @@ from zprof.tui.widgets.text import CutText, render_cell
 
 _HELP = (
     "This run (B) against its baseline (A).\n"
-    "d: only what differs. n: rank times a token, for steps of other work: the step times of "
-    "all ranks together, over the tokens of all ranks.\n"
-    "x: A becomes the run that all screens show, B its baseline. b: another baseline."
+    "d: differences only. n: times per token, to compare steps with different amounts of work: "
+    "step times summed over all ranks, divided by their tokens.\n"
+    "x: swap, so that all screens show A and B becomes the baseline. b: choose another baseline."
 )
 _VERDICT_LINES = 2
 #: Actions that need both runs.
@@ -86,8 +86,8 @@ class CompareScreen(PageScreen):
         self.query_one("#verdict", CutText).show(verdict)
         self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
         self.query_one("#warnings", Static).display = bool(format_warning(report))
-        said = [" ".join(word.text for word in format_verdict(report)), format_warning(report), _HELP]
-        self.help_of = "\n".join(text for text in said if text)  # type: ignore[misc]
+        parts = [" ".join(word.text for word in format_verdict(report)), format_warning(report), _HELP]
+        self.help_of = "\n".join(text for text in parts if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:
         """Redraw the head for the new width."""
@@ -112,7 +112,7 @@ class CompareScreen(PageScreen):
         self._show(shown)
 
     def action_per_token(self) -> None:
-        """Toggle times per token, or notify why they are not available."""
+        """Toggle times per token, or notify the user why they are not available."""
         loaded = self.zprof.loaded
         if loaded is None or loaded.both is None:
             return
@@ -126,18 +126,18 @@ class CompareScreen(PageScreen):
 
     def action_swap(self) -> None:
         """Swap run and baseline on all screens."""
-        loaded, asked = self.zprof.loaded, self.zprof.asked
+        loaded, request = self.zprof.loaded, self.zprof.request
         if loaded is None or loaded.before_run is None:
             self.app.notify(
-                "there is no baseline to swap with: b names one", severity="warning", markup=False
+                "no baseline to swap with: press b to choose one", severity="warning", markup=False
             )
             return
 
-        def turn(asked: RunRequest, progress: Progress) -> LoadedRun:
-            return swap_baseline(asked, loaded, progress)
+        def load_swapped(request: RunRequest, progress: Progress) -> LoadedRun:
+            return swap_baseline(request, loaded, progress)
 
-        other = replace(asked, path=asked.baseline or loaded.before_run.path, baseline=asked.path)
-        self.zprof.measure(other, loader=turn)
+        other = replace(request, path=request.baseline or loaded.before_run.path, baseline=request.path)
+        self.zprof.measure(other, loader=load_swapped)
 
     def _show(self, shown: CompareOptions) -> None:
         self.shown, self.filled = shown, None

@@ -35,7 +35,7 @@ _MAX_BARS, _MAX_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
 _FEW_BARS = 2
 #: Rows of a table that fit below the timeline in a small terminal.
 _FEW_ROWS = 6
-#: Lines of a table's frame and titles; limit on the rows of a table that is not in front.
+#: Lines of a table's frame and titles; maximum rows of a table that is not in front.
 _FRAME, _MAX_ROWS = 3, 10
 _BUILDERS = (
     build_top_table,
@@ -47,24 +47,24 @@ _BUILDERS = (
 
 
 class MemoryScreen(PageScreen):
-    """Bars, timeline and tables; ``front`` is the table that gets most space."""
+    """Bars, timeline and tables; ``front`` is the table that gets the most space."""
 
     name_of: ClassVar[str] = "memory"
     help_of: ClassVar[str] = (
-        "Who holds the memory of each rank at its own peak, how that came to be, and what the largest are.\n"
-        "Memory is recorded in a window of its own, beside that of the times: recording it makes steps slow. "
-        "The step in the line at the bottom is one of the times.\n"
-        "tab: bars, timeline, table. On the bars up and down pick a rank, left and right a tenant; on the "
-        "timeline left and right move in time; enter opens what is under the cursor.\n"
-        "m: the next table (largest allocations, formulas, phases, modules, device); on a small terminal the "
-        "timeline makes room for a long one."
+        "Memory of each rank by tenant at its own peak, live memory over time, and the largest allocations.\n"
+        "Memory is recorded in a separate window, because recording it slows down the steps. "
+        "The step in the status line belongs to the timing window.\n"
+        "tab: bars, timeline, table. On the bars, up and down select a rank, left and right a tenant; on the "
+        "timeline, left and right move in time; enter opens the item under the cursor.\n"
+        "m: the next table (largest allocations, formulas, phases, modules, device); a small terminal hides "
+        "the timeline to fit a long one."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.MEMORY)]
 
     def __init__(self) -> None:
         super().__init__()
         self.front = TABLES[0]
-        self._there: dict[str, Table] = {}
+        self._tables_by_name: dict[str, Table] = {}
 
     def parts(self) -> ComposeResult:
         """Yield charts above tables."""
@@ -85,12 +85,12 @@ class MemoryScreen(PageScreen):
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill charts and tables from the report for the selected rank."""
         subject, bars = find_subject(loaded.report, selected), build_stacks(loaded, selected)
-        made = [make(loaded, subject.rank) for make in _BUILDERS] if subject else []
-        self._there = {table.name: table for table in made if table is not None}
+        tables = [make(loaded, subject.rank) for make in _BUILDERS] if subject else []
+        self._tables_by_name = {table.name: table for table in tables if table is not None}
         self.query_one("#missing", Static).update(Text("\n".join(explain_missing_memory(loaded.report))))
-        for name, table in self._there.items():
+        for name, table in self._tables_by_name.items():
             self._table(name).show(table)
-        if self.front not in self._there:
+        if self.front not in self._tables_by_name:
             self.front = TABLES[0]
         curve = find_curve(loaded, subject.rank) if subject else None
         if bars is not None:
@@ -109,7 +109,7 @@ class MemoryScreen(PageScreen):
 
     def action_next_table(self) -> None:
         """Bring the next table to the front; focus it if a table had the focus or all are shown."""
-        names = [name for name in TABLES if name in self._there]
+        names = [name for name in TABLES if name in self._tables_by_name]
         if not names:
             return
         self.front = names[(names.index(self.front) + 1) % len(names)]
@@ -121,15 +121,15 @@ class MemoryScreen(PageScreen):
     def action_along(self, by: int) -> None:
         """Move to another tenant or point in time."""
         if isinstance(self.focused, StackedBars | Trend):
-            self.focused.along(by)
+            self.focused.move_horizontally(by)
 
     def action_across(self, by: int) -> None:
         """Move to another rank."""
         if isinstance(self.focused, StackedBars | Trend):
-            self.focused.across(by)
+            self.focused.move_vertically(by)
 
     def action_open_part(self) -> None:
-        """Open what is under the cursor of a chart."""
+        """Open the item under the cursor of a chart."""
         if isinstance(self.focused, StackedBars | Trend):
             self.focused.open()
 
@@ -141,37 +141,37 @@ class MemoryScreen(PageScreen):
         if not self.is_mounted or self.zprof.loaded is None:
             return
         width, height = self.zprof.size
-        large = height >= _LARGE_HEIGHT and width >= _LARGE_WIDTH
-        middle = height >= _MIDDLE_HEIGHT and width >= _MIDDLE_WIDTH
-        self.set_class(large, "-large")
-        self.query_one("#missing").display = not self._there
-        self._pictures(2 if large else 1 if middle else 0)
-        self._tables(large, middle)
+        is_large = height >= _LARGE_HEIGHT and width >= _LARGE_WIDTH
+        is_middle = height >= _MIDDLE_HEIGHT and width >= _MIDDLE_WIDTH
+        self.set_class(is_large, "-large")
+        self.query_one("#missing").display = not self._tables_by_name
+        self._size_charts(2 if is_large else 1 if is_middle else 0)
+        self._size_tables(is_large, is_middle)
 
-    def _pictures(self, size: int) -> None:
+    def _size_charts(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
-        bars.most_bars, bars.most_notes = _MAX_BARS[size], _MAX_NOTES[size]
-        trend.display = bool(self._there) and (size > 0 or not self._is_long())
-        trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
+        bars.max_bars, bars.max_notes = _MAX_BARS[size], _MAX_NOTES[size]
+        trend.display = bool(self._tables_by_name) and (size > 0 or not self._is_long())
+        trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.list_shown_bars()) <= _FEW_BARS)
         bars.redraw()
         trend.redraw()
 
     def _is_long(self) -> bool:
-        """Return whether the front table is not the default one and too long to fit below the timeline."""
-        table = self._there.get(self.front)
+        """Return True if the front table is not the default one and too long to fit below the timeline."""
+        table = self._tables_by_name.get(self.front)
         return table is not None and self.front != TABLES[0] and len(table.lines) > _FEW_ROWS
 
-    def _tables(self, large: bool, middle: bool) -> None:
-        beside = "formulas" if self.front != "formulas" else "top"
-        shown = set(self._there) if large else {self.front, beside} if middle else {self.front}
-        tall = {"phases", "modules"} if large else {self.front}
+    def _size_tables(self, is_large: bool, is_middle: bool) -> None:
+        second = "formulas" if self.front != "formulas" else "top"
+        shown = set(self._tables_by_name) if is_large else {self.front, second} if is_middle else {self.front}
+        tall = {"phases", "modules"} if is_large else {self.front}
         for name in TABLES:
             table = self._table(name)
-            table.display = name in shown and name in self._there
+            table.display = name in shown and name in self._tables_by_name
             rows = len(table.table.lines) if table.table else 0
             table.styles.height = "1fr" if name in tall else min(_MAX_ROWS, rows) + _FRAME
         for name in ("#left", "#right", "#more"):
             box = self.query_one(name)
-            inside = [table for table in box.query(FactTable) if table.display]
-            box.display = bool(inside)
-            box.styles.height = "1fr" if large or any(table.id in tall for table in inside) else "auto"
+            visible = [table for table in box.query(FactTable) if table.display]
+            box.display = bool(visible)
+            box.styles.height = "1fr" if is_large or any(table.id in tall for table in visible) else "auto"

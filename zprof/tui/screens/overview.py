@@ -1,4 +1,4 @@
-"""The overview screen: verdict, ledger, findings, and the layout that decides what fits."""
+"""The overview screen: verdict, ledger, findings, and their layout."""
 
 import io
 from dataclasses import dataclass, replace
@@ -33,11 +33,11 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell
 
 _HELP = (
-    "The verdict, then the step split into terms that sum to it, then findings by what they save.\n"
-    "enter on a number: its formula and inputs; on a finding: how it is found, and what to change."
+    "The verdict, then the step split into terms that add up to it, then the findings by predicted saving.\n"
+    "enter on a number: its formula and inputs; on a finding: its evidence, and what to change."
 )
 #: Lines of the title, status and key lines; columns of margin next to the verdict.
-_LINES_AROUND, _SIDE_MARGIN = 3, 2
+_CHROME_LINES, _SIDE_MARGIN = 3, 2
 _EVIDENCE_TABLES = ("evidence", "worst")
 
 
@@ -50,7 +50,7 @@ class OverviewScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words, self._warned, self._sizes = Text(""), TextCell(""), OverviewLayout()
+        self._verdict, self._warning, self._sizes = Text(""), TextCell(""), OverviewLayout()
 
     def parts(self) -> ComposeResult:
         """Yield the verdict, warnings, ledger, findings and the tables below them."""
@@ -72,9 +72,9 @@ class OverviewScreen(PageScreen):
         look, report = get_look(self.app), loaded.report
         status, sentence = format_verdict(report)
         self.help_of = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
-        self._words = Text(" ").join([render_cell(status, look), render_cell(sentence, look)])
-        self._warned = format_warning_cell(report)
-        self.query_one("#warnings", Static).display = bool(self._warned.raw)
+        self._verdict = Text(" ").join([render_cell(status, look), render_cell(sentence, look)])
+        self._warning = format_warning_cell(report)
+        self.query_one("#warnings", Static).display = bool(self._warning.raw)
         tables = {
             "ledger": build_ledger_table,
             "findings": build_findings_table,
@@ -85,12 +85,12 @@ class OverviewScreen(PageScreen):
             self.query_one(f"#{name}", FactTable).show(make(loaded))
         self.query_one("#ledger", FactTable).display = bool(report.time.per_rank)
         self._arrange()
-        self._focus_what_there_is()
+        self._focus_first_table()
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
         """Describe the newly focused finding."""
         if event.data_table.id == "findings":
-            self._tell()
+            self._describe_focused()
 
     def on_resize(self, event: events.Resize) -> None:
         """Redo the layout for the new size."""
@@ -99,32 +99,32 @@ class OverviewScreen(PageScreen):
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
         """Describe the finding that is focused after a search."""
-        if event.drawn.id == "findings":
-            self._tell()
+        if event.source.id == "findings":
+            self._describe_focused()
 
     def _arrange(self) -> None:
         """Allot lines: first to the verdict, then to the rest table, ledger, findings and description."""
         width, height = self.app.size
-        lines = wrap_verdict(self._words, width - _SIDE_MARGIN, height)
+        lines = wrap_verdict(self._verdict, width - _SIDE_MARGIN, height)
         self.query_one("#verdict", Static).update(Text("\n").join(lines))
-        warned = replace(self._warned, raw=shorten_warning(self._warned.text, width - _SIDE_MARGIN))
-        self.query_one("#warnings", Static).update(render_cell(warned, get_look(self.app)))
-        above = len(lines) + bool(self.query_one("#warnings").display)
-        terms, rows, rest = (self._shown_rows(name) for name in ("ledger", "findings", "rest"))
-        self._sizes = compute_layout(width, height - _LINES_AROUND - above - rest, terms, rows)
-        is_free, told = self._sizes.is_free, self.query_one("#told").styles
+        warning = replace(self._warning, raw=shorten_warning(self._warning.text, width - _SIDE_MARGIN))
+        self.query_one("#warnings", Static).update(render_cell(warning, get_look(self.app)))
+        lines_above = len(lines) + bool(self.query_one("#warnings").display)
+        terms, rows, rest = (self._visible_rows(name) for name in ("ledger", "findings", "rest"))
+        self._sizes = compute_layout(width, height - _CHROME_LINES - lines_above - rest, terms, rows)
+        is_free, description = self._sizes.is_free, self.query_one("#told").styles
         findings = self.query_one("#findings").styles
         self.query_one("#ledger").styles.max_height = self._sizes.ledger
         if is_free:
-            findings.height = findings.max_height = told.height = told.max_height = None
+            findings.height = findings.max_height = description.height = description.max_height = None
         elif rows:
             findings.height, findings.max_height = "1fr", "100%"
-            told.height, told.max_height = "auto", max(1, self._sizes.told)
+            description.height, description.max_height = "auto", max(1, self._sizes.description)
         else:
-            findings.height, told.height, told.max_height = MIN_TABLE_HEIGHT, "1fr", "100%"
-        self._tell()
+            findings.height, description.height, description.max_height = MIN_TABLE_HEIGHT, "1fr", "100%"
+        self._describe_focused()
 
-    def _shown_rows(self, name: str) -> int:
+    def _visible_rows(self, name: str) -> int:
         """Return the rows of a table, or 0 if it is hidden."""
         return self._rows(name) if self.query_one(f"#{name}").display else 0
 
@@ -132,32 +132,36 @@ class OverviewScreen(PageScreen):
         table = self.query_one(f"#{name}", FactTable).table
         return len(table.lines) if table else 0
 
-    def _tell(self) -> None:
+    def _describe_focused(self) -> None:
         loaded = self.zprof.loaded
-        focused = self.query_one("#findings", FactTable).focused_line()
-        said = ""
+        focused = self.query_one("#findings", FactTable).get_focused_line()
+        description = ""
         if loaded is not None and focused:
-            said = describe_finding(loaded.report, focused[0].target, whole=self._sizes.is_free)
+            description = describe_finding(loaded.report, focused[0].target, whole=self._sizes.is_free)
         elif loaded is not None and not loaded.report.findings:
-            said = list_untested(loaded.report)
-        text = Text("\n".join(printable_lines(said)))
+            description = list_untested(loaded.report)
+        text = Text("\n".join(printable_lines(description)))
         self.query_one("#told", Static).update(text)
-        self.query_one("#told", Static).display = bool(said) and (self._sizes.is_free or self._sizes.told > 0)
-        self._show_behind(loaded, focused[0].target if focused else -1, text)
+        self.query_one("#told", Static).display = bool(description) and (
+            self._sizes.is_free or self._sizes.description > 0
+        )
+        self._show_evidence(loaded, focused[0].target if focused else -1, text)
 
-    def _show_behind(self, loaded: LoadedRun | None, place: int, told: Text) -> None:
+    def _show_evidence(self, loaded: LoadedRun | None, finding: int, description: Text) -> None:
         """Show the focused finding's evidence and the worst units if they fit."""
-        fits = loaded is not None and fits_evidence(self._sizes, told, self.app.size.width - _SIDE_MARGIN)
+        fits = loaded is not None and fits_evidence(
+            self._sizes, description, self.app.size.width - _SIDE_MARGIN
+        )
         if loaded is not None and fits:
-            self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, place))
-        there = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]
-        for name, is_there in zip(_EVIDENCE_TABLES, there, strict=True):
-            self.query_one(f"#{name}").display = is_there
-        self.query_one("#behind").display = any(there)
+            self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, finding))
+        visible = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]
+        for name, is_visible in zip(_EVIDENCE_TABLES, visible, strict=True):
+            self.query_one(f"#{name}").display = is_visible
+        self.query_one("#behind").display = any(visible)
         if self._sizes.is_free:
-            self.query_one("#told").styles.height = "auto" if any(there) else None
+            self.query_one("#told").styles.height = "auto" if any(visible) else None
 
-    def _focus_what_there_is(self) -> None:
+    def _focus_first_table(self) -> None:
         """Focus the findings, or the ledger if there are none."""
         findings, ledger = self.query_one("#findings", FactTable), self.query_one("#ledger", FactTable)
         if self.focused is None and findings.row_count:
@@ -166,16 +170,16 @@ class OverviewScreen(PageScreen):
             self.set_focus(ledger, scroll_visible=False)
 
 
-#: Limits on the lines of a verdict: in a small terminal, and in others.
+#: Maximum lines of a verdict: in a small terminal, and in others.
 _MAX_VERDICT_SMALL, _MAX_VERDICT = 4, 5
 _SMALL = 30
-_MORE_SIGN = " … (?)"
+_ELLIPSIS = " … (?)"
 _WIDE = 100
 #: Separators between the facts of a warning.
 _SEPARATORS = (";", ",", " ·")
 #: Lines of a table's frame and titles; minimum height of a table with one row.
 _FRAME, MIN_TABLE_HEIGHT = 3, 4
-#: Lines of a finding's description in tight layouts; free lines from which on it is shown in full.
+#: Lines of a finding's description in tight layouts; minimum free lines to show it in full.
 _MAX_FINDING_LINES, _AMPLE_LINES = 2, 14
 #: Minimum height, in lines, to show a finding's evidence.
 _MIN_EVIDENCE_HEIGHT = 7
@@ -185,24 +189,26 @@ _MIN_EVIDENCE_HEIGHT = 7
 class OverviewLayout:
     """Heights of the parts.
 
-    ``ledger``: limit on its lines, None if it fits. ``told``: lines for the description of the focused
+    ``ledger``: limit on its lines, None if it fits. ``description``: lines for the description of the focused
     finding, or of the untested rules if there are no findings. ``is_free``: the description fits in full.
     ``below``: lines left below the findings.
     """
 
     ledger: int | None = None
-    told: int = 0
+    description: int = 0
     is_free: bool = False
     below: int = 0
 
 
-def compute_layout(width: int, left: int, terms: int, findings: int) -> OverviewLayout:
-    """Divide `left` lines among a ledger of `terms` rows, the findings, and the description."""
+def compute_layout(width: int, height: int, terms: int, findings: int) -> OverviewLayout:
+    """Divide `height` lines among a ledger of `terms` rows, the findings, and the description."""
     ledger = terms + _FRAME if terms else 0
-    free = left - ledger
+    free = height - ledger
     return OverviewLayout(
-        ledger=max(MIN_TABLE_HEIGHT, left - MIN_TABLE_HEIGHT) if ledger > left - MIN_TABLE_HEIGHT else None,
-        told=max(
+        ledger=max(MIN_TABLE_HEIGHT, height - MIN_TABLE_HEIGHT)
+        if ledger > height - MIN_TABLE_HEIGHT
+        else None,
+        description=max(
             0, min(_MAX_FINDING_LINES, free - _FRAME - findings) if findings else free - MIN_TABLE_HEIGHT
         ),
         is_free=width >= _WIDE and free >= _AMPLE_LINES,
@@ -210,30 +216,30 @@ def compute_layout(width: int, left: int, terms: int, findings: int) -> Overview
     )
 
 
-def fits_evidence(sizes: OverviewLayout, told: Text, width: int) -> bool:
-    """Return whether evidence and units fit below the description."""
-    lines = told.wrap(Console(file=io.StringIO(), width=width), width)
+def fits_evidence(sizes: OverviewLayout, description: Text, width: int) -> bool:
+    """Return True if evidence and units fit below the description."""
+    lines = description.wrap(Console(file=io.StringIO(), width=width), width)
     return sizes.is_free and sizes.below - len(lines) >= _MIN_EVIDENCE_HEIGHT
 
 
-def shorten_warning(said: str, width: int) -> str:
-    """Shorten a warning to a whole fact plus the key that shows the full text."""
-    if cell_len(said) <= width:
-        return said
-    kept = chop_cells(said, width - len(_MORE_SIGN))[0]
-    at = max(kept.rfind(sign) for sign in _SEPARATORS)
-    return f"{kept[:at] if at > width // 2 else kept.rstrip()}{_MORE_SIGN}"
+def shorten_warning(warning: str, width: int) -> str:
+    """Shorten a warning to complete facts plus the key that shows the full text."""
+    if cell_len(warning) <= width:
+        return warning
+    start = chop_cells(warning, width - len(_ELLIPSIS))[0]
+    end = max(start.rfind(separator) for separator in _SEPARATORS)
+    return f"{start[:end] if end > width // 2 else start.rstrip()}{_ELLIPSIS}"
 
 
 def wrap_verdict(words: Text, width: int, height: int) -> list[Text]:
     """Wrap the verdict; if it is too long, the last line ends with the key that shows the full text."""
-    most = _MAX_VERDICT_SMALL if height < _SMALL else _MAX_VERDICT
+    max_lines = _MAX_VERDICT_SMALL if height < _SMALL else _MAX_VERDICT
     lines = list(words.wrap(Console(file=io.StringIO(), width=width), width))
-    if len(lines) > most:
-        last = lines[most - 1]
+    if len(lines) > max_lines:
+        last = lines[max_lines - 1]
         last.rstrip()
-        last.truncate(width - len(_MORE_SIGN))
-        lines = [*lines[: most - 1], last.append(_MORE_SIGN)]
+        last.truncate(width - len(_ELLIPSIS))
+        lines = [*lines[: max_lines - 1], last.append(_ELLIPSIS)]
     for line in lines:
         line.rstrip()
     return lines

@@ -47,7 +47,7 @@ class PageScreen(Screen[None]):
         yield KeyFooter(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Show what is loaded."""
+        """Show the loaded run."""
         self.refill()
 
     def on_screen_resume(self) -> None:
@@ -55,7 +55,7 @@ class PageScreen(Screen[None]):
         self.refill()
 
     def refill(self) -> None:
-        """Refill the screen if what it shows has changed."""
+        """Refill the screen if its content has changed."""
         if not self.is_mounted:
             return
         for line in (*self.query(StatusLine), *self.query(TitleLine)):
@@ -93,7 +93,7 @@ class PageScreen(Screen[None]):
         return ()
 
     def to_write(self, loaded: LoadedRun) -> LoadedRun:
-        """Return what ``e`` exports here: the report as measured, or with this screen's additions."""
+        """Return the run that ``e`` exports: as measured, or with this screen's additions."""
         return loaded
 
     def focused_table(self) -> TableSource | None:
@@ -114,7 +114,7 @@ SCREEN_TITLES: tuple[tuple[str, str, str], ...] = (
     ("compare", "Compare", "Compare"),
     ("plan", "Plan", "Plan"),
 )
-_WIDE = 100
+_MIN_WIDE_COLUMNS = 100
 #: Minimum columns of a run's name.
 _MIN_NAME = 12
 
@@ -128,12 +128,12 @@ class TitleLine(Static):
 
     def refresh_from(self, app: Shell) -> None:
         """Draw the line for the width of the terminal."""
-        wide = app.size.width >= _WIDE
+        is_wide = app.size.width >= _MIN_WIDE_COLUMNS
         text = Text("zprof ", no_wrap=True, style="bold")
         for number, (name, title, short) in enumerate(SCREEN_TITLES, 1):
             style = "reverse" if name == self._current else ""
             click = Style.from_meta({"@click": f"app.show('{name}')"})
-            text.append(f" {number} {title if wide else short} ", style=Style.parse(style) + click)
+            text.append(f" {number} {title if is_wide else short} ", style=Style.parse(style) + click)
         self.update(text)
 
 
@@ -151,9 +151,9 @@ class StatusLine(Static):
 
 def format_status(app: Shell, width: int) -> str:
     """Return the status as one line; if it is too long, the run's name is shortened first."""
-    if app.look is None:
+    if app.preview is None:
         return app.waiting_text()
-    facts, selected = app.look.facts, app.selected
+    facts, selected = app.preview.facts, app.selected
     ranks = len(facts.ranks_loaded)
     parts = [
         f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else format_count(ranks, "rank"),
@@ -167,14 +167,14 @@ def format_status(app: Shell, width: int) -> str:
         parts.append(format_count(len(app.loaded.report.gaps), "gap"))
     if app.is_measuring or app.loaded is None:
         parts.append(app.waiting_text())
-    said = " · ".join(["", *parts])
-    whole = f"{shorten(printable(facts.name), max(_MIN_NAME, width - cell_len(said)))}{said}"
-    why = f" · step {selected.step}: the median one" if _is_default_selection(app) else ""
-    return f"{whole}{why}" if cell_len(whole) + len(why) <= width else whole
+    suffix = " · ".join(["", *parts])
+    status = f"{shorten(printable(facts.name), max(_MIN_NAME, width - cell_len(suffix)))}{suffix}"
+    reason = f" · step {selected.step}: the median step" if _is_default_selection(app) else ""
+    return f"{status}{reason}" if cell_len(status) + len(reason) <= width else status
 
 
 def _is_default_selection(app: Shell) -> bool:
-    """Return whether rank and step are the default, not picked by the user."""
+    """Return True if rank and step are the default, not picked by the user."""
     loaded, selected = app.loaded, app.selected
     return loaded is not None and selected.step is not None and selected == pick_selection(loaded.report)
 

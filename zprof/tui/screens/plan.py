@@ -1,4 +1,4 @@
-"""The plan screen: knobs of the run, and the predicted step and peak after turning them."""
+"""The plan screen: the settings of the run, and the predicted step and peak after changing them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,15 +41,15 @@ from zprof.tui.widgets.knob_list import SCREEN_ACTIONS, KnobList, describe_knob
 from zprof.tui.widgets.text import CutText, render_cell
 
 _HELP = (
-    "Knobs on the left: what is changed of the run, marked by *. On the right the step and the peak: as "
-    "measured, as the model of this run gives them, and as they are predicted.\n"
+    "Left: the settings of the run; * marks a change. Right: the step and the memory peak as measured, as "
+    "the model of this run computes them, and as predicted.\n"
     "~ before a number: predicted, not measured. enter on a number: formula, source, and the error of the "
-    "model on this run. Wide terminals have the range and the model in columns of their own.\n"
-    "left, right: turn a knob; x: this one as measured; X: all of them; m: the peak, or what the model took "
-    "from the run; e: the report with this prediction."
+    "model on this run. Wide terminals show the range and the model in separate columns.\n"
+    "left, right: change a setting; x: reset it to the measured value; X: reset all; m: the peak, or the "
+    "model's inputs from the run; e: export the report with this prediction."
 )
 _HEADLINE_LINES, _GAP_LINES = 3, 2
-_TALL = 34
+_MIN_TALL_HEIGHT = 34
 #: (minimum terminal width, width of the knobs with their frame).
 _KNOB_WIDTHS = ((140, 37), (100, 28), (0, 23))
 _FRAME, _LOWER_TABLES = 3, ("peak", "fit")
@@ -60,13 +60,13 @@ _MAX_ANSWERS = 64
 class PlanScreen(PageScreen):
     """Knobs, and measured next to predicted values.
 
-    ``change`` is the setting of the knobs, ``planned`` what is shown.
+    ``change`` holds the settings of the knobs, ``planned`` the displayed prediction.
     """
 
     name_of: ClassVar[str] = "plan"
     help_of: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
-        each for each in bindings(Where.PLAN) if each.action in SCREEN_ACTIONS
+        binding for binding in bindings(Where.PLAN) if binding.action in SCREEN_ACTIONS
     ]
     CSS: ClassVar[str] = """
     #plan { height: 1fr; }
@@ -90,7 +90,7 @@ class PlanScreen(PageScreen):
         super().__init__()
         self.change, self.front = Change(), _LOWER_TABLES[0]
         self.planned = PlannedChange(change=self.change, words="")
-        self._of: LoadedRun | None = None
+        self._filled_run: LoadedRun | None = None
         self._knobs: tuple[Knob, ...] = ()
         self._answers: dict[Change, Answer] = {}
         self._calibration: Calibration | None = None
@@ -99,8 +99,8 @@ class PlanScreen(PageScreen):
 
     @property
     def is_reading(self) -> bool:
-        """Return whether a prediction is pending."""
-        return self._of is not None and self.planned.answer is None
+        """Return True if a prediction is pending."""
+        return self._filled_run is not None and self.planned.answer is None
 
     def parts(self) -> ComposeResult:
         """Yield the headline, the gaps, the knobs and the tables."""
@@ -116,14 +116,14 @@ class PlanScreen(PageScreen):
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Show the unchanged run at once; a newly loaded run resets the knobs."""
-        if loaded is not self._of:
-            self._of, self.change, self._calibration = loaded, Change(), None
+        if loaded is not self._filled_run:
+            self._filled_run, self.change, self._calibration = loaded, Change(), None
             self._answers.clear()
         self._show(loaded)
 
     def on_resize(self, event: events.Resize) -> None:
         """Redo the layout for the new size."""
-        self._cut_gaps()
+        self._limit_gap_lines()
         if self.filled is not None:
             self._arrange()
 
@@ -139,7 +139,7 @@ class PlanScreen(PageScreen):
 
     def action_reset(self) -> None:
         """Reset the knob under the cursor to its measured value."""
-        knob = self.query_one(KnobList).under
+        knob = self.query_one(KnobList).selected_knob
         if knob is not None:
             self._turn(replace(self.change, **{knob.field: None}))
 
@@ -149,77 +149,79 @@ class PlanScreen(PageScreen):
 
     def action_next_table(self) -> None:
         """Switch to the other lower table; if both are visible, move the focus there."""
-        had = self.focused is not None and self.focused.id in _LOWER_TABLES
-        at = (
+        had_focus = self.focused is not None and self.focused.id in _LOWER_TABLES
+        index = (
             _LOWER_TABLES.index(str(self.focused.id))
-            if had and self.focused
+            if had_focus and self.focused
             else _LOWER_TABLES.index(self.front)
         )
-        self.front = _LOWER_TABLES[1 - at]
+        self.front = _LOWER_TABLES[1 - index]
         self._arrange()
-        if had or self._is_tall:
+        if had_focus or self._is_tall:
             self.query_one(f"#{self.front}").focus()
 
     def further_gaps(self) -> tuple[Gap, ...]:
-        """Return what could not be predicted."""
+        """Return the gaps of the prediction."""
         return self.planned.gaps
 
     def to_write(self, loaded: LoadedRun) -> LoadedRun:
         """Return the loaded run with the prediction added to its report."""
-        if self.planned.outlook is None or loaded is not self._of:
+        if self.planned.outlook is None or loaded is not self._filled_run:
             return loaded
         return replace(loaded, report=replace(loaded.report, outlook=self.planned.outlook))
 
     def _turn(self, change: Change) -> None:
-        if self._of is not None and change != self.change:
+        if self._filled_run is not None and change != self.change:
             self.change = change
-            self._show(self._of)
+            self._show(self._filled_run)
 
     def _show(self, loaded: LoadedRun) -> None:
         """Show knobs and measured numbers at once; start a prediction if it is not cached."""
         self._knobs = list_knobs(collect_facts(loaded, self._calibration), self.change)
-        wanted = drop_idle_knobs(self._knobs, self.change)
+        effective = drop_idle_knobs(self._knobs, self.change)
         self.planned = PlannedChange(
-            change=wanted, words=describe_change(self._knobs, wanted), answer=self._answers.get(wanted)
+            change=effective,
+            words=describe_change(self._knobs, effective),
+            answer=self._answers.get(effective),
         )
         if self.planned.answer is None:
-            self._ask()
+            self._schedule_prediction()
         self._draw(loaded)
 
-    def _ask(self) -> None:
+    def _schedule_prediction(self) -> None:
         """Predict after a pause, in which another knob may be turned; the first time, at once."""
         if self._pause is not None:
             self._pause.stop()
         if self._answers:
-            self._pause = self.set_timer(self.pause_s, self._begin)
+            self._pause = self.set_timer(self.pause_s, self._start_prediction)
         else:
-            self._begin()
+            self._start_prediction()
 
-    def _begin(self) -> None:
+    def _start_prediction(self) -> None:
         """Start a prediction unless one is running; when that finishes, the latest change is next."""
-        if self._predicting is None and self._of is not None and self.planned.answer is None:
+        if self._predicting is None and self._filled_run is not None and self.planned.answer is None:
             self._predicting = Predicting(
-                self._of.analysis, self.planned.change, self.zprof.predictor, self.post_message
+                self._filled_run.analysis, self.planned.change, self.zprof.predictor, self.post_message
             )
-            self.zprof.begin(self._predicting)
+            self.zprof.start_prediction(self._predicting)
 
     def on_predicting_done(self, event: Predicting.Done) -> None:
         """Cache the answer and show it if it still matches the knobs."""
-        self._predicting, done = None, event.predicting
-        if self._of is None:
+        self._predicting, finished = None, event.predicting
+        if self._filled_run is None:
             return
-        if done.analysis is self._of.analysis:
+        if finished.analysis is self._filled_run.analysis:
             while len(self._answers) >= _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
-            self._answers[done.change] = event.answer
+            self._answers[finished.change] = event.answer
             self._calibration = getattr(event.answer, "calibration", None) or self._calibration
-        self._show(self._of)
+        self._show(self._filled_run)
 
     def _draw(self, loaded: LoadedRun) -> None:
-        self._cut_gaps()
+        self._limit_gap_lines()
         words, gap = build_headline(self.planned), format_gaps_cell(self.planned)
-        self._say("plan-said", words)
-        self._say("plan-gaps", [gap])
+        self._show_text("plan-said", words)
+        self._show_text("plan-gaps", [gap])
         self.query_one("#plan-gaps").display = bool(gap.raw)
         self.help_of = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]
         self.query_one(KnobList).show(self._knobs, self.change)
@@ -228,24 +230,24 @@ class PlanScreen(PageScreen):
         self.query_one("#fit", FactTable).show(build_fit_table(self.planned))
         self._arrange()
 
-    def _cut_gaps(self) -> None:
+    def _limit_gap_lines(self) -> None:
         """Limit the gaps to one line in low terminals; ``g`` lists them all."""
         self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
 
-    def _say(self, part: str, words: Sequence[TextCell]) -> None:
+    def _show_text(self, part: str, words: Sequence[TextCell]) -> None:
         """Show the words joined into one wrapping text."""
         look = get_look(self.app)
         self.query_one(f"#{part}", CutText).show(Text(" ").join(render_cell(word, look) for word in words))
 
     @property
     def _is_tall(self) -> bool:
-        return self.app.size.height >= _TALL
+        return self.app.size.height >= _MIN_TALL_HEIGHT
 
     def _arrange(self) -> None:
         """Show the step table, and below it the peak and fit tables or one of them."""
         width = self.app.size.width
         self.query_one(KnobList).styles.width = next(
-            columns for least, columns in _KNOB_WIDTHS if width >= least
+            columns for min_width, columns in _KNOB_WIDTHS if width >= min_width
         )
         for name in _LOWER_TABLES:
             table = self.query_one(f"#{name}", FactTable)

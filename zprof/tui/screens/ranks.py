@@ -26,27 +26,27 @@ _METRIC_KEYS = ("m", "M")
 
 
 class RanksScreen(PageScreen):
-    """Heat map, critical path and table. ``metric`` is what the heat map shows."""
+    """Heat map, critical path and table. ``metric`` is the metric of the heat map."""
 
     name_of: ClassVar[str] = "ranks"
     help_of: ClassVar[str] = (
-        "The heat map has a row a rank and a column per step; below it stands the number under the cursor.\n"
-        "Where ranks do not fit, several share a row, which then shows the worst of them: f gives each its "
-        "own.\n"
+        "The heat map has a row per rank and a column per step; the number under the cursor is shown below.\n"
+        "If not all ranks fit, several share a row, which shows the worst of them; f gives each its own.\n"
         "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"
-        "enter: this rank and step on all screens, and its timeline. space: the number's formula and rows.\n"
+        "enter: select this rank and step on all screens, and open its timeline. space: the number's formula "
+        "and rows.\n"
         "! far above the rest, ? unknown."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        each for each in bindings(Where.RANKS) if each.key in _METRIC_KEYS
+        binding for binding in bindings(Where.RANKS) if binding.key in _METRIC_KEYS
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self.metric: Metric | None = None
         self._grids: MetricGrids | None = None
-        self._at: Selection | None = None
-        self._tabled: tuple[object, ...] = ()
+        self._last_selection: Selection | None = None
+        self._filled_state: tuple[object, ...] = ()
 
     def parts(self) -> ComposeResult:
         """Yield the heat map, the critical path and the table of ranks."""
@@ -61,15 +61,15 @@ class RanksScreen(PageScreen):
         if self.metric is None:
             self.metric = self._grids.first()
         self._show_grid()
-        if selected != self._at:
-            before, self._at = self._at or Selection(), selected
+        if selected != self._last_selection:
+            previous, self._last_selection = self._last_selection or Selection(), selected
             self.query_one(HeatMap).go_to(
-                selected.rank if selected.rank != before.rank else None,
-                selected.step if selected.step != before.step else None,
+                selected.rank if selected.rank != previous.rank else None,
+                selected.step if selected.step != previous.step else None,
             )
-        tabled = (id(loaded), self.zprof.looks)
-        if tabled != self._tabled:
-            self._tabled = tabled
+        state = (id(loaded), self.zprof.looks)
+        if state != self._filled_state:
+            self._filled_state = state
             self.query_one(FigureLine).show(build_path_parts(loaded))
             self.query_one(FactTable).show(build_ranks_table(loaded))
 
@@ -87,7 +87,7 @@ class RanksScreen(PageScreen):
 
     def on_heat_map_chosen(self, event: HeatMap.Chosen) -> None:
         """Select the rank and step on all screens and show the timeline, or memory without a step."""
-        self._at = Selection(
+        self._last_selection = Selection(
             rank=event.rank, step=self.zprof.selected.step if event.step is None else event.step
         )
         self.zprof.select(rank=event.rank, step=event.step)
@@ -95,13 +95,13 @@ class RanksScreen(PageScreen):
         if self.zprof.is_screen_installed(name):
             self.zprof.action_show(name)
 
-    def on_heat_map_number_asked(self, event: HeatMap.NumberAsked) -> None:
+    def on_heat_map_number_requested(self, event: HeatMap.NumberRequested) -> None:
         """Open a popup on the number."""
         if self.zprof.loaded is not None:
             self.zprof.push_screen(NumberPopup(event.number, event.number_title, self.zprof.loaded))
 
 
-_BETWEEN = "  "
+_SEPARATOR = "  "
 
 
 class FigureLine(Static):
@@ -127,9 +127,9 @@ class FigureLine(Static):
         self._shown = []
         for cells in self._parts:
             part = Text(" ").join(render_cell(cell, look) for cell in cells)
-            if line.cell_len + len(_BETWEEN) + part.cell_len > self.size.width and line:
+            if line.cell_len + len(_SEPARATOR) + part.cell_len > self.size.width and line:
                 break
-            line.append(_BETWEEN if line else "").append_text(part)
+            line.append(_SEPARATOR if line else "").append_text(part)
             self._shown.append(cells)
         self.update(line)
 

@@ -21,46 +21,48 @@ from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Column, Line, Table
 from zprof.tui.theme import TIMES
-from zprof.tui.timeline.build import build
+from zprof.tui.timeline.build import build_step_model
 from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
 from zprof.tui.timeline.step_model import RankStep, StepModel, TimelineCache, find_gap
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
-#: Minimum height of the description, in rows, to show everything about the event under the cursor.
+#: Minimum height of the description, in rows, to show all facts about the event under the cursor.
 _FULL_TEXT_HEIGHT = 15
 #: Minimum height of the terminal, in lines, to show the legend of glyphs.
-_TALL = 30
+_MIN_TALL_HEIGHT = 30
 _GLYPHS = (
-    "▁ to █: compute by eighths of a cell; ╸ of ━, ▗ of ▄: less than half of it; ◦ •: other host work\n"
-    "t and a number: a thread, s: a stream; comm: it carries collectives out; in reverse: the cursor"
+    "▁ to █: compute in eighths of a cell; ╸ for ━, ▗ for ▄: less than half a cell; ◦ •: other host work\n"
+    "t and a number: a thread; s: a stream; comm: it runs collectives; reverse video: the cursor"
 )
 _ASCII_GLYPHS = (
-    "+ #: compute in less or more than half of a cell; h H: other host work\n"
-    "t and a number: a thread, s: a stream; comm: it carries collectives out; in reverse: the cursor"
+    "+ #: compute in less or more than half a cell; h H: other host work\n"
+    "t and a number: a thread; s: a stream; comm: it runs collectives; reverse video: the cursor"
 )
 _LANE_ACTIONS = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
 
 
 class TimelineScreen(PageScreen):
-    """The ledger of the step, its lanes, and what is under the cursor."""
+    """The ledger of the step, its lanes, and the item under the cursor."""
 
     AUTO_FOCUS: ClassVar[str | None] = "Lanes"
     name_of: ClassVar[str] = "timeline"
     help_of: ClassVar[str] = (
-        "One step of one rank. Above, its ledger in ms: the titles are the key to the glyphs.\n"
-        "Below, a lane a stream or thread, and one of all collectives: a cell shows what holds most of it.\n"
-        "t and a number: a thread of the host; s: a stream of the device; comm: it carries collectives out.\n"
-        "Glyphs: those of the titles above. Compute fills a cell by eighths (▁ to █); a thin glyph (╸ of ━, "
-        "▗ of ▄) holds less than half of its cell; ◦ •: other work of the host, in less or more than half of "
-        "it. The cell under the cursor is in reverse, and so is a digit of the ruler there.\n"
-        "n: to the next exposed gap, x: to the longest; + and -: zoom; [ ] and r: another step or rank.\n"
-        "enter: open the event under the cursor. o: the step as a trace for Perfetto."
+        "One step of one rank. Above, its ledger in ms; the column titles are the legend of the glyphs.\n"
+        "Below, a lane per stream or thread, and one for all collectives; a cell shows its dominant role.\n"
+        "t and a number: a host thread; s: a device stream; comm: it runs collectives.\n"
+        "Glyphs: as in the titles above. Compute fills a cell in eighths (▁ to █); a thin glyph (╸ for ━, "
+        "▗ for ▄) covers less than half of its cell; ◦ •: other host work, less or more than half. "
+        "The cell under the cursor is in reverse video, as is a ruler digit in its column.\n"
+        "n: next exposed gap, x: the longest; + and -: zoom; [ ] and r: another step or rank.\n"
+        "enter: open the event under the cursor. o: write the step as a Perfetto trace."
     )
     #: Lane keys that also work while the ledger has the focus; hidden here because the lanes put them in the
     #: footer.
     BINDINGS: ClassVar[list[BindingType]] = [
-        replace(each, show=False) for each in bindings(Where.TIMELINE) if each.action in _LANE_ACTIONS
+        replace(binding, show=False)
+        for binding in bindings(Where.TIMELINE)
+        if binding.action in _LANE_ACTIONS
     ]
     CSS: ClassVar[str] = """
     TimelineScreen #step, TimelineScreen #step:focus { border: none; height: 2; min-height: 2; }
@@ -70,7 +72,7 @@ class TimelineScreen(PageScreen):
     """
 
     class Built(Message):
-        """A timeline was built, or a text explains why not."""
+        """A timeline was built, or a message explains why it could not be."""
 
         def __init__(self, loaded: LoadedRun, key: RankStep, built: StepModel | str) -> None:
             super().__init__()
@@ -78,8 +80,8 @@ class TimelineScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = TimelineCache()
-        self._of: LoadedRun | None = None
+        self._cache = TimelineCache()
+        self._filled_run: LoadedRun | None = None
         #: True while events are being read.
         self.is_reading = False
 
@@ -96,21 +98,21 @@ class TimelineScreen(PageScreen):
         self.query_one("#step", FactTable).show(
             build_step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
         )
-        if loaded is not self._of:
-            self._kept.clear()
-            self._of = loaded
+        if loaded is not self._filled_run:
+            self._cache.clear()
+            self._filled_run = loaded
         lanes = self.query_one(Lanes)
         if self.focused is None:
             lanes.focus()
         if selected.rank is None or selected.step is None:
-            lanes.say("no step of this run was timed: g says why, and what helps")
+            lanes.show_message("no step of this run was timed: press g for the reason and the remedy")
             return
         key = (selected.rank, selected.step)
-        model = self._kept.get(key)
+        model = self._cache.get(key)
         if model is not None:
             lanes.show(model)
             return
-        lanes.say(f"reading rank {selected.rank} ...")
+        lanes.show_message(f"reading rank {selected.rank} ...")
         self.is_reading = True
         self.read_events(loaded, key)
 
@@ -118,7 +120,7 @@ class TimelineScreen(PageScreen):
     def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
         """Build the timeline of a rank and step in a worker thread."""
         try:
-            built: StepModel | str = build(loaded.run, loaded.analysis, *key)
+            built: StepModel | str = build_step_model(loaded.run, loaded.analysis, *key)
         except ZprofError as error:
             built = f"{error} ({error.hint})" if error.hint else str(error)
         if not get_current_worker().is_cancelled:
@@ -127,17 +129,17 @@ class TimelineScreen(PageScreen):
     def on_timeline_screen_built(self, event: Built) -> None:
         """Show the timeline, unless another rank, step or run is selected by now."""
         selected = self.zprof.selected
-        if event.loaded is not self._of:
+        if event.loaded is not self._filled_run:
             return
         if isinstance(event.built, StepModel):
-            self._kept.put(event.key, event.built)
+            self._cache.put(event.key, event.built)
         if event.key != (selected.rank, selected.step):
             return
         self.is_reading = False
         if isinstance(event.built, StepModel):
             self.query_one(Lanes).show(event.built)
         else:
-            self.query_one(Lanes).say(event.built)
+            self.query_one(Lanes).show_message(event.built)
 
     def action_gap(self, by: int) -> None:
         """Jump to the next or previous exposed gap in the lanes."""
@@ -153,41 +155,43 @@ class TimelineScreen(PageScreen):
 
     def on_resize(self) -> None:
         """Show the legend of glyphs if the terminal is tall enough."""
-        self.query_one("#glyphs").styles.display = "block" if self.app.size.height >= _TALL else "none"
+        self.query_one("#glyphs").styles.display = (
+            "block" if self.app.size.height >= _MIN_TALL_HEIGHT else "none"
+        )
 
     def on_lanes_moved(self) -> None:
-        """Describe what is under the cursor."""
-        under = self.query_one("#under", Static)
-        lines = describe_cursor(self.query_one(Lanes), whole=under.size.height >= _FULL_TEXT_HEIGHT)
-        under.update(Text("\n".join(lines)))
+        """Describe the item under the cursor."""
+        description = self.query_one("#under", Static)
+        lines = describe_cursor(self.query_one(Lanes), full=description.size.height >= _FULL_TEXT_HEIGHT)
+        description.update(Text("\n".join(lines)))
 
     def on_lanes_opened(self, event: Lanes.Opened) -> None:
         """Open a popup on the event."""
         model = self.query_one(Lanes).model
         if model is not None:
-            self.app.push_screen(TextPopup(*describe_event(model, event.lane, event.place)))
+            self.app.push_screen(TextPopup(*describe_event(model, event.lane, event.index)))
 
 
-def describe_cursor(lanes: Lanes, *, whole: bool = False) -> list[str]:
-    """Return lines on the column, event and gap under the cursor, or why there are none.
+def describe_cursor(lanes: Lanes, *, full: bool = False) -> list[str]:
+    """Describe the column, event and gap under the cursor in lines, or explain why nothing is shown.
 
-    ``whole``: append everything that a popup on the event would show.
+    ``full``: append everything that a popup on the event would show.
     """
-    model, lane, spot = lanes.model, lanes.lane, lanes.spot()
+    model, lane, target = lanes.model, lanes.lane, lanes.find_target()
     if model is None:
-        return [printable(lanes.said)]
-    if lane is None or spot is None:
+        return [printable(lanes.message)]
+    if lane is None or target is None:
         return ["nothing ran in this step"]
-    cursor, place = lanes.view.cursor_ns, spot.place
+    cursor, event_index = lanes.view.cursor_ns, target.index
     lines = [
-        describe_target(lane, spot),
-        describe_item(model, lane, spot),
+        describe_target(lane, target),
+        describe_item(model, lane, target),
         describe_gap(
-            model, find_gap(model, cursor, cursor + 1) or find_gap(model, spot.begin_ns, spot.end_ns)
+            model, find_gap(model, cursor, cursor + 1) or find_gap(model, target.begin_ns, target.end_ns)
         ),
     ]
-    if whole and place is not None:
-        lines += ["\n", *describe_event(model, lane, place)[1].split("\n")]
+    if full and event_index is not None:
+        lines += ["\n", *describe_event(model, lane, event_index)[1].split("\n")]
     return [printable(line) if line != "\n" else "" for line in lines if line]
 
 
@@ -202,48 +206,48 @@ _TERMS = (
     ("overlapped_ns", "hidden"),
 )
 _SIGNS = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST}
-_SAYS = {
+_TERM_HELP = {
     "compute_ns": "the rank computes",
-    "exposed_transfer_ns": "bytes move, and nothing computes",
-    "exposed_wait_ns": "a collective waits for the last rank, and nothing computes",
+    "exposed_transfer_ns": "data moves while nothing computes",
+    "exposed_wait_ns": "a collective waits for the last rank while nothing computes",
     "exposed_memcpy_ns": "only copies or fills run",
-    "idle_ns": "nothing runs: the host launches, or does something else",
-    "unexplained_ns": "the trace is silent, or a wait has no collective",
-    "overlapped_ns": "collectives run that hold nothing up; not part of the sum",
+    "idle_ns": "nothing runs: the host launches work or does something else",
+    "unexplained_ns": "the trace has no events, or a wait has no collective",
+    "overlapped_ns": "collectives run without blocking the rank; not part of the sum",
 }
 
 
 def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
     """Return a table with the step's ledger in ms, without a row if the step was not timed.
 
-    Titles double as the legend of glyphs. If not all ranks of the rank's collectives were seen, wait is a
-    lower and transfer an upper bound.
+    Titles double as the legend of glyphs. If some ranks of its collectives are missing, wait is a lower
+    and transfer an upper bound.
     """
     columns = [Column(title="step ms", says="wall time of the step", numeric=True)]
     for term, word in _TERMS:
         glyph = TIMES[term].shown(ascii_only=ascii_only)
-        columns.append(Column(title=f"{glyph} {word}", says=_SAYS[term], numeric=True))
-    place = find_step_place(loaded, selected)
+        columns.append(Column(title=f"{glyph} {word}", says=_TERM_HELP[term], numeric=True))
+    index = find_step_index(loaded, selected)
     return Table(
         name="step",
         title="the step, in ms",
         columns=tuple(columns),
-        lines=(_build_line(loaded, place),) if place is not None else (),
-        help="The ledger of this step on this rank, in ms. The lanes below are drawn of the same instants.",
+        lines=(_build_line(loaded, index),) if index is not None else (),
+        help="The ledger of this step on this rank, in ms. The lanes below show the same interval.",
     )
 
 
-def find_step_place(loaded: LoadedRun, selected: Selection) -> int | None:
+def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
     """Return the index of this rank's step in the report, or None."""
-    for place, entry in enumerate(loaded.report.time.steps):
+    for index, entry in enumerate(loaded.report.time.steps):
         if entry.rank == selected.rank and entry.step == selected.step:
-            return place
+            return index
     return None
 
 
-def _build_line(loaded: LoadedRun, place: int) -> Line:
-    stem = f"time.steps[{place}]"
-    rank = loaded.report.time.steps[place].rank
+def _build_line(loaded: LoadedRun, index: int) -> Line:
+    stem = f"time.steps[{index}]"
+    rank = loaded.report.time.steps[index].rank
     is_split = all(entry.unsplit_ns == 0 for entry in loaded.report.time.per_rank if entry.rank == rank)
     signs = {} if is_split else _SIGNS
     return Line(

@@ -24,7 +24,7 @@ from zprof.tui.timeline.make_lanes import (
 )
 from zprof.tui.timeline.step_model import StepModel
 
-#: Limit on stream and thread lanes; the least busy ones are left out.
+#: Maximum stream and thread lanes; the least busy are dropped.
 MAX_LANES = 24
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
@@ -33,48 +33,50 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTimes:
-    """Start and end of each view row since the start of the step, and whether it overlaps the step."""
+    """Start and end of each row, relative to the step's start, and a mask of rows that overlap the step."""
 
     start_ns: Int64s
     end_ns: Int64s
     inside: Mask
 
 
-def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
+def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
     """Build the timeline of one step of one rank.
 
     Raises:
-        MissingData: the rank or the step was not timed.
+        MissingData: no timing for the rank or the step.
         BadInput: the events table is damaged.
     """
     tracks = find_tracks(analysis, rank)
-    begin, end = _find_step(tracks, step)
+    begin, end = _find_step_span(tracks, step)
     table = run.table(rank, "events", _COLUMNS)
-    described = run.table(rank, "collectives", ("start_ns", "end_ns", "stream"))
-    found = classify_events(table, described)
-    cut = _time_rows(found, tracks, begin, end)
-    kept = _select_rows(found, cut)
+    collective_rows = run.table(rank, "collectives", ("start_ns", "end_ns", "stream"))
+    classified = classify_events(table, collective_rows)
+    row_times = _time_rows(classified, tracks, begin, end)
+    selected_rows = _select_rows(classified, row_times)
     exposed = ExposedTime(
         waiting=clip(tracks.waiting, begin, end) - begin, moving=clip(tracks.moving, begin, end) - begin
     )
     collectives = _select_collectives(analysis, rank, begin, end)
-    lanes, left_out = _make_work_lanes(found, cut, kept, exposed, end - begin)
-    ran = _find_collective_spans(described, found, tracks, begin, end)
-    above = [
-        make_phase_lane(table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=found.on_device),
-        make_unit_lane(found, cut.start_ns, cut.end_ns, cut.inside, end - begin),
-        make_collective_lane(collectives, ran, exposed),
+    lanes, omitted_lanes = _make_work_lanes(classified, row_times, selected_rows, exposed, end - begin)
+    collective_spans = _find_collective_spans(collective_rows, classified, tracks, begin, end)
+    summary_lanes = [
+        make_phase_lane(
+            table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=classified.on_device
+        ),
+        make_unit_lane(classified, row_times.start_ns, row_times.end_ns, row_times.inside, end - begin),
+        make_collective_lane(collectives, collective_spans, exposed),
     ]
-    wanted = np.zeros(table.num_rows, dtype=np.bool_)
-    wanted[found.view.rows[kept]] = True
-    events = table.filter(pa.array(wanted))
+    row_mask = np.zeros(table.num_rows, dtype=np.bool_)
+    row_mask[classified.view.rows[selected_rows]] = True
+    events = table.filter(pa.array(row_mask))
     return StepModel(
         rank=rank,
         step=step,
         length_ns=end - begin,
-        on_device=found.on_device,
-        lanes=(*(lane for lane in above if lane is not None), *lanes),
-        left_out=left_out,
+        on_device=classified.on_device,
+        lanes=(*(lane for lane in summary_lanes if lane is not None), *lanes),
+        omitted_lanes=omitted_lanes,
         gaps=union(exposed.waiting, exposed.moving),
         collectives=collectives,
         events=events,
@@ -86,87 +88,95 @@ def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
     """Return the analysed tracks of a rank.
 
     Raises:
-        MissingData: the rank was not timed.
+        MissingData: no timing for the rank.
     """
     for tracks in analysis.tracks:
         if tracks.rank == rank:
             return tracks
-    raise MissingData(f"rank {rank} has no time window", hint="g says why; record one: zprof record --help")
+    raise MissingData(
+        f"no timing was recorded for rank {rank}", hint="press g for the reason; see zprof record --help"
+    )
 
 
-def _find_step(tracks: RankTracks, step: int) -> tuple[int, int]:
+def _find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
     for number, begin, end in zip(
         *(column.tolist() for column in (tracks.steps.number, tracks.steps.begin_ns, tracks.steps.end_ns)),
         strict=True,
     ):
         if number == step:
             return begin, end
-    raise MissingData(f"rank {tracks.rank} did not time step {step}", hint="pick another step: t")
-
-
-def _time_rows(found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int) -> RowTimes:
-    common = tracks.clock.common(found.view.spans)
-    reaches = (common[:, 1] > begin) | (common[:, 0] >= begin)
-    return RowTimes(
-        start_ns=common[:, 0] - begin, end_ns=common[:, 1] - begin, inside=(common[:, 0] < end) & reaches
+    raise MissingData(
+        f"rank {tracks.rank} has no timing for step {step}", hint="press t to pick another step"
     )
 
 
-def _select_rows(found: ClassifiedEvents, cut: RowTimes) -> Mask:
+def _time_rows(classified: ClassifiedEvents, tracks: RankTracks, begin: int, end: int) -> RowTimes:
+    common = tracks.clock.common(classified.view.spans)
+    ends_inside = (common[:, 1] > begin) | (common[:, 0] >= begin)
+    return RowTimes(
+        start_ns=common[:, 0] - begin, end_ns=common[:, 1] - begin, inside=(common[:, 0] < end) & ends_inside
+    )
+
+
+def _select_rows(classified: ClassifiedEvents, row_times: RowTimes) -> Mask:
     """Return a mask of the rows in the step plus the calls that launched its device work."""
-    view = found.view
-    work = view.correlation[cut.inside & view.category_is(*WORK_CATEGORIES)]
+    view = classified.view
+    work = view.correlation[row_times.inside & view.category_is(*WORK_CATEGORIES)]
     calls = view.category_is(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
-    return cut.inside | calls
+    return row_times.inside | calls
 
 
 def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
-    """Return this rank's collectives by start, with times since the start of the step.
+    """Return this rank's collectives, sorted by start, with times relative to the step.
 
     ``last_lateness_ns`` is the lateness of the last rank to arrive; ``lateness_ns`` is this rank's own.
     """
     rows = analysis.collectives
-    touches = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
-    mine = rows[touches].sort_values("start_ns", kind="stable").reset_index(drop=True)
+    overlaps = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
+    collectives = rows[overlaps].sort_values("start_ns", kind="stable").reset_index(drop=True)
     times = ["start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns"]
-    together = rows[rows["instance"].isin(mine["instance"])]
-    latest = together.groupby("instance")["lateness_ns"].max()
-    return mine.assign(
-        **{name: mine[name] - begin for name in times},
-        last_lateness_ns=mine["instance"].map(latest),
+    all_ranks = rows[rows["instance"].isin(collectives["instance"])]
+    latest = all_ranks.groupby("instance")["lateness_ns"].max()
+    return collectives.assign(
+        **{name: collectives[name] - begin for name in times},
+        last_lateness_ns=collectives["instance"].map(latest),
     )
 
 
 def _find_collective_spans(
-    table: pa.Table, found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
+    table: pa.Table, classified: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
 ) -> Intervals:
-    """Return intervals of collectives that can block this rank, also those without a step."""
+    """Return intervals of collectives that can block this rank, including collectives outside any step."""
     rows = table.to_pandas()
     rows = rows[rows["end_ns"] >= rows["start_ns"]]
-    if found.on_device:
+    if classified.on_device:
         rows = rows[rows["stream"].notna()]
     return clip(tracks.clock.common(intervals(rows["start_ns"], rows["end_ns"])), begin, end) - begin
 
 
 def _make_work_lanes(
-    found: ClassifiedEvents, cut: RowTimes, kept: Mask, exposed: ExposedTime, length_ns: int
+    classified: ClassifiedEvents,
+    row_times: RowTimes,
+    selected_rows: Mask,
+    exposed: ExposedTime,
+    length_ns: int,
 ) -> tuple[list[Lane], int]:
-    """Return lanes of streams by number, then threads with the main one first; and the number left out."""
-    row = np.cumsum(kept) - 1
+    """Return stream lanes by number, then thread lanes (main first), and the number of dropped lanes."""
+    row_index = np.cumsum(selected_rows) - 1
     lanes = []
-    for kind, rows in ((LaneKind.STREAM, found.on_stream), (LaneKind.THREAD, ~found.on_stream)):
-        numbers = found.view.stream if kind is LaneKind.STREAM else found.view.thread
-        for number in _sort_numbers(numbers[cut.inside & rows], found.main, kind):
-            at = np.flatnonzero(cut.inside & rows & (numbers == number))
+    for kind, rows in ((LaneKind.STREAM, classified.on_stream), (LaneKind.THREAD, ~classified.on_stream)):
+        numbers = classified.view.stream if kind is LaneKind.STREAM else classified.view.thread
+        for number in _sort_lane_numbers(numbers[row_times.inside & rows], classified.main, kind):
+            rows_of_lane = np.flatnonzero(row_times.inside & rows & (numbers == number))
             lane = make_work_lane(
                 kind=kind,
                 number=number,
-                spans=intervals(cut.start_ns[at], cut.end_ns[at]),
-                row=row[at],
-                kinds=found.kind[at],
+                spans=intervals(row_times.start_ns[rows_of_lane], row_times.end_ns[rows_of_lane]),
+                row=row_index[rows_of_lane],
+                kinds=classified.kind[rows_of_lane],
                 exposed=exposed,
-                is_main=number == found.main,
-                on_device=found.on_device,
+                is_main=number == classified.main,
+                on_device=classified.on_device,
                 length_ns=length_ns,
             )
             if lane is not None:
@@ -175,6 +185,6 @@ def _make_work_lanes(
     return [lane for lane in lanes if lane in busiest], len(lanes) - len(busiest)
 
 
-def _sort_numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
-    found: list[int] = np.unique(numbers).tolist()
-    return sorted(found, key=lambda number: (kind is LaneKind.THREAD and number != main, number))
+def _sort_lane_numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
+    distinct: list[int] = np.unique(numbers).tolist()
+    return sorted(distinct, key=lambda number: (kind is LaneKind.THREAD and number != main, number))

@@ -32,24 +32,24 @@ class Role(StrEnum):
 class Cover:
     """A set of intervals, prepared to measure its length between any two times.
 
-    ``edges``: alternating starts and ends. ``before``: covered length left of each edge. Between two edges
-    the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact: times are
-    integers since the start of a step, far below 2**53.
+    ``edges``: alternating starts and ends. ``covered_before``: covered length before each edge. Between two
+    edges the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact:
+    times are integers since the start of a step, far below 2**53.
     """
 
     edges: Floats
-    before: Floats
+    covered_before: Floats
 
     @property
     def length_ns(self) -> int:
         """Total covered length."""
-        return int(self.before[-1]) if len(self.before) else 0
+        return int(self.covered_before[-1]) if len(self.covered_before) else 0
 
     def between(self, points: Floats) -> Floats:
         """Return the covered length between each pair of neighbouring points; points must be ascending."""
         if not len(self.edges):
             return np.zeros(max(0, len(points) - 1))
-        lengths: Floats = np.diff(np.interp(points, self.edges, self.before))
+        lengths: Floats = np.diff(np.interp(points, self.edges, self.covered_before))
         return lengths
 
 
@@ -58,7 +58,7 @@ def build_cover(spans: Intervals) -> Cover:
     merged = union(spans)
     lengths = np.zeros(2 * len(merged))
     lengths[1::2] = merged[:, 1] - merged[:, 0]
-    return Cover(edges=merged.ravel().astype(np.float64), before=np.cumsum(lengths))
+    return Cover(edges=merged.ravel().astype(np.float64), covered_before=np.cumsum(lengths))
 
 
 class Kind(IntEnum):
@@ -90,8 +90,8 @@ _KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
 class Items:
     """Events sorted by start, with times since the start of the step.
 
-    ``row``: where each event is described. ``kind``: kind of each event. ``reach``: running maximum of the
-    ends, which finds the events that contain an instant.
+    ``row``: row of each event in its source table. ``kind``: kind of each event. ``reach``: running maximum
+    of the ends, which finds the events that contain an instant.
     """
 
     start_ns: Int64s
@@ -112,32 +112,34 @@ class Items:
             return np.empty(0, dtype=np.int64)
         return low + np.flatnonzero(self.end_ns[low:high] > begin_ns)
 
-    def chosen(self, begin_ns: float, end_ns: float, role: Role | None) -> int | None:
+    def select_event(self, begin_ns: float, end_ns: float, role: Role | None) -> int | None:
         """Return the index of the event to show for an interval, or None.
 
         Events of its role come first, then other work, then ranges; among them the one with the largest
-        overlap, and of equal ones the shortest (innermost).
+        overlap, with ties going to the shortest (innermost).
         """
-        places = self.touching(begin_ns, end_ns)
-        behind = places[np.isin(self.kind[places], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
-        work = places[self.kind[places] != Kind.RANGE]
-        for found in (behind, work, places):
-            if len(found):
-                return self._longest(found, begin_ns, end_ns)
+        indices = self.touching(begin_ns, end_ns)
+        of_role = indices[np.isin(self.kind[indices], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
+        work = indices[self.kind[indices] != Kind.RANGE]
+        for candidates in (of_role, work, indices):
+            if len(candidates):
+                return self._find_longest(candidates, begin_ns, end_ns)
         return None
 
-    def around(self, place: int) -> list[int]:
+    def find_enclosing(self, index: int) -> list[int]:
         """Return the indices of the events that enclose one, innermost first."""
-        start, end = int(self.start_ns[place]), int(self.end_ns[place])
-        places = self.touching(start, max(end, start + 1))
-        places = places[(self.start_ns[places] <= start) & (self.end_ns[places] >= end) & (places != place)]
-        lengths = self.end_ns[places] - self.start_ns[places]
-        return [int(found) for found in places[np.argsort(lengths, kind="stable")]]
+        start, end = int(self.start_ns[index]), int(self.end_ns[index])
+        indices = self.touching(start, max(end, start + 1))
+        indices = indices[
+            (self.start_ns[indices] <= start) & (self.end_ns[indices] >= end) & (indices != index)
+        ]
+        lengths = self.end_ns[indices] - self.start_ns[indices]
+        return [int(outer) for outer in indices[np.argsort(lengths, kind="stable")]]
 
-    def _longest(self, places: Int64s, begin_ns: float, end_ns: float) -> int:
-        start, end = self.start_ns[places], self.end_ns[places]
+    def _find_longest(self, indices: Int64s, begin_ns: float, end_ns: float) -> int:
+        start, end = self.start_ns[indices], self.end_ns[indices]
         inside = np.minimum(end, end_ns) - np.maximum(start, begin_ns)
-        return int(places[np.lexsort((end - start, -inside))[0]])
+        return int(indices[np.lexsort((end - start, -inside))[0]])
 
 
 def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray[np.int8]) -> Items:
@@ -157,12 +159,12 @@ def _to_ints(kinds: Collection[Kind]) -> list[int]:
     return [int(kind) for kind in kinds]
 
 
-#: Stands for the role of a column in which nothing ran.
+#: Marks a column in which nothing ran, instead of a role.
 IDLE = -1
 
 
 class LaneKind(StrEnum):
-    """Content of a lane; lanes of ``PHASES`` and ``UNITS`` have names written into them."""
+    """Content of a lane; lanes of ``PHASES`` and ``UNITS`` show names."""
 
     PHASES = "phases"
     UNITS = "units"
@@ -175,8 +177,8 @@ class LaneKind(StrEnum):
 class Lane:
     """One row of the timeline.
 
-    ``names``: what ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column means that
-    the rank is idle as far as this lane shows.
+    ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column
+    means that the rank is idle as far as this lane shows.
     """
 
     key: str
@@ -195,7 +197,7 @@ class Lane:
 
     @property
     def is_named(self) -> bool:
-        """Return whether the lane shows names instead of glyphs."""
+        """Return True if the lane shows names instead of glyphs."""
         return self.kind in (LaneKind.PHASES, LaneKind.UNITS)
 
 
@@ -213,13 +215,13 @@ class Columns:
 
     def share(self, column: int) -> dict[Role, float]:
         """Return the share of each role in a column, largest first."""
-        found = {role: float(self.shares[place, column]) for place, role in enumerate(self.roles)}
-        return dict(sorted(((r, s) for r, s in found.items() if s > 0), key=lambda pair: -pair[1]))
+        shares = {role: float(self.shares[index, column]) for index, role in enumerate(self.roles)}
+        return dict(sorted(((r, s) for r, s in shares.items() if s > 0), key=lambda pair: -pair[1]))
 
     def role(self, column: int) -> Role | None:
         """Return the dominant role of a column, or None if nothing ran."""
-        place = int(self.first[column])
-        return None if place == IDLE else self.roles[place]
+        index = int(self.first[column])
+        return None if index == IDLE else self.roles[index]
 
 
 def compute_columns(lane: Lane, edges: Floats) -> Columns:

@@ -34,7 +34,7 @@ from zprof.analysis.time.passes.phases import (
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.tui.timeline.lane import Cover, Kind, Lane, LaneKind, Role, build_cover, build_items
 
-_ROLE_WORDS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED: "comm?"}
+_ROLE_LABELS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED: "comm?"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,24 +63,32 @@ def make_work_lane(
     length_ns: int,
 ) -> Lane | None:
     """Return the lane of a stream or thread, or None if it only has annotations."""
-    carries = is_main and not on_device
+    shows_ledger = is_main and not on_device
 
-    def of(*wanted: Kind) -> Intervals:
-        return clip(spans[np.isin(kinds, [int(one) for one in wanted])], 0, length_ns)
+    def select_spans(*selected: Kind) -> Intervals:
+        return clip(spans[np.isin(kinds, [int(kind) for kind in selected])], 0, length_ns)
 
     if kind is LaneKind.STREAM:
         parts = _split_stream(
-            of(Kind.COMPUTE), of(Kind.COPY), of(Kind.COLLECTIVE), of(Kind.NAMELESS), exposed
+            select_spans(Kind.COMPUTE),
+            select_spans(Kind.COPY),
+            select_spans(Kind.COLLECTIVE),
+            select_spans(Kind.NAMELESS),
+            exposed,
         )
-    elif carries:
-        own = (of(Kind.COMPUTE), of(Kind.COPY), of(Kind.WAIT))
-        parts = _split_main_thread(*own, of(Kind.HOST, Kind.COMPUTE, Kind.COPY, Kind.WAIT), exposed)
+    elif shows_ledger:
+        terms = (select_spans(Kind.COMPUTE), select_spans(Kind.COPY), select_spans(Kind.WAIT))
+        parts = _split_main_thread(
+            *terms, select_spans(Kind.HOST, Kind.COMPUTE, Kind.COPY, Kind.WAIT), exposed
+        )
     else:
-        parts = _split_thread(of(Kind.COLLECTIVE), of(Kind.HOST, Kind.COMPUTE, Kind.COPY), exposed)
+        parts = _split_thread(
+            select_spans(Kind.COLLECTIVE), select_spans(Kind.HOST, Kind.COMPUTE, Kind.COPY), exposed
+        )
     covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
     if not covers:
         return None
-    shows_idle = carries or (kind is LaneKind.STREAM and Role.COMPUTE in covers)
+    shows_idle = shows_ledger or (kind is LaneKind.STREAM and Role.COMPUTE in covers)
     return Lane(
         key=f"{kind.value} {number}",
         label=_format_label(kind, number, covers, is_main=is_main, on_device=on_device),
@@ -92,12 +100,14 @@ def make_work_lane(
     )
 
 
-def make_collective_lane(collectives: pd.DataFrame, ran: Intervals, exposed: ExposedTime) -> Lane | None:
+def make_collective_lane(
+    collectives: pd.DataFrame, collective_spans: Intervals, exposed: ExposedTime
+) -> Lane | None:
     """Return the lane of all collectives (wait, transfer, hidden), or None if there are none."""
     parts = {
         Role.TRANSFER: exposed.moving,
         Role.WAIT: exposed.waiting,
-        Role.HIDDEN: subtract(ran, exposed.all),
+        Role.HIDDEN: subtract(collective_spans, exposed.all),
     }
     covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
     if not covers:
@@ -131,15 +141,15 @@ def _split_main_thread(
     compute: Intervals, copies: Intervals, waits: Intervals, busy: Intervals, exposed: ExposedTime
 ) -> dict[Role, Intervals]:
     """Split a CPU rank's main thread into its ledger terms and other host work."""
-    computes = subtract(compute, union(waits, copies))
-    known = union(computes, exposed.all)
-    copied = subtract(copies, union(waits, known))
+    own_compute = subtract(compute, union(waits, copies))
+    known = union(own_compute, exposed.all)
+    own_copies = subtract(copies, union(waits, known))
     return {
-        Role.COMPUTE: computes,
+        Role.COMPUTE: own_compute,
         Role.TRANSFER: exposed.moving,
         Role.WAIT: exposed.waiting,
-        Role.MEMCPY: copied,
-        Role.HOST: subtract(busy, union(known, copied)),
+        Role.MEMCPY: own_copies,
+        Role.HOST: subtract(busy, union(known, own_copies)),
     }
 
 
@@ -158,10 +168,10 @@ def _format_label(
     """Return a label by the dominant role: ``s7 compute``, ``main thread``, ``t16144 comm``."""
     if kind is LaneKind.THREAD and is_main:
         return "cpu main" if on_device else "main thread"
-    most = max(covers, key=lambda role: covers[role].length_ns)
+    dominant = max(covers, key=lambda role: covers[role].length_ns)
     if kind is LaneKind.STREAM:
-        return f"s{number} {_ROLE_WORDS.get(most, 'comm')}"
-    return f"t{number}" if most is Role.HOST else f"t{number} comm"
+        return f"s{number} {_ROLE_LABELS.get(dominant, 'comm')}"
+    return f"t{number}" if dominant is Role.HOST else f"t{number} comm"
 
 
 #: Excludes Python functions and the profiler's own overhead.
@@ -210,18 +220,18 @@ def _classify_device(view: EventView, collectives: pa.Table, kind: npt.NDArray[n
 
 def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
     roles = assign_host_roles(view)
-    elsewhere = view.category_is("user_annotation") & ~roles.main
+    off_main = view.category_is("user_annotation") & ~roles.main
     kind[roles.compute] = Kind.COMPUTE
     kind[roles.copies] = Kind.COPY
     kind[roles.named | roles.anonymous] = Kind.WAIT
-    kind[view.name_is(elsewhere, _is_communication)] = Kind.COLLECTIVE
+    kind[view.name_is(off_main, _is_communication)] = Kind.COLLECTIVE
 
 
 def _is_communication(name: str) -> bool:
-    """Return whether a communication library's thread executes a collective in this range."""
-    found = parse_range(name)
+    """Return True if a communication library's thread runs a collective in this range."""
+    parsed = parse_range(name)
     return name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")) or (
-        found is not None and found.verb is RangeVerb.COMM
+        parsed is not None and parsed.verb is RangeVerb.COMM
     )
 
 
@@ -235,29 +245,29 @@ def make_phase_lane(
     phases = np.array(locate_instants(evidence, edges, steps).phase)
     if (phases == UNKNOWN_PHASE).all():
         return None
-    turns = np.flatnonzero(np.concatenate(([True], phases[1:] != phases[:-1])))
-    begins = edges[turns]
-    spans = intervals(begins, np.append(begins[1:], end_ns)) - begin_ns
+    changes = np.flatnonzero(np.concatenate(([True], phases[1:] != phases[:-1])))
+    starts = edges[changes]
+    spans = intervals(starts, np.append(starts[1:], end_ns)) - begin_ns
     label = "cpu phase" if on_device else "phase"
     return _make_named_lane(
-        LaneKind.PHASES, label, "phases of the host", spans, [str(p) for p in phases[turns]]
+        LaneKind.PHASES, label, "phases of the host", spans, [str(p) for p in phases[changes]]
     )
 
 
 def make_unit_lane(
-    found: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
+    classified: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
 ) -> Lane | None:
     """Return the lane of units from an engine's compute ranges, or None if there are none."""
-    view = found.view
-    rows = inside & view.category_is("user_annotation") & (view.thread == found.main)
+    view = classified.view
+    rows = inside & view.category_is("user_annotation") & (view.thread == classified.main)
     rows = np.flatnonzero(view.name_is(rows, lambda name: _parse_unit(name) is not None))
     if not len(rows):
         return None
     names, code = view.coded(rows)
     units = [_parse_unit(name) or "" for name in names]
     spans = np.clip(intervals(start_ns[rows], end_ns[rows]), 0, length_ns)
-    named = [units[place] for place in code.tolist()]
-    return _make_named_lane(LaneKind.UNITS, "unit", "units of the model", spans, named)
+    unit_names = [units[index] for index in code.tolist()]
+    return _make_named_lane(LaneKind.UNITS, "unit", "units of the model", spans, unit_names)
 
 
 def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, names: list[str]) -> Lane:
@@ -268,7 +278,7 @@ def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, name
 
 def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:
     """Return all instants of the step at which the phase may change."""
-    sets = (
+    span_sets = (
         evidence.forward,
         evidence.backward,
         evidence.ahead_forward,
@@ -277,11 +287,11 @@ def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:
         evidence.optimizer,
         evidence.operators,
     )
-    times = np.concatenate([spans.ravel() for spans in sets])
+    times = np.concatenate([spans.ravel() for spans in span_sets])
     inside = times[(times > begin_ns) & (times < end_ns)]
     return np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
 
 
 def _parse_unit(name: str) -> str | None:
-    found = parse_range(name)
-    return found.unit if found is not None and found.verb is RangeVerb.COMPUTE else None
+    parsed = parse_range(name)
+    return parsed.unit if parsed is not None and parsed.verb is RangeVerb.COMPUTE else None

@@ -36,8 +36,7 @@ class StepModel:
 
     ``gaps``: disjoint intervals of exposed communication. ``collectives``: those of this rank that overlap
     the step. ``events``: the rows that lanes refer to and the calls that launched them; they start at
-    ``starts_ns``. ``left_out``: number of streams and threads without a lane, because they were the least
-    busy.
+    ``starts_ns``. ``omitted_lanes``: number of streams and threads without a lane (the least busy).
     """
 
     rank: int
@@ -45,7 +44,7 @@ class StepModel:
     length_ns: int
     on_device: bool
     lanes: tuple[Lane, ...]
-    left_out: int
+    omitted_lanes: int
     gaps: Intervals
     collectives: pd.DataFrame
     events: pa.Table
@@ -53,7 +52,7 @@ class StepModel:
 
     @property
     def weight(self) -> int:
-        """Number of rows held."""
+        """Number of rows in memory."""
         return int(self.events.num_rows + len(self.collectives))
 
     def event(self, row: int) -> Event:
@@ -70,15 +69,15 @@ class StepModel:
             bytes=values["bytes"],
         )
 
-    def launch_of(self, event: Event) -> Event | None:
+    def find_launch(self, event: Event) -> Event | None:
         """Return the host call that launched a device event, or None if it is not in the trace."""
         if event.stream is None or not event.correlation:
             return None
-        same = pc.fill_null(pc.equal(self.events.column("correlation"), event.correlation), False)
-        for row in np.flatnonzero(same.to_numpy()).tolist():
-            found = self.event(row)
-            if found.category in CALL_CATEGORIES:
-                return found
+        matches = pc.fill_null(pc.equal(self.events.column("correlation"), event.correlation), False)
+        for row in np.flatnonzero(matches.to_numpy()).tolist():
+            call = self.event(row)
+            if call.category in CALL_CATEGORIES:
+                return call
         return None
 
 
@@ -86,7 +85,7 @@ class StepModel:
 class ExposedGap:
     """One of ``count`` gaps; ``collective`` is the row that covers most of it, None if there is none."""
 
-    place: int
+    index: int
     count: int
     begin_ns: int
     end_ns: int
@@ -101,20 +100,20 @@ class ExposedGap:
 def find_gap(model: StepModel, begin_ns: float, end_ns: float) -> ExposedGap | None:
     """Return the gap with the largest overlap with an interval, or None."""
     gaps = model.gaps
-    touching = np.flatnonzero((gaps[:, 0] < end_ns) & (gaps[:, 1] > begin_ns))
-    if not len(touching):
+    overlapping = np.flatnonzero((gaps[:, 0] < end_ns) & (gaps[:, 1] > begin_ns))
+    if not len(overlapping):
         return None
-    inside = np.minimum(gaps[touching, 1], end_ns) - np.maximum(gaps[touching, 0], begin_ns)
-    return get_gap(model, int(touching[np.argmax(inside)]))
+    inside = np.minimum(gaps[overlapping, 1], end_ns) - np.maximum(gaps[overlapping, 0], begin_ns)
+    return get_gap(model, int(overlapping[np.argmax(inside)]))
 
 
 def find_next_gap(gaps: Intervals, cursor_ns: int, by: int) -> int | None:
     """Return the index of the first gap after the cursor, or with ``by`` -1 of the last one before it."""
     if by > 0:
-        place = int(np.searchsorted(gaps[:, 0], cursor_ns, side="right"))
+        index = int(np.searchsorted(gaps[:, 0], cursor_ns, side="right"))
     else:
-        place = int(np.searchsorted(gaps[:, 0], cursor_ns, side="left")) - 1
-    return place if 0 <= place < len(gaps) else None
+        index = int(np.searchsorted(gaps[:, 0], cursor_ns, side="left")) - 1
+    return index if 0 <= index < len(gaps) else None
 
 
 def find_longest_gap(gaps: Intervals) -> int | None:
@@ -122,11 +121,11 @@ def find_longest_gap(gaps: Intervals) -> int | None:
     return int(np.argmax(gaps[:, 1] - gaps[:, 0])) if len(gaps) else None
 
 
-def get_gap(model: StepModel, place: int) -> ExposedGap:
+def get_gap(model: StepModel, index: int) -> ExposedGap:
     """Return the gap at an index."""
-    begin, end = (int(edge) for edge in model.gaps[place])
+    begin, end = (int(edge) for edge in model.gaps[index])
     return ExposedGap(
-        place=place,
+        index=index,
         count=len(model.gaps),
         begin_ns=begin,
         end_ns=end,
@@ -146,7 +145,7 @@ def _find_blocking_collective(collectives: pd.DataFrame, begin: int, end: int) -
 
 
 MAX_TIMELINES = 8
-#: Limit on the event rows of all cached timelines; the latest one is kept however large it is.
+#: Maximum event rows of all cached timelines; the latest one is kept regardless of its size.
 MAX_EVENT_ROWS = 4_000_000
 RankStep = tuple[int, int]
 
@@ -170,12 +169,14 @@ class TimelineCache:
         """Cache a timeline and evict the least recently used ones over the limits."""
         self._models[key] = model
         self._models.move_to_end(key)
-        while len(self._models) > 1 and (len(self._models) > MAX_TIMELINES or self._rows() > MAX_EVENT_ROWS):
+        while len(self._models) > 1 and (
+            len(self._models) > MAX_TIMELINES or self._count_rows() > MAX_EVENT_ROWS
+        ):
             self._models.popitem(last=False)
 
     def clear(self) -> None:
         """Remove all timelines, because another run was loaded."""
         self._models.clear()
 
-    def _rows(self) -> int:
+    def _count_rows(self) -> int:
         return sum(model.weight for model in self._models.values())

@@ -1,6 +1,6 @@
-"""The table widget: each cell can be focused, sorted, searched, copied and opened.
+"""A table widget with sorting, search, copy and drill-down.
 
-If columns do not fit, texts are shortened, numbers never.
+If columns do not fit, text is shortened; numbers never are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,10 +33,10 @@ from zprof.tui.tables import (
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
-#: Lines of a table without its rows: two of the border, one of titles.
+#: Lines taken by the border (2) and the header (1).
 _FRAME = 3
 #: Rows drawn before the widget has a size; the table is redrawn once it has one.
-_FIRST_ROWS = 50
+_INITIAL_ROWS = 50
 _UP, _DOWN = "▲", "▼"
 
 
@@ -52,44 +52,44 @@ class FactTable(DataTable[object]):
             super().__init__()
             self.table, self.line, self.cell = table, line, cell
 
-    class SearchAsked(Message):
+    class SearchRequested(Message):
         """``/`` was pressed in this table."""
 
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
-            self.asking = table
+            self.source = table
 
     class Redrawn(Message):
-        """Other rows may be shown, so views of the focused row must update."""
+        """The visible rows may have changed; views of the focused row must update."""
 
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
-            self.drawn = table
+            self.source = table
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        """Create an empty table; ``classes="fill"`` takes all free height, else that of its rows."""
+        """Create an empty table, as tall as its rows, or as the free space with ``classes="fill"``."""
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
         self.table: Table | None = None
-        self.wanted = ""
+        self.search_text = ""
         self._lines: Sequence[Line] = ()
         self._columns: list[int] = []
         self._sorted_by: int | None = None
         self._reverse = True
-        self._drawn_for, self._is_whole = 0, True
+        self._drawn_width, self._is_complete = 0, True
 
     def show(self, table: Table) -> None:
-        """Show a table; sort order and search are kept if it has the same name as before."""
+        """Show a table; keep sort order and search if the name is unchanged."""
         if self.table is None or self.table.name != table.name:
-            self.wanted, self._sorted_by, self._reverse = "", None, True
+            self.search_text, self._sorted_by, self._reverse = "", None, True
         self.table = table
         self._draw()
 
     def search(self, text: str) -> None:
         """Show only lines that contain this text."""
-        self.wanted = text
+        self.search_text = text
         self._draw()
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell under the cursor; None in an empty table."""
         row, column = self.cursor_coordinate
         if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
@@ -99,17 +99,17 @@ class FactTable(DataTable[object]):
 
     def action_open(self) -> None:
         """Open the cell under the cursor."""
-        focused = self.focused_line()
+        focused = self.get_focused_line()
         if focused and self.table:
             self.post_message(self.Opened(self.table, *focused))
 
     def action_search(self) -> None:
         """Request a search text."""
-        self.post_message(self.SearchAsked(self))
+        self.post_message(self.SearchRequested(self))
 
     def action_all_rows(self) -> None:
-        """Clear the search; without one, leave the key to the table's parents."""
-        if not self.wanted:
+        """Clear the search; if there is none, let parent widgets handle the key."""
+        if not self.search_text:
             raise SkipAction
         self.search("")
 
@@ -117,9 +117,9 @@ class FactTable(DataTable[object]):
         """Sort by the next column; after the last one, restore the original order."""
         if not self._columns:
             return
-        places = [None, *self._columns]
-        at = places.index(self._sorted_by) if self._sorted_by in places else 0
-        self._sorted_by = places[(at + 1) % len(places)]
+        columns = [None, *self._columns]
+        index = columns.index(self._sorted_by) if self._sorted_by in columns else 0
+        self._sorted_by = columns[(index + 1) % len(columns)]
         self._draw()
 
     def action_reverse(self) -> None:
@@ -128,7 +128,7 @@ class FactTable(DataTable[object]):
         self._draw()
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to a clicked cell and open it; clicks on titles stay with the table."""
+        """Move the cursor to a clicked cell and open it; header clicks are handled by DataTable."""
         row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
         if row >= 0 and column >= 0:
             event.prevent_default().stop()
@@ -140,62 +140,69 @@ class FactTable(DataTable[object]):
         event.stop()
         if not self._columns:
             return
-        place = self._columns[event.column_index]
-        if self._sorted_by == place:
+        column = self._columns[event.column_index]
+        if self._sorted_by == column:
             self._reverse = not self._reverse
-        self._sorted_by = place
+        self._sorted_by = column
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
         """Redraw if the width changed or not all rows were drawn."""
-        if self.table is not None and (self._drawn_for != self._width_of_it() or not self._is_whole):
+        if self.table is not None and (self._drawn_width != self._outer_width() or not self._is_complete):
             self._draw()
 
     def _update_dimensions(self, new_rows: Iterable[RowKey]) -> None:
-        """Skip measuring cells, which takes 0.5 s: widths are set and rows have one line."""
+        """Skip cell measurement (0.5 s); widths are fixed and rows are one line high."""
         super()._update_dimensions(())
 
-    def _width_of_it(self) -> int:
-        """Return the width with frame; until laid out, the terminal's."""
+    def _outer_width(self) -> int:
+        """Return the width including the frame, or the terminal's before layout."""
         return self.outer_size.width or self.app.size.width
 
     def _draw(self) -> None:
         table = self.table
         if table is None:
             return
-        at = self.cursor_coordinate
-        lines = filter_lines(table, self.wanted)
+        cursor = self.cursor_coordinate
+        lines = filter_lines(table, self.search_text)
         if self._sorted_by is not None:
             lines = sort_lines(table, lines, self._sorted_by, reverse=self._reverse)
-        most, found = MAX_ROWS if self.size.width else _FIRST_ROWS, len(lines)
-        self._lines = lines[:most]
-        self._drawn_for, self._is_whole = self._width_of_it(), len(self._lines) == min(MAX_ROWS, found)
-        self._columns = select_columns(table, self._drawn_for) if self._lines else []
+        max_rows, match_count = MAX_ROWS if self.size.width else _INITIAL_ROWS, len(lines)
+        self._lines = lines[:max_rows]
+        self._drawn_width, self._is_complete = (
+            self._outer_width(),
+            len(self._lines) == min(MAX_ROWS, match_count),
+        )
+        self._columns = select_columns(table, self._drawn_width) if self._lines else []
         self.clear(columns=True)
         self._fill()
         if not self.has_class("fill"):
             self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
         self.border_title = Text(
-            printable(table.title + (f"  /{self.wanted} (esc: all)" if self.wanted else ""))
+            printable(table.title + (f"  /{self.search_text} (esc to clear)" if self.search_text else ""))
         )
-        hidden = f"first {len(self._lines)} of {found} rows: / narrows" if found > len(self._lines) else ""
+        hidden = (
+            f"showing {len(self._lines)} of {match_count} rows; / to filter"
+            if match_count > len(self._lines)
+            else ""
+        )
         note = table.note if self._lines else ""
         self.border_subtitle = Text(printable("  ".join(part for part in (note, hidden) if part)))
         if self._lines:
             self.move_cursor(
-                row=min(at.row, len(self._lines) - 1), column=min(at.column, len(self._columns) - 1)
+                row=min(cursor.row, len(self._lines) - 1), column=min(cursor.column, len(self._columns) - 1)
             )
         self.post_message(self.Redrawn(self))
 
     def _fill(self) -> None:
-        """Add columns and rows, or the reason why there are none."""
+        """Add columns and rows, or the reason why the table is empty."""
         assert self.table is not None
         if not self._columns:
-            self.add_column(Text(shorten(self._nothing(), max(1, self._width_limit() - PADDING))))
+            self.add_column(Text(shorten(self._empty_message(), max(1, self._width_limit() - PADDING))))
             return
-        columns = [self.table.columns[place] for place in self._columns]
-        titles = [self._title(place) for place in self._columns]
-        rows = [[self._drawn(line, place) for place in self._columns] for line in self._lines]
+        columns = [self.table.columns[index] for index in self._columns]
+        titles = [self._render_title(column) for column in self._columns]
+        rows = [[self._render_line_cell(line, column) for column in self._columns] for line in self._lines]
         for title, width in zip(titles, self._widths(columns, titles, rows), strict=True):
             self.add_column(title, width=width)
         for line, row in zip(self._lines, rows, strict=True):
@@ -206,38 +213,38 @@ class FactTable(DataTable[object]):
     ) -> list[int]:
         return fit_columns(columns, titles, rows, self._width_limit())
 
-    def _nothing(self) -> str:
-        """Return why the table has no rows."""
-        if self.wanted:
-            return f"no row has {printable(self.wanted)!r}: esc shows all"
+    def _empty_message(self) -> str:
+        """Return the reason why the table has no rows."""
+        if self.search_text:
+            return f"no rows match {printable(self.search_text)!r}; esc to clear"
         return printable(self.table.note if self.table is not None else "") or "nothing"
 
-    def _drawn(self, line: Line, place: int) -> Text:
+    def _render_line_cell(self, line: Line, column: int) -> Text:
         assert self.table is not None
-        cell, look = line.cells[place], get_look(self.app)
+        cell, look = line.cells[column], get_look(self.app)
         if isinstance(cell, BarCell):
             is_ascii = bool(getattr(self.app, "ascii_only", False))
-            return render_bar(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
-        return render_cell(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
+            return render_bar(cell, cell.columns_at(self._drawn_width), look, ascii_only=is_ascii)
+        return render_cell(cell, look, numeric=self.table.columns[column].numeric, row=line.mark)
 
     def _width_limit(self) -> int:
         """Return the columns for cells, without the frame and a vertical scroll bar."""
-        return int(self._drawn_for - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
+        return int(self._drawn_width - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
 
-    def _title(self, place: int) -> Text:
+    def _render_title(self, index: int) -> Text:
         assert self.table is not None
-        column = self.table.columns[place]
-        mark = (_DOWN if self._reverse else _UP) if place == self._sorted_by else ""
-        said = printable(f"{column.title} {mark}" if mark else column.title)
-        return Text(said, justify="right" if column.numeric else "left")
+        column = self.table.columns[index]
+        mark = (_DOWN if self._reverse else _UP) if index == self._sorted_by else ""
+        label = printable(f"{column.title} {mark}" if mark else column.title)
+        return Text(label, justify="right" if column.numeric else "left")
 
     def shown_figures(self) -> list[Figure]:
-        """Return the numbers in its rows and columns that are not filtered or hidden.
+        """Return the figures in visible rows and columns.
 
-        Numbers that do not belong to this report (those of ``zprof compare``) drop out in ``in_report``.
+        Numbers that do not belong to this report (as in ``zprof compare``) are excluded by ``in_report``.
         """
-        cells = [line.cells[place] for line in self._lines for place in self._columns]
-        return [found for cell in cells if isinstance(cell, Figure) for found in cell.in_report()]
+        cells = [line.cells[column] for line in self._lines for column in self._columns]
+        return [figure for cell in cells if isinstance(cell, Figure) for figure in cell.in_report()]
 
     def go_to(self, key: str) -> None:
         """Move the cursor to the line with this key, if it is shown."""
@@ -246,7 +253,7 @@ class FactTable(DataTable[object]):
                 self.cursor_coordinate = Coordinate(row, self.cursor_coordinate.column)
 
 
-#: Columns that a cell takes in addition to its text.
+#: Padding per cell, in columns.
 PADDING = 2
 #: Minimum width of a text column, and of the column that takes the remaining space.
 _MIN_TEXT, _MIN_REST = 14, 8
@@ -255,7 +262,7 @@ _MIN_TEXT, _MIN_REST = 14, 8
 def fit_columns(
     columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
 ) -> list[int]:
-    """Return column widths that fit into ``width_limit``, and shorten the texts in the rows to them."""
+    """Return column widths that fit into ``width_limit``, and shorten the cell texts in place."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
     texts = [not column.numeric and bool(column.title) for column in columns]
     widths = shrink_widths(widths, texts, [column.rest for column in columns], width_limit)
@@ -274,31 +281,31 @@ def shrink_widths(
     ``rest`` columns shrink first, then the widest text columns; numbers keep their width.
     """
     fits = [
-        min(width, width_limit) if text or last else width
-        for width, text, last in zip(widths, texts, rest, strict=True)
+        min(width, width_limit) if is_text or is_rest else width
+        for width, is_text, is_rest in zip(widths, texts, rest, strict=True)
     ]
-    over = sum(fits) + PADDING * len(fits) - width_limit
-    for places, least in ((_chosen_places(rest), _MIN_REST), (_chosen_places(texts), _MIN_TEXT)):
-        over = _shrink(fits, places, least, over)
+    excess = sum(fits) + PADDING * len(fits) - width_limit
+    for indices, min_width in ((_true_indices(rest), _MIN_REST), (_true_indices(texts), _MIN_TEXT)):
+        excess = _shrink(fits, indices, min_width, excess)
     return fits
 
 
-def _chosen_places(chosen: Sequence[bool]) -> list[int]:
-    return [place for place, is_one in enumerate(chosen) if is_one]
+def _true_indices(flags: Sequence[bool]) -> list[int]:
+    return [index for index, flag in enumerate(flags) if flag]
 
 
-def _shrink(widths: list[int], places: Sequence[int], least: int, over: int) -> int:
-    """Shrink the widest of these columns until all fit or reach ``least``; return the remaining excess."""
-    while over > 0 and places:
-        widest = max(places, key=lambda place: widths[place])
-        if widths[widest] <= least:
+def _shrink(widths: list[int], indices: Sequence[int], min_width: int, excess: int) -> int:
+    """Shrink the widest of these columns until all fit or reach ``min_width``; return the excess."""
+    while excess > 0 and indices:
+        widest = max(indices, key=lambda index: widths[index])
+        if widths[widest] <= min_width:
             break
         widths[widest] -= 1
-        over -= 1
-    return over
+        excess -= 1
+    return excess
 
 
-#: Extra width of the last page, so that it can be scrolled to in a table without a vertical scroll bar.
+#: Extra width of the last page, so that a table without a vertical scroll bar can scroll to it.
 _SCROLL_BAR = 1
 
 
@@ -313,19 +320,19 @@ class PagedTable(FactTable):
     def _scroll_cursor_into_view(self, animate: bool = False) -> None:
         """Scroll to the page of the cursor's column; all rows are always visible."""
         widths = [column.get_render_width(self) for column in self.ordered_columns]
-        begin = [0, *accumulate(widths)][self.cursor_column]
+        start = [0, *accumulate(widths)][self.cursor_column]
         width_limit = max(1, self._width_limit())
-        self.scroll_to(x=begin // width_limit * width_limit, animate=False)
+        self.scroll_to(x=start // width_limit * width_limit, animate=False)
 
 
 def align_to_pages(widths: Sequence[int], width_limit: int) -> list[int]:
     """Return widths with which no column crosses a page boundary; each page's last column fills it."""
-    found, used, last = list(widths), 0, 0
-    for place, width in enumerate(widths):
+    aligned, used, last = list(widths), 0, 0
+    for index, width in enumerate(widths):
         if used and used + width + PADDING > width_limit:
-            found[place - 1] += max(0, width_limit - used)
+            aligned[index - 1] += max(0, width_limit - used)
             used, last = 0, _SCROLL_BAR
         used += width + PADDING
     if last:
-        found[-1] += max(0, width_limit - used) + last
-    return found
+        aligned[-1] += max(0, width_limit - used) + last
+    return aligned

@@ -21,11 +21,11 @@ from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_hea
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
 from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
 
-_UNKNOWN, _FAR, _DOT = "?", "!", "·"
-#: Level of the colour ramp from which on text on a cell is black.
-_BRIGHT = 5
-_FRAMED = 2
-_GAP = 3
+_UNKNOWN, _OUTLIER, _DOT = "?", "!", "·"
+#: Lowest level of the colour ramp with black text on a cell.
+_FIRST_BRIGHT_LEVEL = 5
+_MIN_FRAME_WIDTH = 2
+_MIN_GAP_WIDTH = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,19 @@ class HeatPaint:
 
         A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
         """
-        gap = 1 if width >= _GAP else 0
+        gap = 1 if width >= _MIN_GAP_WIDTH else 0
         fill = width - gap
         text = self._glyph(level) * fill
         if far:
             middle = (fill - 1) // 2
-            text = text[:middle] + _FAR + text[middle + 1 :]
-        framed = focused and fill >= _FRAMED
-        if framed:
+            text = text[:middle] + _OUTLIER + text[middle + 1 :]
+        is_framed = focused and fill >= _MIN_FRAME_WIDTH
+        if is_framed:
             text = f"[{text[1:-1]}]"
-        plain = self.look is Look.MONO or level < 0
-        parts = [Segment(text, self._style(level, bold=focused, reverse=focused and (plain or not framed)))]
+        is_plain = self.look is Look.MONO or level < 0
+        parts = [
+            Segment(text, self._style(level, bold=focused, reverse=focused and (is_plain or not is_framed)))
+        ]
         return [*parts, Segment(" ")] if gap else parts
 
     def scale(self) -> list[Segment]:
@@ -62,7 +64,7 @@ class HeatPaint:
         return Segment(text)
 
     def bold(self, text: str) -> Segment:
-        """Return text in bold, for what is focused."""
+        """Return text in bold, for the focused item."""
         return Segment(text, Style(bold=True))
 
     def muted(self, text: str) -> Segment:
@@ -81,8 +83,8 @@ class HeatPaint:
     def _style(self, level: int, *, bold: bool = False, reverse: bool = False) -> Style:
         if self.look is Look.MONO or level < 0:
             return Style(bold=bold, reverse=reverse)
-        ink = "#000000" if level >= _BRIGHT else "#FFFFFF"
-        return Style(color=ink, bgcolor=HEAT[level], bold=bold, reverse=reverse)
+        text_colour = "#000000" if level >= _FIRST_BRIGHT_LEVEL else "#FFFFFF"
+        return Style(color=text_colour, bgcolor=HEAT[level], bold=bold, reverse=reverse)
 
 
 #: Lines in addition to the rows: steps above, the focused number and the scale below.
@@ -102,17 +104,17 @@ class HeatView(Widget):
         super().__init__(id=id)
         self.grid: HeatGrid | None = None
         self.folded = True
-        self._wanted = Cursor()
+        self._requested_cursor = Cursor()
         self._page: HeatPage | None = None
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor clamped to the grid; it returns if the next grid has more steps."""
+        """The cursor clamped to the grid; its requested position returns with a larger grid."""
         grid = self.grid
         assert grid is not None
         return Cursor(
-            row=min(self._wanted.row, len(grid.ranks) - 1),
-            column=min(self._wanted.column, len(grid.steps) - 1),
+            row=min(self._requested_cursor.row, len(grid.ranks) - 1),
+            column=min(self._requested_cursor.column, len(grid.steps) - 1),
         )
 
     def show(self, grid: HeatGrid) -> None:
@@ -125,17 +127,17 @@ class HeatView(Widget):
         """Move the cursor to this rank and step, as far as the grid has them."""
         if self.grid is None:
             return
-        ranks, steps, present = self.grid.ranks, self.grid.steps, self._wanted
+        ranks, steps, current = self.grid.ranks, self.grid.steps, self._requested_cursor
         self.move_to(
             Cursor(
-                row=ranks.index(rank) if rank in ranks else present.row,
-                column=steps.index(step) if step is not None and step in steps else present.column,
+                row=ranks.index(rank) if rank in ranks else current.row,
+                column=steps.index(step) if step is not None and step in steps else current.column,
             )
         )
 
-    def focused_place(self) -> tuple[int, int] | None:
-        """Return (row, column) in the grid of the focused cell's number, the worst if shared."""
-        return self.page().worst_at(self.cursor) if self.grid else None
+    def focused_cell(self) -> tuple[int, int] | None:
+        """Return (row, column) of the focused number in the grid; in a shared cell, of the worst one."""
+        return self.get_page().worst_at(self.cursor) if self.grid else None
 
     @property
     def table(self) -> Table | None:
@@ -146,33 +148,33 @@ class HeatView(Widget):
         columns = (Column(title="rank"), Column(title="step"), Column(title=grid.title, numeric=True))
         return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return rank, step and number under the cursor."""
-        grid, place = self.grid, self.focused_place()
-        if grid is None or place is None:
+        grid, position = self.grid, self.focused_cell()
+        if grid is None or position is None:
             return None
-        step, number = grid.steps[place[1]], grid.figure_at(*place)
-        names = (TextCell(str(grid.ranks[place[0]])), TextCell("run" if step is None else str(step)))
+        step, number = grid.steps[position[1]], grid.figure_at(*position)
+        names = (TextCell(str(grid.ranks[position[0]])), TextCell("run" if step is None else str(step)))
         return Line(key="focused", cells=(*names, number)), number
 
     def shown_figures(self) -> list[Figure]:
         """Return the focused number and the ends of the scale."""
-        grid, place = self.grid, self.focused_place()
-        if grid is None or place is None or not grid.is_known:
+        grid, position = self.grid, self.focused_cell()
+        if grid is None or position is None or not grid.is_known:
             return []
-        return [grid.figure_at(*place), grid.least, grid.most, *([grid.floor] if grid.floor else [])]
+        return [grid.figure_at(*position), grid.least, grid.most, *([grid.floor] if grid.floor else [])]
 
     def on_resize(self, event: events.Resize) -> None:
         """Redraw for the new size."""
         self._redraw()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return a row per rank, limited to leave half of the body to what is below."""
+        """Return a row per rank, limited to leave half of the body to the widgets below."""
         ranks = len(self.grid.ranks) if self.grid else 0
-        most = (viewport.height - _SCREEN_LINES) // 2 - _FRAME
-        return min(ranks, max(_MIN_ROWS, most)) + _FRAME
+        max_rows = (viewport.height - _SCREEN_LINES) // 2 - _FRAME
+        return min(ranks, max(_MIN_ROWS, max_rows)) + _FRAME
 
-    def page(self) -> HeatPage:
+    def get_page(self) -> HeatPage:
         """Return the visible page."""
         assert self.grid is not None
         if self._page is None:
@@ -186,58 +188,58 @@ class HeatView(Widget):
         """Draw one line of the widget."""
         if self.grid is None or not self.size.width:
             return Strip.blank(self.size.width, self.rich_style)
-        page = self.page()
+        page = self.get_page()
         paint = HeatPaint(look=get_look(self.app), ascii_only=bool(getattr(self.app, "ascii_only", False)))
         rows = len(page.rows) - 1
         if y == 0:
-            segments = self._steps_line(page, paint)
+            segments = self._draw_steps_line(page, paint)
         elif y <= rows:
-            segments = self._row_line(page, y - 1, paint)
+            segments = self._draw_row_line(page, y - 1, paint)
         elif y == rows + 1:
-            segments = self._focus_line(page, paint)
+            segments = self._draw_focus_line(page, paint)
         else:
-            segments = self._scale_line(self.grid, paint) if y == rows + 2 else []
+            segments = self._draw_scale_line(self.grid, paint) if y == rows + 2 else []
         # Without the widget's own background the terminal's default would show through.
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
-    def _steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
-        text, (begin, end) = page.header(self.cursor)
-        parts = [paint.muted(text[:begin]), paint.bold(text[begin:end]), paint.muted(text[end:])]
+    def _draw_steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
+        text, (start, end) = page.header(self.cursor)
+        parts = [paint.muted(text[:start]), paint.bold(text[start:end]), paint.muted(text[end:])]
         return [paint.plain(" " * page.label), *parts]
 
-    def _row_line(self, page: HeatPage, row: int, paint: HeatPaint) -> list[Segment]:
-        here = page.row_of(self.cursor) == row
-        at = page.column_of(self.cursor) if here else -1
+    def _draw_row_line(self, page: HeatPage, row: int, paint: HeatPaint) -> list[Segment]:
+        is_focused = page.row_of(self.cursor) == row
+        focused_column = page.column_of(self.cursor) if is_focused else -1
         name = page.row_name(row).ljust(page.label)
-        line = [paint.bold(name) if here else paint.muted(name)]
+        line = [paint.bold(name) if is_focused else paint.muted(name)]
         for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
-            line += paint.cell(level, far=far, width=page.cell, focused=column == at)
+            line += paint.cell(level, far=far, width=page.cell, focused=column == focused_column)
         return line
 
-    def _focus_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
+    def _draw_focus_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
         grid = page.grid
         if not grid.is_known:
-            return [paint.plain(f"{grid.title} is unknown: {grid.unknown}; g says more")]
-        place = page.worst_at(self.cursor)
-        number = grid.figure_at(*place)
-        far = "  ! far above the rest" if (number.value or 0.0) > grid.fence else ""
-        together = page.shared(self.cursor)
+            return [paint.plain(f"{grid.title} is unknown: {grid.unknown}; press g for details")]
+        position = page.worst_at(self.cursor)
+        number = grid.figure_at(*position)
+        outlier_note = "  ! far above the rest" if (number.value or 0.0) > grid.fence else ""
+        shared_note = page.shared(self.cursor)
         return [
-            paint.plain(f"{self.where(*place)}: "),
+            paint.plain(f"{self.describe_position(*position)}: "),
             paint.bold(number.text),
-            paint.plain(far),
-            paint.muted(f"  {together}" if together else ""),
+            paint.plain(outlier_note),
+            paint.muted(f"  {shared_note}" if shared_note else ""),
         ]
 
-    def _scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
+    def _draw_scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
         if not grid.is_known:
             return [paint.muted(grid.says)]
-        floor = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.value is not None else ""
-        begin, end = f" {grid.least.text} ", f" {grid.most.text}"
-        scale = [paint.bold(grid.title), paint.plain(begin), *paint.scale(), paint.plain(end)]
-        return [*scale, paint.muted(f"  {grid.says}{floor}")]
+        resolution = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.value is not None else ""
+        low, high = f" {grid.least.text} ", f" {grid.most.text}"
+        scale = [paint.bold(grid.title), paint.plain(low), *paint.scale(), paint.plain(high)]
+        return [*scale, paint.muted(f"  {grid.says}{resolution}")]
 
-    def where(self, row: int, column: int) -> str:
+    def describe_position(self, row: int, column: int) -> str:
         """Return the rank and step at a grid position, as text."""
         assert self.grid is not None
         step = self.grid.steps[column]
@@ -245,7 +247,7 @@ class HeatView(Widget):
 
     def move_to(self, cursor: Cursor) -> None:
         """Move the cursor."""
-        self._wanted = cursor
+        self._requested_cursor = cursor
         self._redraw()
 
     def _redraw(self, *, layout: bool = False) -> None:
@@ -259,13 +261,13 @@ class HeatMap(HeatView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.RANKS)]
 
     class Chosen(Message):
-        """A cell was chosen with ``enter``: the rank and step of its number."""
+        """A cell was selected with ``enter``: the rank and step of its number."""
 
         def __init__(self, rank: int, step: int | None) -> None:
             super().__init__()
             self.rank, self.step = rank, step
 
-    class NumberAsked(Message):
+    class NumberRequested(Message):
         """Request to open the focused number."""
 
         def __init__(self, number: Figure, title: str) -> None:
@@ -275,40 +277,40 @@ class HeatMap(HeatView, can_focus=True):
     def action_move(self, down: int, right: int) -> None:
         """Move the cursor by cells."""
         if self.grid is not None:
-            self.move_to(self.page().moved(self.cursor, down, right))
+            self.move_to(self.get_page().moved(self.cursor, down, right))
 
     def action_choose(self) -> None:
         """Choose the rank and step of the focused number."""
-        place = self.focused_place()
-        if place and self.grid:
-            self.post_message(self.Chosen(self.grid.ranks[place[0]], self.grid.steps[place[1]]))
+        position = self.focused_cell()
+        if position and self.grid:
+            self.post_message(self.Chosen(self.grid.ranks[position[0]], self.grid.steps[position[1]]))
 
     def action_number(self) -> None:
         """Request to open the focused number."""
-        place = self.focused_place()
-        if place and self.grid:
-            title = f"{self.grid.title}, {self.where(*place)}"
-            self.post_message(self.NumberAsked(self.grid.figure_at(*place), title))
+        position = self.focused_cell()
+        if position and self.grid:
+            title = f"{self.grid.title}, {self.describe_position(*position)}"
+            self.post_message(self.NumberRequested(self.grid.figure_at(*position), title))
 
     def action_fold(self) -> None:
         """Toggle between all ranks and steps at once and one row and column for each."""
-        place = self.focused_place()
-        if place:
+        position = self.focused_cell()
+        if position:
             self.folded = not self.folded
-            self.move_to(Cursor(row=place[0], column=place[1]))
+            self.move_to(Cursor(row=position[0], column=position[1]))
 
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked cell; a click on the focused cell chooses it."""
         offset = event.get_content_offset(self)
-        clicked = self.page().at(offset.x, offset.y) if self.grid and offset else None
+        clicked = self.get_page().at(offset.x, offset.y) if self.grid and offset else None
         if clicked is None:
             return
-        page, present = self.page(), self.cursor
-        same = (page.row_of(clicked), page.column_of(clicked)) == (
-            page.row_of(present),
-            page.column_of(present),
+        page, current = self.get_page(), self.cursor
+        is_same_cell = (page.row_of(clicked), page.column_of(clicked)) == (
+            page.row_of(current),
+            page.column_of(current),
         )
-        if same:
+        if is_same_cell:
             self.action_choose()
         else:
             self.move_to(clicked)

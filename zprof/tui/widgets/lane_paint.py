@@ -30,9 +30,9 @@ class Brush:
     @property
     def muted(self) -> Style:
         """Style of secondary text."""
-        return self.of(MARKS[Mark.MUTED])
+        return self.style_for(MARKS[Mark.MUTED])
 
-    def of(self, paint: Paint | None) -> Style:
+    def style_for(self, paint: Paint | None) -> Style:
         """Return the style of a paint on the background."""
         colour = paint.colour(self.look) if paint else ""
         return self.ground + Style.parse(colour) if colour else self.ground
@@ -52,19 +52,19 @@ def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
 
 
 def draw_lane(
-    lane: Lane, view: View, width: int, brush: Brush, *, chosen: tuple[bool, bool] = (False, False)
+    lane: Lane, view: View, width: int, brush: Brush, *, selection: tuple[bool, bool] = (False, False)
 ) -> list[Segment]:
-    """Draw a lane. ``chosen``: the cursor is in this lane, and the widget has the focus."""
-    is_mine, has_focus = chosen
+    """Draw a lane. ``selection``: the cursor is in this lane, and the widget has the focus."""
+    is_selected, has_focus = selection
     label = shorten(printable(lane.label), LABEL_WIDTH)
     label += " " * (LABEL_WIDTH - display_width(label))
     segments = [
-        Segment(label, brush.ground + Style(reverse=is_mine and has_focus, bold=is_mine)),
+        Segment(label, brush.ground + Style(reverse=is_selected and has_focus, bold=is_selected)),
         Segment(" ", brush.ground),
     ]
     cursor = view.column(width)
     for column, (text, role) in enumerate(_draw_columns(lane, view, width, brush)):
-        style = brush.of(_find_paint(lane, role))
+        style = brush.style_for(_find_paint(lane, role))
         segments.append(Segment(text, style + Style(reverse=True) if column == cursor else style))
     return list(Segment.simplify(segments))
 
@@ -83,7 +83,7 @@ def _find_paint(lane: Lane, role: Role | None) -> Paint | None:
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
-#: Glyphs by role: for less than half of a column, and for more; then the same two in ASCII.
+#: Glyphs per role: for less than half a column, for more, then the same two in ASCII.
 GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
     Role.COMPUTE: ("▄", "█", "+", "#"),
     Role.TRANSFER: ("╸", "━", "=", "="),
@@ -93,7 +93,7 @@ GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
     Role.UNEXPLAINED: ("?", "?", "?", "?"),
     Role.HOST: ("◦", "•", "h", "H"),
 }
-_NOTHING = " "
+_BLANK = " "
 #: A name needs at least this many cells after its bar to be readable.
 _MIN_NAME = 3
 
@@ -112,23 +112,23 @@ def pick_glyphs(
     lane: Lane, columns: Columns, idle: str, *, ascii_only: bool
 ) -> list[tuple[str, Role | None]]:
     """Return glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle."""
-    found: list[tuple[str, Role | None]] = []
-    for column, place in enumerate(columns.first.tolist()):
-        if place == IDLE:
-            found.append((idle if lane.shows_idle else _NOTHING, None))
+    glyphs: list[tuple[str, Role | None]] = []
+    for column, role_index in enumerate(columns.first.tolist()):
+        if role_index == IDLE:
+            glyphs.append((idle if lane.shows_idle else _BLANK, None))
         else:
-            role, share = columns.roles[place], float(columns.shares[place, column])
-            found.append((pick_glyph(role, share, ascii_only=ascii_only), role))
-    return found
+            role, share = columns.roles[role_index], float(columns.shares[role_index, column])
+            glyphs.append((pick_glyph(role, share, ascii_only=ascii_only), role))
+    return glyphs
 
 
 def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list[str]:
     """Return one string per cell: each name starts at its event's column and is cut at the next name."""
     bar = "|" if ascii_only else "▏"
-    line = [_NOTHING] * width
-    begins = _find_name_starts(lane, view, width)
-    for place, (column, name) in enumerate(begins):
-        following = begins[place + 1][0] if place + 1 < len(begins) else width
+    line = [_BLANK] * width
+    starts = _find_name_starts(lane, view, width)
+    for index, (column, name) in enumerate(starts):
+        following = starts[index + 1][0] if index + 1 < len(starts) else width
         if name:
             line[column:following] = _fit_name(bar, printable(name), following - column, lane.kind)
     return line
@@ -141,30 +141,32 @@ def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str
     one starts has no end entry.
     """
     items = lane.items
-    found: dict[int, str] = {}
-    places = items.touching(view.begin_ns, view.end_ns)
-    columns = np.clip((items.start_ns[places] - view.begin_ns) * width // view.span_ns, 0, width - 1)
-    ends = -(-(items.end_ns[places] - view.begin_ns) * width // view.span_ns)
-    begun, last = np.unique(columns[::-1], return_index=True)  # at most one lookup of a name per column
-    for place in (len(places) - 1 - last).tolist():
-        found[int(columns[place])] = lane.names[int(items.row[places[place]])]
-    for place in (len(places) - 1 - last).tolist():
-        column, end = int(columns[place]), int(ends[place])
-        if end < width and not ((begun > column) & (begun < end)).any():
-            found.setdefault(end, "")
-    return sorted(found.items())
+    names: dict[int, str] = {}
+    indices = items.touching(view.begin_ns, view.end_ns)
+    columns = np.clip((items.start_ns[indices] - view.begin_ns) * width // view.span_ns, 0, width - 1)
+    ends = -(-(items.end_ns[indices] - view.begin_ns) * width // view.span_ns)
+    start_columns, last = np.unique(
+        columns[::-1], return_index=True
+    )  # at most one lookup of a name per column
+    for index in (len(indices) - 1 - last).tolist():
+        names[int(columns[index])] = lane.names[int(items.row[indices[index]])]
+    for index in (len(indices) - 1 - last).tolist():
+        column, end = int(columns[index]), int(ends[index])
+        if end < width and not ((start_columns > column) & (start_columns < end)).any():
+            names.setdefault(end, "")
+    return sorted(names.items())
 
 
 def _fit_name(bar: str, name: str, cells: int, kind: LaneKind) -> list[str]:
     """Return exactly ``cells`` strings, one per cell; a wide character is followed by an empty string."""
-    found = [bar]
+    parts = [bar]
     for character in _cut_name(name, cells - 1, kind):
-        wide = display_width(character)
-        if wide == 0:
-            found[-1] += character
+        char_width = display_width(character)
+        if char_width == 0:
+            parts[-1] += character
         else:
-            found += [character, *[""] * (wide - 1)]
-    return [*found, *[_NOTHING] * (cells - len(found))]
+            parts += [character, *[""] * (char_width - 1)]
+    return [*parts, *[_BLANK] * (cells - len(parts))]
 
 
 def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
@@ -176,7 +178,7 @@ def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
 
 
 def _take_last_parts(name: str, cells: int) -> str:
-    """Return as many trailing dotted parts as fit, else the whole name."""
+    """Return as many trailing dotted parts as fit, else the full name."""
     parts = name.split(".")
     ends = (".".join(parts[first:]) for first in range(1, len(parts)))
     return next((end for end in ends if end and display_width(end) <= cells), name)
@@ -192,14 +194,14 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     if width < 1:
         return []
     step, decimals = _round_step(view.span_ns * _TICK_WIDTH / width)
-    found, time = [], -(-view.begin_ns // step) * step
+    ticks, time = [], -(-view.begin_ns // step) * step
     while time < view.end_ns:
         column = (time - view.begin_ns) * width // view.span_ns
         label = f"{time / 1e6:.{decimals}f}"
         if column + len(label) <= width:
-            found.append((column, label))
+            ticks.append((column, label))
         time += step
-    return found
+    return ticks
 
 
 def format_ruler(view: View, width: int) -> str:
@@ -210,8 +212,8 @@ def format_ruler(view: View, width: int) -> str:
     return "".join(line)
 
 
-def _round_step(least_ns: float) -> tuple[int, int]:
-    """Return the smallest round step of at least `least_ns`, and the decimals of a ms that it needs."""
-    power = max(0, math.floor(math.log10(max(1.0, least_ns))))
-    step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= least_ns or s == _ROUND_STEPS[-1])
+def _round_step(min_ns: float) -> tuple[int, int]:
+    """Return the smallest round step of at least `min_ns`, and the decimals of a ms that it needs."""
+    power = max(0, math.floor(math.log10(max(1.0, min_ns))))
+    step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])
     return step, max(0, 6 - math.floor(math.log10(step)))

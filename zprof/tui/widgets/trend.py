@@ -1,4 +1,4 @@
-"""The widget for live memory over time: a stacked plot with phases and steps below."""
+"""Chart of live memory over time: a stacked plot with phases and steps below."""
 
 from collections.abc import Sequence
 
@@ -41,46 +41,46 @@ class Trend(Static, can_focus=True):
         return build_point_table(self.curve, self.point) if self.curve else None
 
     def show(self, curve: Curve | None) -> None:
-        """Show a curve; for another timeline the cursor moves to its peak."""
+        """Show a curve; a new timeline puts the cursor on its peak."""
         if curve is not None and (self.curve is None or self.curve.timeline is not curve.timeline):
             self.point = curve.peak
         self.curve = curve
         self.redraw()
 
     def shown_figures(self) -> list[Figure]:
-        """Return the peak, which is the scale, and the numbers of the displayed point."""
+        """Return the displayed figures: the peak (top of the scale) and those at the cursor."""
         if self.curve is None:
             return []
-        point = self._seen()
-        most = find_largest_tenant(self.curve, point)
+        point = self._displayed_point()
+        largest_tenant = find_largest_tenant(self.curve, point)
         return [
             self.curve.total(self.curve.peak),
             self.curve.total(point),
             self.curve.time(point),
-            *([self.curve.tenant(most, point)] if most else []),
+            *([self.curve.tenant(largest_tenant, point)] if largest_tenant else []),
         ]
 
-    def focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[Line, Cell] | None:
         """Return the line and cell of the point under the cursor."""
         table = self.table
         return (table.lines[0], table.lines[0].cells[1]) if table else None
 
     def open(self) -> None:
-        """Open the bytes of the point under the cursor."""
-        table, focused = self.table, self.focused_line()
+        """Open the breakdown at the cursor."""
+        table, focused = self.table, self.get_focused_line()
         if table is not None and focused is not None:
             self.post_message(FactTable.Opened(table, *focused))
 
-    def along(self, by: int) -> None:
-        """Move to the highest point of a following or preceding column."""
+    def move_horizontally(self, by: int) -> None:
+        """Move to the peak of the next or previous column."""
         if self.curve is None:
             return
-        chosen = list(dict.fromkeys(self._chosen()))
-        at = min(range(len(chosen)), key=lambda place: abs(chosen[place] - self.point))
-        self.point = chosen[max(0, min(len(chosen) - 1, at + by))]
+        points = list(dict.fromkeys(self._column_points()))
+        index = min(range(len(points)), key=lambda i: abs(points[i] - self.point))
+        self.point = points[max(0, min(len(points) - 1, index + by))]
         self.redraw()
 
-    def across(self, by: int) -> None:
+    def move_vertically(self, by: int) -> None:
         """Do nothing; the plot has a single row."""
 
     def on_resize(self, event: events.Resize) -> None:
@@ -97,98 +97,100 @@ class Trend(Static, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Move to the point of the clicked column."""
-        column = event.x - (gutter_width(self.curve) if self.curve else 0)
-        chosen = self._chosen()
-        if 0 <= column < len(chosen):
-            self.point = chosen[column]
+        column = event.x - (compute_gutter_width(self.curve) if self.curve else 0)
+        points = self._column_points()
+        if 0 <= column < len(points):
+            self.point = points[column]
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw all lines for the present width."""
+        """Draw all lines for the current width."""
         if self.curve is None:
             self.styles.height = 1
             self.update(Text(f" {NO_TIMELINE}", no_wrap=True))
         elif self.size.width:
-            lines = draw_trend(self.curve, self._seen(), self.rows, self.size.width, Pen.of(self))
+            lines = draw_trend(
+                self.curve, self._displayed_point(), self.rows, self.size.width, Pen.for_widget(self)
+            )
             self.styles.height = len(lines)
             self.update(Text("\n").join(lines))
 
-    def _chosen(self) -> list[int]:
+    def _column_points(self) -> list[int]:
         return pick_points(self.curve, self.size.width) if self.curve else []
 
-    def _seen(self) -> int:
+    def _displayed_point(self) -> int:
         assert self.curve is not None
         return self.point if self.has_focus else self.curve.peak
 
 
-NO_TIMELINE = "live bytes over time: the report has no timeline of this rank; zprof record measures it"
+NO_TIMELINE = "no live-memory timeline for this rank; record one with zprof record"
 _MIN_COLUMNS = 10
-#: Height of the plot from which on steps have an axis row of their own.
-_TALL = 5
+#: Minimum height of the plot at which steps get their own axis row.
+_MIN_ROWS_FOR_STEP_AXIS = 5
 
 
 def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> list[Text]:
     """Draw all lines; ``point`` is described in the headline, ``rows`` is the height of the plot."""
-    chosen = pick_points(curve, width)
+    points = pick_points(curve, width)
     steps = [(time, f"step {step}") for time, step in curve.timeline.steps]
     phases = [(time, printable(name)) for time, name in curve.timeline.phases]
-    named = [phases or steps] if rows < _TALL or not steps else [phases, steps]
-    axes = [_draw_axis(curve, names, len(chosen), pen) for names in named if names] or [
+    axis_labels = [phases or steps] if rows < _MIN_ROWS_FOR_STEP_AXIS or not steps else [phases, steps]
+    axes = [_draw_axis(curve, names, len(points), pen) for names in axis_labels if names] or [
         Text(" " * width, end="")
     ]
     if pen.focused:
-        axes[0] = _draw_cursor(curve, axes[0], chosen, point, pen)
-    return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, chosen, rows, pen), *axes]
+        axes[0] = _draw_cursor(curve, axes[0], points, point, pen)
+    return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, points, rows, pen), *axes]
 
 
-def gutter_width(curve: Curve) -> int:
-    """Return the columns left of the plot."""
+def compute_gutter_width(curve: Curve) -> int:
+    """Return the width of the axis labels."""
     return len(curve.total(curve.peak).text) + 2
 
 
 def pick_points(curve: Curve, width: int) -> list[int]:
     """Return the point that each column of the plot shows."""
-    columns = max(_MIN_COLUMNS, width - gutter_width(curve))
+    columns = max(_MIN_COLUMNS, width - compute_gutter_width(curve))
     return decimate(curve.timeline.time_ns, curve.end_ns, curve.heights, columns)
 
 
 def find_largest_tenant(curve: Curve, point: int) -> str:
-    """Return the largest tenant at a point; empty at the peak, which the bars already show."""
+    """Return the largest tenant at a point; empty at the peak, whose breakdown the bars already show."""
     tenants = curve.timeline.tenants
     return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
 
 
 def _draw_headline(curve: Curve, point: int, width: int, pen: Pen) -> Text:
-    whose = f"rank {curve.timeline.rank}"
+    rank_label = f"rank {curve.timeline.rank}"
     if curve.instead_of is not None:
-        whose += f" (none is kept of rank {curve.instead_of})"
-    what = f"{'peak ' if point == curve.peak else ''}{curve.total(point).text}"
+        rank_label += f" (rank {curve.instead_of} has no timeline)"
+    total_label = f"{'peak ' if point == curve.peak else ''}{curve.total(point).text}"
     parts = [
-        f" live bytes, {whose}: {what} at {curve.time(point).text}",
+        f" live bytes, {rank_label}: {total_label} at {curve.time(point).text}",
         printable(format_moment_at(curve, point)),
     ]
-    if most := find_largest_tenant(curve, point):
-        parts.append(f"{tenant_name(most)} {curve.tenant(most, point).text}")
+    if largest_tenant := find_largest_tenant(curve, point):
+        parts.append(f"{tenant_name(largest_tenant)} {curve.tenant(largest_tenant, point).text}")
     text = shorten(" · ".join(part for part in parts if part), width - 1)
-    return pen.head().append(text, style=pen.head_style)
+    return pen.start_headline().append(text, style=pen.head_style)
 
 
-def _draw_plot(curve: Curve, chosen: Sequence[int], rows: int, pen: Pen) -> list[Text]:
+def _draw_plot(curve: Curve, points: Sequence[int], rows: int, pen: Pen) -> list[Text]:
     tenants, top = curve.timeline.tenants, curve.heights[curve.peak]
     names = [name for name in ORDER if name in tenants]
-    towers = {
+    columns = {
         point: stack_cells([(name, tenants[name][point]) for name in names], top, rows)
-        for point in set(chosen)
+        for point in set(points)
     }
-    peak = chosen.index(curve.peak) if curve.peak in chosen else -1
+    peak = points.index(curve.peak) if curve.peak in points else -1
     lines = []
     for row in range(rows - 1, -1, -1):
         text = Text(_format_axis_label(curve, row, rows, pen), no_wrap=True, end="")
-        for column, point in enumerate(chosen):
+        for column, point in enumerate(points):
             if row == rows - 1 and column == peak:
                 text.append(pen.pick("▼", "v"), style="bold")
             else:
-                _append_cell(text, towers[point][row], pen)
+                _append_cell(text, columns[point][row], pen)
         lines.append(text)
     return lines
 
@@ -201,22 +203,22 @@ def _append_cell(text: Text, name: str, pen: Pen) -> None:
 
 
 def _format_axis_label(curve: Curve, row: int, rows: int, pen: Pen) -> str:
-    said = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
-    return f"{said:>{gutter_width(curve) - 1}}{pen.pick('│', '|')}"
+    label = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
+    return f"{label:>{compute_gutter_width(curve) - 1}}{pen.pick('│', '|')}"
 
 
-def _draw_axis(curve: Curve, named: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:
+def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:
     line = [" "] * columns
-    for begin, end, name in layout_marks(named, curve, columns):
-        said = (pen.pick("╵", "'") + name)[: end - begin]
-        line[begin : begin + len(said)] = said
-    return Text(" " * gutter_width(curve) + "".join(line), no_wrap=True, end="")
+    for start, end, name in layout_marks(labels, curve, columns):
+        label = (pen.pick("╵", "'") + name)[: end - start]
+        line[start : start + len(label)] = label
+    return Text(" " * compute_gutter_width(curve) + "".join(line), no_wrap=True, end="")
 
 
-def _draw_cursor(curve: Curve, axis: Text, chosen: Sequence[int], point: int, pen: Pen) -> Text:
+def _draw_cursor(curve: Curve, axis: Text, points: Sequence[int], point: int, pen: Pen) -> Text:
     """Return the axis with a mark below the point's column."""
     times = curve.timeline.time_ns
-    there = [column for column, shown in enumerate(chosen) if shown == point]
-    column = there[0] if there else find_column(times[point], times[0], curve.end_ns, len(chosen))
-    at = gutter_width(curve) + column
-    return Text(axis.plain[:at] + pen.pick("▲", "^") + axis.plain[at + 1 :], no_wrap=True, end="")
+    matching = [column for column, shown in enumerate(points) if shown == point]
+    column = matching[0] if matching else find_column(times[point], times[0], curve.end_ns, len(points))
+    position = compute_gutter_width(curve) + column
+    return Text(axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end="")

@@ -19,8 +19,8 @@ from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.walk.layout import model_state_bytes
-from zprof.planner.memory.walk.peak import peak_of
+from zprof.planner.memory.walk.layout import compute_model_states
+from zprof.planner.memory.walk.peak import find_peak
 from zprof.reference_engine.program.options import make_config
 from zprof.reference_engine.program.train_config import TrainConfig
 
@@ -159,12 +159,12 @@ def job_of(recorded: Recorded) -> Job:
 
 def check_states_and_peak(recorded: Recorded) -> None:
     job, stage = job_of(recorded), recorded.config.zero.stage
-    states = model_state_bytes(job, stage)
+    states = compute_model_states(job, stage)
     assert states == expected_state(recorded.training)
     assert {memory.rank: memory.state_bytes for memory in recorded.memory} == dict.fromkeys(
         range(recorded.ranks), states
     )
-    terms = peak_of(job, stage)[0]
+    terms = find_peak(job, stage)[0]
     error = sum(term.bytes or 0 for term in terms) / recorded.highest.peak_bytes - 1
     assert abs(error) <= TOLERANCE, f"{error:+.2%}: {recorded.highest.parts} against {terms}"
 
@@ -173,7 +173,7 @@ def check_states_and_peak(recorded: Recorded) -> None:
 def test_states_are_exact_and_the_peak_is_within_three_percent(record: Record, case: Case) -> None:
     recorded = record(case)
     check_states_and_peak(recorded)
-    terms, moment = peak_of(job_of(recorded), recorded.config.zero.stage)
+    terms, moment = find_peak(job_of(recorded), recorded.config.zero.stage)
     assert moment.startswith(recorded.highest.peak_phase)
     if not recorded.config.activations.checkpoint:
         # Highest in the loss, when the whole forward is kept; the loader's whole batch is apart.

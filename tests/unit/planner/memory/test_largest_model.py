@@ -13,11 +13,11 @@ from zprof.planner.hardware import V100
 from zprof.planner.memory.closed_forms import sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import (
-    largest_near,
+    find_largest_fit,
+    find_largest_near,
     largest_parameters,
-    largest_that_fits,
 )
-from zprof.planner.memory.states import stashed_term, state_bytes
+from zprof.planner.memory.states import make_stashed_term, state_bytes
 from zprof.planner.model_shapes import count_parameters
 
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
@@ -61,7 +61,7 @@ def test_by_states_alone_it_fits_and_one_parameter_more_does_not(
 ) -> None:
     def states(parameters: int) -> int:
         model = replace(job, parameters=parameters)
-        stashed = (stashed_term(model, scheme).bytes or 0) if scheme is Scheme.PIPEDREAM else 0
+        stashed = (make_stashed_term(model, scheme).bytes or 0) if scheme is Scheme.PIPEDREAM else 0
         return sum(state_bytes(model, scheme).values()) + stashed
 
     job = bare(memory, dp=dp, mp=mp, pp=pp)
@@ -119,7 +119,7 @@ def test_the_search_finds_what_a_scan_finds(growth: list[int], budget: int, data
         sizes.append(sizes[-1] + step)
     most = data.draw(st.integers(0, len(growth)), label="most")
     expected = max((n for n in range(1, most + 1) if sizes[n] <= budget), default=0)
-    assert largest_that_fits(sizes.__getitem__, budget, most=most) == expected
+    assert find_largest_fit(sizes.__getitem__, budget, max_value=most) == expected
     if most:
         guess = data.draw(st.integers(1, most), label="guess")
-        assert largest_near(sizes.__getitem__, budget, guess, most=most) == expected
+        assert find_largest_near(sizes.__getitem__, budget, guess, max_value=most) == expected

@@ -9,7 +9,7 @@ from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, 
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import pick_highest_moment, sum_known_bytes
-from zprof.planner.memory.pipelines import pipeline_terms
+from zprof.planner.memory.pipelines import make_pipeline_terms
 
 
 def block(name: str, *, saved: int = 10_000) -> Unit:
@@ -27,7 +27,7 @@ STATES = {"weight": 2 * 230, "grad": 2 * 230, "state": 12 * 230}
 
 
 def sizes(job: Job, scheme: Scheme) -> dict[str, int | None]:
-    return {term.sub: term.bytes for term in pipeline_terms(job, scheme)[0]}
+    return {term.sub: term.bytes for term in make_pipeline_terms(job, scheme)[0]}
 
 
 def test_terms_of_both_pipelines() -> None:
@@ -82,7 +82,7 @@ def test_a_shape_whose_units_are_unknown_goes_by_the_papers_closed_form() -> Non
 
 @pytest.mark.parametrize(("scheme", "versions"), [(Scheme.GPIPE, 1), (Scheme.PIPEDREAM, 4)])
 def test_without_a_batch_activations_are_unknown(scheme: Scheme, versions: int) -> None:
-    terms, _ = pipeline_terms(Job(parameters=8_000, degrees=Degrees(pp=4)), scheme)
+    terms, _ = make_pipeline_terms(Job(parameters=8_000, degrees=Degrees(pp=4)), scheme)
     assert sum_known_bytes(terms) == 2_000 * (14 + 2 * versions)
     unknown = [term.tenant for term in terms if term.bytes is None]
     assert unknown == [Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from zprof.model.job import Degrees, Job, Shape, Unit
 from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import stashed_term, state_bytes, total_state_bytes
+from zprof.planner.memory.states import make_stashed_term, state_bytes, total_state_bytes
 
 ZERO = (Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 STAGED = (Scheme.DATA_PARALLEL, *ZERO)
@@ -114,7 +114,7 @@ def test_pipedream_stashes_a_version_of_what_is_trained_for_each_later_stage(
     frozen: int, stashed: int
 ) -> None:
     job = Job(parameters=8000, frozen_parameters=frozen, degrees=Degrees(pp=4))
-    assert stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * stashed
+    assert make_stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * stashed
     assert total_state_bytes(job, Scheme.PIPEDREAM) == total_state_bytes(job, Scheme.GPIPE) + 3 * 2 * stashed
 
 

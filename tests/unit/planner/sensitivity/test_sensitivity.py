@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
 from zprof.planner.hardware import H100, PRESETS, V100
-from zprof.planner.sensitivity.break_even import KEPT_RATIO, find_min_tokens, kept_speed_ratio
+from zprof.planner.sensitivity.break_even import MIN_SPEED_RATIO, compute_speed_ratio, find_min_tokens
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
 from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.step.unit_times import Stack, stack_units
@@ -68,10 +68,10 @@ def test_the_speed_holds_from_the_fewest_tokens_on_and_not_before(
     tokens = find_min_tokens(job, stack(job))
     assert tokens is not None
     before, at, later = (
-        kept_speed_ratio(with_tokens(job, count), stack(job)) or 0
+        compute_speed_ratio(with_tokens(job, count), stack(job)) or 0
         for count in (tokens - 1, tokens, 3 * tokens)
     )
-    assert before < KEPT_RATIO <= at <= later
+    assert before < MIN_SPEED_RATIO <= at <= later
 
 
 def test_series_hold_the_table_of_1t() -> None:

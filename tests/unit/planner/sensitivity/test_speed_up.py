@@ -85,8 +85,8 @@ def test_the_samples_of_counted_units_are_an_upper_bound_and_those_of_a_named_mo
     assert not any(row.at_most for row in found)
     [stated] = [row for row in found if row.devices == 64]
     assert stated.samples == find_max_samples(named(), Scheme.ZERO_3).count
-    assert find_max_samples(with_units(named()), Scheme.ZERO_3).at_most
+    assert find_max_samples(with_units(named()), Scheme.ZERO_3).is_upper_bound
     # Checkpoints on the host still leave the work of a block.
     away = find_max_samples(sixty_billion(checkpointing=True, partition=True, offload=True), Scheme.ZERO_3)
-    assert away.at_most
+    assert away.is_upper_bound
     assert away.count < 1000

@@ -7,13 +7,13 @@ from tests.support import step_by_events as events
 from zprof.model.job import Overlap
 from zprof.planner.step.schedule import (
     Phase,
-    gathered_backward,
-    gathered_forward,
-    kept_backward,
-    reduced_backward,
-    refreshed_forward,
-    sharded_passes,
-    step_phases,
+    build_gathered_backward,
+    build_gathered_forward,
+    build_kept_backward,
+    build_reduced_backward,
+    build_refreshed_forward,
+    build_sharded_passes,
+    build_step_phases,
     sum_phases,
 )
 from zprof.planner.step.unit_times import StackTimes, UnitTimes
@@ -53,19 +53,19 @@ def wall(*phases: Phase) -> int:
 @given(RUNS, ROOT)
 def test_each_pass_takes_as_long_as_by_events(runs: Runs, root: events.Unit | None) -> None:
     times, units = times_of(runs, root), single(runs)
-    sharded = wall(*gathered_forward(times), *gathered_backward(times))
+    sharded = wall(*build_gathered_forward(times), *build_gathered_backward(times))
     assert sharded == events.sharded(units, root, keep_last=False)
-    assert wall(*reduced_backward(times)) == events.reduced(units, root)
-    assert wall(*refreshed_forward(times)) == events.refreshed(units, root)
+    assert wall(*build_reduced_backward(times)) == events.reduced(units, root)
+    assert wall(*build_refreshed_forward(times)) == events.refreshed(units, root)
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(UNIT, st.integers(1, 5)), min_size=2, max_size=5), ROOT)
 def test_a_last_unit_that_is_kept_saves_its_gather(runs: Runs, root: events.Unit | None) -> None:
     times = times_of(runs, root)
-    found = wall(*gathered_forward(times), *kept_backward(times))
+    found = wall(*build_gathered_forward(times), *build_kept_backward(times))
     assert found == events.sharded(single(runs), root, keep_last=True)
-    kept, again = sum_phases(kept_backward(times)), sum_phases(gathered_backward(times))
+    kept, again = sum_phases(build_kept_backward(times)), sum_phases(build_gathered_backward(times))
     assert again.collective_ns - kept.collective_ns == runs[-1][0].gather
 
 
@@ -76,9 +76,9 @@ def test_a_last_unit_of_equal_ones_that_is_kept_counts_one_gather_late(unit: eve
     alike = events.Unit(unit.forward, unit.backward, unit.gather, unit.gather)
     times = times_of([(alike, count)], None)
     by_events = events.sharded([alike] * count, None, keep_last=True)
-    found = wall(*gathered_forward(times), *kept_backward(times))
+    found = wall(*build_gathered_forward(times), *build_kept_backward(times))
     assert by_events <= found <= by_events + unit.backward
-    assert wall(*kept_backward(times)) <= wall(*gathered_backward(times))
+    assert wall(*build_kept_backward(times)) <= wall(*build_gathered_backward(times))
 
 
 @settings(max_examples=60)
@@ -90,7 +90,7 @@ def test_a_step_is_the_sum_of_its_terms_and_not_below_its_parts(
     apart = [(unit, 1) for unit in single(runs)]
     found, one_by_one = (
         sum_phases(
-            step_phases(times_of(each, root), stage=stage, micro_batches=micro_batches, overlap=overlap)
+            build_step_phases(times_of(each, root), stage=stage, micro_batches=micro_batches, overlap=overlap)
         )
         for each in (runs, apart)
     )
@@ -100,5 +100,7 @@ def test_a_step_is_the_sum_of_its_terms_and_not_below_its_parts(
     assert found.compute_ns == micro_batches * sum(unit.forward + unit.backward for unit in units)
     assert 0 <= found.exposed_transfer_ns <= found.collective_ns
     assert found.wall_ns >= max(found.compute_ns, found.collective_ns)
-    exposed = sum_phases(sharded_passes(times_of(runs, root), Overlap(prefetch=0, keep_last=keep_last)).all)
+    exposed = sum_phases(
+        build_sharded_passes(times_of(runs, root), Overlap(prefetch=0, keep_last=keep_last)).all
+    )
     assert exposed.exposed_transfer_ns == exposed.collective_ns

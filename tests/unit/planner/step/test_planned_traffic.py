@@ -15,12 +15,12 @@ from zprof.planner.hardware import H100, V100
 from zprof.planner.step.collectives import (
     Group,
     all_reduce_ns,
-    boundary_group,
-    data_group,
     gather_ns,
-    link_name,
+    get_link_name,
+    make_boundary_group,
+    make_data_group,
     make_group,
-    model_group,
+    make_model_group,
     tree_all_reduce_ns,
 )
 from zprof.planner.step.ledger import plan_step
@@ -107,15 +107,15 @@ def test_a_flat_group_gets_all_cards_and_one_rank_a_node_its_share() -> None:
         (Degrees(dp=64, mp=4), 25),
         (Degrees(dp=16), 130),
     ):
-        assert data_group(V100, degrees).bytes_per_s == gb_per_s * 1e9
+        assert make_data_group(V100, degrees).bytes_per_s == gb_per_s * 1e9
 
 
 def test_hops_and_links_within_and_between_nodes() -> None:
     assert make_group(H100, 1024).latency_ns == 128 * 10_000 + 896 * 2_000
     assert make_group(H100, 8).latency_ns == 7 * 2_000
     assert make_group(H100, 128, stride=8).latency_ns == 128 * 10_000
-    assert link_name(model_group(H100, Degrees(mp=8, dp=4))) == "intra"
-    assert link_name(model_group(H100, Degrees(mp=16))) == "inter"
-    assert link_name(data_group(H100, Degrees(dp=2, mp=8))) == "inter"
-    assert link_name(boundary_group(H100, Degrees(pp=8))) == "intra"
-    assert link_name(boundary_group(H100, Degrees(pp=4, dp=4))) == "inter"
+    assert get_link_name(make_model_group(H100, Degrees(mp=8, dp=4))) == "intra"
+    assert get_link_name(make_model_group(H100, Degrees(mp=16))) == "inter"
+    assert get_link_name(make_data_group(H100, Degrees(dp=2, mp=8))) == "inter"
+    assert get_link_name(make_boundary_group(H100, Degrees(pp=8))) == "intra"
+    assert get_link_name(make_boundary_group(H100, Degrees(pp=4, dp=4))) == "inter"

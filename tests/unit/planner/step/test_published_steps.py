@@ -10,7 +10,7 @@ from zprof.model.job import Degrees, Hardware, Job
 from zprof.model.plan import Scheme
 from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
-from zprof.planner.step.collectives import data_group
+from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.traffic import plan_traffic
 
 RATIOS = (1.0, 0.75, 0.5)
@@ -99,7 +99,7 @@ def test_latency_that_is_hidden(hardware: Hardware, tokens: int, half_message: s
     )
     first_and_last = 2 * 0.095e-3 * -(-1024 // hardware.devices_per_node)
     assert slow - fast == pytest.approx(first_and_last, rel=1e-3)
-    group = data_group(hardware, Degrees(dp=1024))
+    group = make_data_group(hardware, Degrees(dp=1024))
     assert as_printed(group.latency_ns / 1e9 * group.bytes_per_s / 1e9, half_message)
 
 

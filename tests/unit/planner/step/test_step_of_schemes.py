@@ -10,7 +10,12 @@ from tests.support.planned_jobs import known_step as step
 from zprof.model.job import Batch, Degrees, Job, Residual, Shape, Unit
 from zprof.model.plan import Axis, LinkTraffic, Scheme
 from zprof.planner.hardware import V100
-from zprof.planner.step.parallelism import block_traffic, gpipe_flow, pipedream_flow, transfer_ns
+from zprof.planner.step.parallelism import (
+    compute_block_traffic,
+    compute_gpipe_flow,
+    compute_pipedream_flow,
+    transfer_ns,
+)
 from zprof.planner.step.traffic import plan_traffic
 
 SHAPE = Shape(layers=16, hidden=8192)
@@ -44,7 +49,7 @@ def along(made: Job, scheme: Scheme, axis: Axis) -> LinkTraffic:
 )
 def test_megatron_moves_so_many_tensors_a_block(residual: Residual, tensors: int) -> None:
     made = job(mp=16, residual=residual)
-    found = block_traffic(made)
+    found = compute_block_traffic(made)
     assert found is not None
     assert (found.elements, found.host_bytes) == (tensors * TENSOR, 0)
     link = along(made, Scheme.MODEL_PARALLEL, Axis.MODEL)
@@ -100,7 +105,7 @@ def wall_by_events(stages: int, count: int, lengths: tuple[int, ...], transfer: 
 def test_gpipe_by_events(stages: int, count: int, forward: int, backward: int, transfer: int) -> None:
     """Without transfers the bubble is (stages - 1) / (count + stages - 1) of the step."""
     flows = [
-        gpipe_flow(
+        compute_gpipe_flow(
             stages=stages, micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=each
         )
         for each in (transfer, 0)
@@ -145,5 +150,5 @@ def test_pipedream_has_no_bubble_and_reduces_more_often() -> None:
     assert steady.wall_ns < flush.wall_ns
     data = [along(made, scheme, Axis.DATA).elements for scheme in (Scheme.GPIPE, Scheme.PIPEDREAM)]
     assert data == [2 * made.parameters // 4, 16 * made.parameters // 4]
-    slow = pipedream_flow(micro_batches=5, forward_ns=10, backward_ns=20, transfer=25)
+    slow = compute_pipedream_flow(micro_batches=5, forward_ns=10, backward_ns=20, transfer=25)
     assert (slow.idle_ns, slow.exposed_ns, slow.moved_ns) == (0, 100, 250)

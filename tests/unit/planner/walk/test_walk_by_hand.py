@@ -8,8 +8,8 @@ from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak
 from tests.support.planned_jobs import known_unit as unit
 from zprof.model.job import Backend, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.layout import model_state_bytes, trained_elements
-from zprof.planner.memory.walk.peak import peak_of
+from zprof.planner.memory.walk.layout import compute_model_states, trained_elements
+from zprof.planner.memory.walk.peak import find_peak
 
 #: Two units of 10 and 6 elements, on two ranks: as stored, and a rank's part of them.
 PAIR = (unit("a", 10, saved=1000, kept=100, backward=50), unit("b", 6, saved=1000, kept=100, backward=50))
@@ -23,13 +23,13 @@ CHECKPOINTED = Residual(checkpointing=True)
 
 @pytest.mark.parametrize("stage", STATES)
 def test_states_of_two_units_on_two_ranks(stage: int) -> None:
-    assert tuple(model_state_bytes(by_hand(*PAIR), stage).values()) == STATES[stage]
+    assert tuple(compute_model_states(by_hand(*PAIR), stage).values()) == STATES[stage]
 
 
 def test_states_are_padded_and_gradients_have_the_wire_type_from_stage_2_on() -> None:
     padded = by_hand(*PAIR, overlap=Overlap(alignment_elements=8))
-    assert model_state_bytes(padded, 3)[Tenant.PARAMETERS] == (16 + 16) // 2 * 4
-    gradients = [model_state_bytes(by_hand(*PAIR, element_bytes=WIDE), stage) for stage in (1, 2)]
+    assert compute_model_states(padded, 3)[Tenant.PARAMETERS] == (16 + 16) // 2 * 4
+    gradients = [compute_model_states(by_hand(*PAIR, element_bytes=WIDE), stage) for stage in (1, 2)]
     assert [each[Tenant.GRADIENTS] for each in gradients] == [16 * 2, 16 // 2 * 4]
 
 
@@ -54,7 +54,7 @@ FROZEN_FIRST = (unit("a", 10, kept=100, frozen=10), unit("b", 10, saved=1000, ke
     ],
 )
 def test_the_highest_moment(job: Job, stage: int, peak: int, moment: str) -> None:
-    assert peak_of(job, stage)[1].startswith(moment)
+    assert find_peak(job, stage)[1].startswith(moment)
     assert peak_bytes(job, stage) == peak
 
 
@@ -135,14 +135,14 @@ def test_recomputed_units_beside_checkpoints(residual: Residual, first: dict[str
     assert one["recomputed"] == first["recomputed"]
     assert sum(forty.get(kind, 0) for kind in kinds) == sum(first.values()) + 39 * more
     # All-gathers read from the chunk: it is theirs.
-    tenants = {term.sub: term.tenant for term in peak_of(with_checkpoints(40, residual), 0)[0]}
+    tenants = {term.sub: term.tenant for term in find_peak(with_checkpoints(40, residual), 0)[0]}
     is_theirs = tenants.get("checkpoint") is Tenant.COMMUNICATION_BUFFERS
     assert is_theirs == (residual.partition and residual.defragment)
 
 
 def test_units_must_know_their_bytes() -> None:
     with pytest.raises(ValueError, match="unit a "):
-        peak_of(by_hand(replace(PAIR[0], saved_bytes=None)), 0)
+        find_peak(by_hand(replace(PAIR[0], saved_bytes=None)), 0)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_frozen_parameters_have_no_gradient_and_no_optimizer_state(
 ) -> None:
     """A unit half and a unit wholly frozen; one step count of 4 bytes, that of the unit which is trained."""
     job = by_hand(unit("a", 10, frozen=4), unit("b", 10, saved=1, frozen=10))
-    assert tuple(model_state_bytes(job, stage).values()) == states
+    assert tuple(compute_model_states(job, stage).values()) == states
 
 
 def test_units_that_do_not_say_what_is_frozen_have_their_share() -> None:

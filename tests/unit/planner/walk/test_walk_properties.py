@@ -8,9 +8,9 @@ from walk_jobs import BF16, FP32, of_shape, peak_bytes
 
 from zprof.model.job import Backend, Batch, Degrees, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.layout import model_state_bytes, sum_padded_elements
+from zprof.planner.memory.walk.layout import compute_model_states, sum_padded_elements
 from zprof.planner.memory.walk.ledger import ASSUMPTIONS
-from zprof.planner.memory.walk.peak import peak_of, walk_step
+from zprof.planner.memory.walk.peak import find_peak, walk_step
 
 STAGES = st.integers(0, 3)
 STATES = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
@@ -51,9 +51,9 @@ def with_overlap(job: Job, **fields: int) -> Job:
 @settings(max_examples=25)
 @given(jobs(), STAGES)
 def test_no_term_is_negative_and_states_are_below_the_peak(job: Job, stage: int) -> None:
-    found = peak_of(job, stage)[0]
+    found = find_peak(job, stage)[0]
     assert all((term.bytes or 0) > 0 and term.assumption in ASSUMPTIONS for term in found)
-    states = model_state_bytes(job, stage)
+    states = compute_model_states(job, stage)
     held = {tenant: sum(t.bytes or 0 for t in found if t.tenant is tenant) for tenant in STATES}
     assert held == {tenant: states[tenant] for tenant in STATES}
     assert peak_bytes(job, stage) >= sum(states.values())

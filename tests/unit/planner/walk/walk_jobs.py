@@ -5,7 +5,7 @@ from typing import Any
 
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Shape, Unit
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.walk.peak import peak_of
+from zprof.planner.memory.walk.peak import find_peak
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
 BF16 = ElementBytes(parameter=2, gradient=2, optimizer_state=12, gathered=2, reduced=2, gradient_copy=4)
@@ -36,8 +36,8 @@ def of_shape(*, layers: int, hidden: int, vocabulary: int, tied: bool = False, *
 
 def terms_at_peak(job: Job, stage: int) -> dict[str, int]:
     """Bytes at the peak by kind."""
-    return {term.sub: term.bytes or 0 for term in peak_of(job, stage)[0]}
+    return {term.sub: term.bytes or 0 for term in find_peak(job, stage)[0]}
 
 
 def peak_bytes(job: Job, stage: int) -> int:
-    return sum(term.bytes or 0 for term in peak_of(job, stage)[0])
+    return sum(term.bytes or 0 for term in find_peak(job, stage)[0])

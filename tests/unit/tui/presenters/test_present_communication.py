@@ -91,7 +91,7 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
         lines = make(found).lines
         assert isinstance(lines, LazyLines)
         assert len(lines) == MAX_LINES
-        assert lines.made < MAX_LINES
+        assert lines.built_count < MAX_LINES
 
 
 def test_units_with_most_exposed_time_come_first_each_with_its_own_leaves(loaded: LoadedRun) -> None:

@@ -48,7 +48,7 @@ def test_the_cursor_moves_by_keys_and_clicks_and_the_number_under_it_is_copied(a
         heat = app.screen.query_one(HeatMap)
         for offset in ((11, 1), (0, 2)):
             await pilot.click(HeatMap, offset=offset)
-            assert heat.focused_place() == (0, 1)
+            assert heat.focused_cell() == (0, 1)
         await pilot.click(HeatMap, offset=(11, 1))
         await settle(app, pilot)
         assert app.selected == Selection(rank=0, step=4), "a second click takes it"

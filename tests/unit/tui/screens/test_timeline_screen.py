@@ -36,7 +36,7 @@ def lanes_of(app: ZprofApp) -> Lanes:
 def test_it_begins_on_the_longest_gap_and_keys_go_from_gap_to_gap(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         begun = read_gap(await press(app, pilot, "4"))
-        assert lanes_of(app).view.is_whole
+        assert lanes_of(app).view.shows_full_step
         first, count, length = read_gap(await press(app, pilot, "home", "n"))
         assert first == 1
         assert read_gap(await press(app, pilot, "n"))[0] == 2
@@ -61,8 +61,8 @@ def test_in_a_gap_the_exposed_collective_is_named_and_opened(alone: LoadedRun) -
         for _ in range(12):
             text = " ".join((await press(app, pilot, "n")).split())
             assert re.search(r"by \S+ of \S+ \(", text)
-            spot = lanes.spot()
-            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.place or 0])]
+            spot = lanes.find_target()
+            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.index or 0])]
             assert shown["end_ns"] > lanes.view.cursor_ns
             assert shown["exposed_wait_ns"] + shown["exposed_transfer_ns"] > 0
             assert sum(spot.shares.values()) == pytest.approx(1)
@@ -97,7 +97,7 @@ def test_it_zooms_pans_and_shows_all_again_and_keeps_the_view_in_another_step(al
         assert lanes.model is not model
         assert (lanes.view.span_ns, lanes.lane.key) == (span, lane.key)
         await pilot.click(Lanes, offset=(33, 4))
-        assert (lanes.at, lanes.view.column(lanes.width)) == (3, 20)
+        assert (lanes.lane_index, lanes.view.column(lanes.width)) == (3, 20)
 
     play(app_on(alone), act)
 

@@ -79,7 +79,7 @@ def test_the_chosen_event_is_of_the_role_and_holds_most(
     assert sorted(int(items.row[place]) for place in items.touching(begin, end)) == sorted(inside)
     computing = {row: held for row, held in inside.items() if found[row][2] is Kind.COMPUTE}
     if computing:
-        row = int(items.row[items.chosen(begin, end, Role.COMPUTE)])
+        row = int(items.row[items.select_event(begin, end, Role.COMPUTE)])
         most = [row for row, held in computing.items() if held == max(computing.values())]
         assert row in most
         assert found[row][1] == min(found[one][1] for one in most), "the innermost"

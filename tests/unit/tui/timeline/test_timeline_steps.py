@@ -15,7 +15,7 @@ from zprof.model.errors import MissingData
 from zprof.run.reader import load as open_run
 from zprof.simulator.plan import Plan
 from zprof.tui.session import LoadedRun, RunRequest, load
-from zprof.tui.timeline.build import build
+from zprof.tui.timeline.build import build_step_model
 from zprof.tui.timeline.describe import (
     describe_collective,
     describe_event,
@@ -69,7 +69,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> StepModel:
 
 def build_rows(rows: Rows, folder: Path, step: int) -> StepModel:
     run = open_run(write_run(folder / "run", {0: rows}))
-    return build(run, analyse_time_alone(run), 0, step)
+    return build_step_model(run, analyse_time_alone(run), 0, step)
 
 
 def lane(model: StepModel, name: str) -> Lane:
@@ -83,13 +83,13 @@ def held(lane: Lane, role: Role) -> int:
 def first_of(lane: Lane, role: Role, number: int = 0) -> int:
     """Return the place of the event that a column in the n-th stretch of a role shows."""
     begin = float(lane.covers[role].edges[2 * number])
-    found = lane.items.chosen(begin, begin + 1, role)
+    found = lane.items.select_event(begin, begin + 1, role)
     return found
 
 
 def test_lanes_of_a_cpu_rank_are_its_ledger(alone: LoadedRun) -> None:
     for step in alone.report.time.steps:
-        model = build(alone.run, alone.analysis, step.rank, step.step)
+        model = build_step_model(alone.run, alone.analysis, step.rank, step.step)
         main, collectives = lane(model, "main thread"), lane(model, "collectives")
         assert model.length_ns == step.wall_ns
         assert held(main, Role.COMPUTE) == step.compute_ns
@@ -103,7 +103,7 @@ def test_lanes_of_a_cpu_rank_are_its_ledger(alone: LoadedRun) -> None:
 
 def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: LoadedRun) -> None:
     for step in device_job.report.time.steps:
-        model = build(device_job.run, device_job.analysis, step.rank, step.step)
+        model = build_step_model(device_job.run, device_job.analysis, step.rank, step.step)
         streams = [lane for lane in model.lanes if lane.kind is LaneKind.STREAM]
         collectives = lane(model, "collectives")
         assert sum(held(one, Role.COMPUTE) for one in streams) == step.compute_ns
@@ -117,7 +117,7 @@ def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: LoadedRun) 
 @pytest.mark.parametrize(("rank", "step"), [(0, 99), (7, 3)])
 def test_what_was_not_timed_is_missing(alone: LoadedRun, rank: int, step: int) -> None:
     with pytest.raises(MissingData):
-        build(alone.run, alone.analysis, rank, step)
+        build_step_model(alone.run, alone.analysis, rank, step)
 
 
 @settings(max_examples=50)
@@ -133,7 +133,7 @@ def test_the_next_gap_and_the_one_before(at: list[int], cursor: int) -> None:
 
 def test_each_gap_has_an_exposed_collective_that_crosses_it(alone: LoadedRun) -> None:
     step = alone.report.time.steps[0]
-    model = build(alone.run, alone.analysis, step.rank, step.step)
+    model = build_step_model(alone.run, alone.analysis, step.rank, step.step)
     lengths = (model.gaps[:, 1] - model.gaps[:, 0]).tolist()
     assert len(lengths) > 10
     longest = find_longest_gap(model.gaps)
@@ -147,7 +147,7 @@ def test_each_gap_has_an_exposed_collective_that_crosses_it(alone: LoadedRun) ->
         assert row["exposed_wait_ns"] + row["exposed_transfer_ns"] > 0
     begin, end = (int(edge) for edge in model.gaps[3])
     found = find_gap(model, begin + 1, begin + 2)
-    assert (found.place, found.length_ns) == (3, end - begin)
+    assert (found.index, found.length_ns) == (3, end - begin)
     assert find_gap(model, end, int(model.gaps[4, 0])) is None
 
 
@@ -180,7 +180,7 @@ def test_a_collective_says_wait_transfer_hidden_part_and_bytes(device: StepModel
 
 def test_the_rank_that_came_last_is_named_with_its_lateness(device_job: LoadedRun) -> None:
     step = next(s for s in device_job.report.time.steps if s.rank == 0 and s.exposed_wait_ns > 0)
-    model = build(device_job.run, device_job.analysis, 0, step.step)
+    model = build_step_model(device_job.run, device_job.analysis, 0, step.step)
     late = model.collectives[(model.collectives["blamed_rank"] == 2) & (model.collectives["wait_ns"] > 0)]
     assert len(late)
     for row in late.to_dict("records"):

@@ -33,9 +33,9 @@ def move(view: View, what: str, value: float) -> View:
     if what == "move":
         return view.moved(int(value), WIDTH)
     if what == "of":
-        return view.of(int(value))
+        return view.for_step_length(int(value))
     begin = int(value) % max(1, view.length_ns - 1)
-    return view.onto(begin, min(view.length_ns, begin + 9_000_000))
+    return view.zoomed_to(begin, min(view.length_ns, begin + 9_000_000))
 
 
 def names(spans: list[tuple[int, int, str]], kind: LaneKind = LaneKind.PHASES) -> Lane:
@@ -71,7 +71,7 @@ def test_the_cursor_stays_in_its_column_when_it_zooms() -> None:
         assert abs(view.column(WIDTH) - column) <= 1
     for _ in range(8):
         view = view.zoomed(2)
-    assert view.is_whole
+    assert view.shows_full_step
 
 
 def test_the_cursor_moves_a_column_at_a_time_and_the_view_goes_along() -> None:
@@ -91,16 +91,16 @@ def test_the_cursor_moves_a_column_at_a_time_and_the_view_goes_along() -> None:
 
 def test_a_gap_is_seen_large_enough_and_another_step_at_the_same_place() -> None:
     whole = make_first_view(LENGTH)
-    tiny = whole.onto(300_000_000, 300_020_000)
+    tiny = whole.zoomed_to(300_000_000, 300_020_000)
     assert tiny.begin_ns < 300_000_000 == tiny.cursor_ns < 300_020_000 < tiny.end_ns
     assert tiny.span_ns <= 16 * 20_000
-    large = tiny.onto(100_000_000, 400_000_000)
+    large = tiny.zoomed_to(100_000_000, 400_000_000)
     assert large.begin_ns <= 100_000_000 < 400_000_000 <= large.end_ns
-    assert whole.onto(300_000_000, 400_000_000).is_whole, "it is seen well as it is"
+    assert whole.zoomed_to(300_000_000, 400_000_000).shows_full_step, "it is seen well as it is"
     view = whole.at(200_000_000).zoomed(0.25)
-    other = view.of(LENGTH + 9)
+    other = view.for_step_length(LENGTH + 9)
     assert (other.begin_ns, other.span_ns) == (view.begin_ns, view.span_ns)
-    assert whole.of(2 * LENGTH).is_whole
+    assert whole.for_step_length(2 * LENGTH).shows_full_step
 
 
 @pytest.mark.parametrize(

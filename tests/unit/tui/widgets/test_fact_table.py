@@ -58,7 +58,7 @@ def titles(part: FactTable) -> list[str]:
 
 
 def focused_key(part: FactTable) -> str:
-    found = part.focused_line()
+    found = part.get_focused_line()
     return found[0].key
 
 
@@ -117,7 +117,7 @@ def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> N
         assert (titles(part)[1], focused_key(part)) == ("count ▲", "0")
         part.search("zzz")
         assert "'zzz'" in titles(part)[0]
-        assert part.focused_line() is None
+        assert part.get_focused_line() is None
         await pilot.press("s", "S", "enter")
         assert await pilot.click("#a", offset=(3, 1))
         part.show(table((), note="none ran"))
@@ -139,7 +139,7 @@ def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: LoadedRun) 
         assert await pilot.click("#units", offset=(1 + sum(widths[:3]) + 2, 3))
         await settle(app, pilot)
         assert part.cursor_coordinate == (1, 3)
-        found = part.focused_line()
+        found = part.get_focused_line()
         assert isinstance(app.screen, NumberPopup)
         assert app.screen.number is found[1]
 
@@ -153,15 +153,15 @@ def test_a_search_is_of_the_focused_table_and_esc_clears_it_before_it_closes(loa
         assert app.screen.shown_title.startswith("settings: ")
         await press(app, pilot, *"stage", "enter")
         upper, lower = (app.screen.query_one(f"#{name}", FactTable) for name in ("compare", "settings"))
-        assert (upper.wanted, lower.wanted, lower.row_count) == ("", "stage", 1)
+        assert (upper.search_text, lower.search_text, lower.row_count) == ("", "stage", 1)
         await press(app, pilot, "escape")
-        assert lower.wanted == ""
+        assert lower.search_text == ""
         assert lower.row_count > 1
         await press(app, pilot, "3", "enter")
         part = app.screen.query_one(FactTable)
         part.search("rank 1")
         await press(app, pilot, "escape")
-        assert part.wanted == ""
+        assert part.search_text == ""
         assert isinstance(app.screen, Popup)
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, Popup)

@@ -13,7 +13,7 @@ from zprof.tui.presenters.memory_timeline import Curve
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TENANTS, Look
 from zprof.tui.widgets.stacked_bars import Pen, draw_bars
-from zprof.tui.widgets.trend import draw_trend, gutter_width, pick_points
+from zprof.tui.widgets.trend import compute_gutter_width, draw_trend, pick_points
 
 PLAIN = Pen(look=Look.DARK, ascii_only=False, focused=False)
 FOCUSED = replace(PLAIN, focused=True)
@@ -77,14 +77,14 @@ def test_the_peak_is_marked_however_short_it_is(heights: list[int], width: int, 
     assert lines[1].count("▼") == 1
     assert max(map(len, lines)) <= width
     column = lines[1].index("▼")
-    assert heights[pick_points(curve, width)[column - gutter_width(curve)]] == max(heights)
+    assert heights[pick_points(curve, width)[column - compute_gutter_width(curve)]] == max(heights)
     assert all(line[column] == TENANTS["activations"].glyph for line in lines[2 : rows + 1])
 
 
 def test_the_point_under_the_cursor_and_a_rank_that_stands_in_are_named() -> None:
     lines = trend(FULL, FOCUSED, 2)
     assert all(part in lines[0] for part in ("20.0 ms", "step 3 optimizer", "rank 1"))
-    column = lines[-1].index("▲") - gutter_width(FULL)
+    column = lines[-1].index("▲") - compute_gutter_width(FULL)
     assert pick_points(FULL, 80)[column] == 2
     assert "▲" not in "".join(trend(FULL, PLAIN, 2))
     assert "rank 5" in trend(replace(FULL, instead_of=5), width=100)[0]

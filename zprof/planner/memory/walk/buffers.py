@@ -8,14 +8,14 @@ gloo copies a tensor from the launch of its gather until the gather ends; furthe
 
 Gradients and their reductions, as in the reference engine:
 
-    stage   whole gradients until the reduction               reduction
+    stage   unsharded gradients until the reduction           reduction
     0, 1    flat, persistent; plus those of one operator      in place
-    2, 3    as autograd makes them, until the unit is done    copied into a buffer; this rank's part is kept
+    2, 3    as autograd makes them, until the unit is done    copied into a buffer; this rank's shard is kept
     CB      the same                                          piece by piece through persistent buffers
     MD      stages 2, 3: one by one into a kept buffer        from there
 
 If gradients are reduced in a different type than they are stored in, stages 0 and 1 go through buffers too.
-This rank's part is allocated with the first reduction of a step and dropped when the next step starts.
+This rank's shard is allocated with the first reduction of a step and dropped when the next step starts.
 
 Frozen parameters have no gradient: element counts cover trained elements only.
 
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from zprof.model.job import Backend, Job, Unit
 from zprof.planner.memory.walk.layout import (
-    flat_tensors,
+    list_flat_tensors,
     padded_trained_elements,
     shard_elements,
     storage_block_elements,
@@ -53,7 +53,7 @@ class Gathers:
         self._job = job
         self._ledger = ledger
         self._shards = stage >= 3
-        self._here: dict[str, int] = {}
+        self._gathered: dict[str, int] = {}
         self._running: deque[tuple[str, int]] = deque()
 
     def need(self, order: Sequence[Unit], index: int) -> None:
@@ -67,34 +67,34 @@ class Gathers:
     def release(self, unit: Unit) -> None:
         """Free a gathered unit."""
         self._wait(unit)
-        self._ledger.add(GATHERED, -self._here.pop(unit.name, 0))
+        self._ledger.add(GATHERED, -self._gathered.pop(unit.name, 0))
 
     def release_all(self) -> None:
         """Free all gathered units."""
         while self._running:
-            self._settle()
-        self._ledger.add(GATHERED, -sum(self._here.values()))
-        self._here.clear()
+            self._wait_oldest()
+        self._ledger.add(GATHERED, -sum(self._gathered.values()))
+        self._gathered.clear()
 
     def _gather(self, unit: Unit) -> None:
-        if unit.name in self._here:
+        if unit.name in self._gathered:
             return
-        for elements in flat_tensors(unit, self._job):
+        for elements in list_flat_tensors(unit, self._job):
             size = elements * self._job.element_bytes.gathered
-            self._here[unit.name] = self._here.get(unit.name, 0) + size
+            self._gathered[unit.name] = self._gathered.get(unit.name, 0) + size
             self._ledger.add(GATHERED, size)
-            copied = backend_copy_bytes(self._job, size)
+            copied = compute_backend_copy(self._job, size)
             self._ledger.add(SCRATCH, copied)
             self._running.append((unit.name, copied))
             while len(self._running) > MAX_CONCURRENT_GATHERS:
-                self._settle()
+                self._wait_oldest()
 
     def _wait(self, unit: Unit) -> None:
         """Wait for a unit's gather, and for those launched before it: collectives run in launch order."""
         while any(name == unit.name for name, _ in self._running):
-            self._settle()
+            self._wait_oldest()
 
-    def _settle(self) -> None:
+    def _wait_oldest(self) -> None:
         _, copied = self._running.popleft()
         self._ledger.add(SCRATCH, -copied)
 
@@ -110,13 +110,13 @@ class Gradients:
         self._constant = _constant_elements(job)
         self._copies: int = 0
         residual, sizes = job.residual, job.element_bytes
-        self._in_hand = self._flat or residual.defragment
+        self._only_fresh = self._flat or residual.defragment
         same_type = sizes.reduced == sizes.gradient
         self._in_place = self._flat and same_type and (stage == 0 or self._constant is None)
         limit = job.overlap.reductions_in_flight
         kept = self._constant is not None or residual.defragment
         self._pool: Pool = PersistentPool(ledger, limit) if kept else TransientPool(ledger, limit)
-        self._has_parts = False
+        self._has_shards = False
         ledger.add(KEPT_BUFFERS, self._kept_bytes())
         if self._flat:
             ledger.add(GRADIENTS, sizes.gradient * sum_padded_trained_elements(job))
@@ -124,15 +124,15 @@ class Gradients:
             ledger.add(GRADIENTS, sizes.reduced * (sum_padded_trained_elements(job) // job.degrees.dp))
 
     def unreduced_bytes(self, moment: Moment) -> int:
-        """Return the bytes of a unit's whole gradients apart from persistent ones."""
-        elements = moment.fresh_elements if self._in_hand else moment.gradient_elements
+        """Return the bytes of a unit's unsharded gradients, except persistent ones."""
+        elements = moment.fresh_elements if self._only_fresh else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
     def reduce(self, unit: Unit, unreduced_bytes: int, *, last: bool) -> None:
         """Launch the reduction of a unit whose gradients are complete.
 
-        ``unreduced_bytes``: the unit's whole gradients if they are not persistent. ``last``: this is the last
-        micro-batch of the step.
+        ``unreduced_bytes``: the unit's unsharded gradients if they are not persistent. ``last``: this is the
+        last micro-batch of the step.
         """
         if (self._flat and not last) or not shard_elements(unit, self._job):
             return
@@ -148,21 +148,21 @@ class Gradients:
         if self._flat and self._in_place and last:
             self._add_copies(self._copy_of_flat(unit) * count)
         elif not self._flat:
-            self._add_part(unit, count)
+            self._add_shard(unit, count)
 
     def end_backward(self) -> None:
         """Complete all reductions."""
         self._pool.drain()
         self._add_copies(-self._copies)
-        self._has_parts = True
+        self._has_shards = True
 
     def _reduce_in_place(self, unit: Unit) -> None:
         self._add_copies(self._copy_of_flat(unit))
 
     def _copy_of_flat(self, unit: Unit) -> int:
         """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
-        whole = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
-        return backend_copy_bytes(self._job, whole) if self._stage else 0
+        size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
+        return compute_backend_copy(self._job, size) if self._stage else 0
 
     def _add_copies(self, size_bytes: int) -> None:
         self._copies += size_bytes
@@ -172,35 +172,35 @@ class Gradients:
         size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
         self._pool.take(size)
         self._ledger.add(UNREDUCED, -unreduced_bytes)
-        self._add_part(unit)
-        self._pool.lend(size, backend_copy_bytes(self._job, size))
+        self._add_shard(unit)
+        self._pool.lend(size, compute_backend_copy(self._job, size))
 
     def _reduce_pieces(self, unit: Unit, unreduced_bytes: int) -> None:
         for elements in self._pieces(unit):
             size = elements * self._job.element_bytes.reduced
             self._pool.take(size)
-            self._pool.lend(size, backend_copy_bytes(self._job, size) if self._stage else 0)
+            self._pool.lend(size, compute_backend_copy(self._job, size) if self._stage else 0)
         if not self._flat:
-            self._add_part(unit)
+            self._add_shard(unit)
             self._ledger.add(UNREDUCED, -unreduced_bytes)
 
     def _pieces(self, unit: Unit) -> tuple[int, ...]:
-        """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are left out."""
-        whole = padded_trained_elements(unit, self._job)
-        if self._constant is None or whole <= self._constant:
-            return (whole,)
-        full, rest = divmod(whole, self._constant)
+        """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are omitted."""
+        elements = padded_trained_elements(unit, self._job)
+        if self._constant is None or elements <= self._constant:
+            return (elements,)
+        full, rest = divmod(elements, self._constant)
         fill = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
         return (*fill, rest) if rest else tuple(fill)
 
-    def _add_part(self, unit: Unit, count: int = 1) -> None:
-        if not self._has_parts and not self._job.residual.defragment:
+    def _add_shard(self, unit: Unit, count: int = 1) -> None:
+        if not self._has_shards and not self._job.residual.defragment:
             self._ledger.add(
                 GRADIENTS, count * shard_elements(unit, self._job) * self._job.element_bytes.reduced
             )
 
     def _kept_bytes(self) -> int:
-        """Return the bytes of buffers allocated once: constant-size (CB) and whole units' (MD)."""
+        """Return the bytes of buffers allocated once: constant-size (CB) and of unit size (MD)."""
         sizes, job = self._job.element_bytes, self._job
         limit, kept = job.overlap.reductions_in_flight, 0
         if self._constant is not None and not self._in_place:
@@ -210,16 +210,16 @@ class Gradients:
         if self._flat:
             largest = max(padded_trained_elements(unit, job) for unit in job.units)
             return kept or limit * largest * sizes.reduced
-        around = [padded_trained_elements(unit, job) for unit in job.units if unit.encloses]
+        roots = [padded_trained_elements(unit, job) for unit in job.units if unit.encloses]
         inner = [padded_trained_elements(unit, job) for unit in job.units if not unit.encloses]
-        elements = sum(around) + limit * max(inner, default=0)
+        elements = sum(roots) + limit * max(inner, default=0)
         return kept + elements * (sizes.reduced if self._constant is None else sizes.parameter)
 
 
 def _constant_elements(job: Job) -> int | None:
-    """Return the elements of a constant-size buffer, rounded down to an aligned part for every rank."""
-    asked, block = job.residual.constant_buffer_elements, storage_block_elements(job)
-    return None if asked is None else max(asked // block, 1) * block
+    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
+    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
+    return None if requested is None else max(requested // block, 1) * block
 
 
 class TransientPool:
@@ -234,7 +234,7 @@ class TransientPool:
     def take(self, size_bytes: int) -> None:
         """Take a buffer of that size."""
         while len(self._in_flight) >= self._limit:
-            self._settle()
+            self._wait_oldest()
         if size_bytes in self._spare:
             self._spare.remove(size_bytes)
             return
@@ -250,11 +250,11 @@ class TransientPool:
     def drain(self) -> None:
         """Complete all reductions and free the buffers."""
         while self._in_flight:
-            self._settle()
+            self._wait_oldest()
         self._ledger.add(REDUCED, -sum(self._spare))
         self._spare.clear()
 
-    def _settle(self) -> None:
+    def _wait_oldest(self) -> None:
         size_bytes, copy_bytes = self._in_flight.popleft()
         self._ledger.add(SCRATCH, -copy_bytes)
         self._spare.append(size_bytes)
@@ -293,6 +293,6 @@ MAX_CONCURRENT = 2
 MAX_CONCURRENT_GATHERS = 1
 
 
-def backend_copy_bytes(job: Job, size_bytes: int) -> int:
-    """Return the bytes of the backend's copy of a whole tensor: gloo makes one, NCCL none."""
+def compute_backend_copy(job: Job, size_bytes: int) -> int:
+    """Return the bytes of the backend's copy of a full tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0

@@ -57,15 +57,15 @@ def has_backward(unit: Unit, job: Job) -> bool:
     return bool(unit.saved_bytes or trained_elements(unit, job))
 
 
-def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
+def list_flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
     """Return the padded elements of a unit's flat tensors: trained, then frozen, each if it has any."""
     trained = trained_elements(unit, job)
     return tuple(_pad_elements(elements, job) for elements in (trained, unit.elements - trained) if elements)
 
 
 def padded_elements(unit: Unit, job: Job) -> int:
-    """Return the padded elements of a whole unit."""
-    return sum(flat_tensors(unit, job))
+    """Return the padded elements of a unit."""
+    return sum(list_flat_tensors(unit, job))
 
 
 def padded_trained_elements(unit: Unit, job: Job) -> int:
@@ -88,11 +88,11 @@ def shard_elements(unit: Unit, job: Job) -> int:
     return padded_trained_elements(unit, job) // job.degrees.dp
 
 
-def _sum_over_units(job: Job, size_of: Callable[[Unit, Job], int]) -> int:
+def _sum_over_units(job: Job, get_size: Callable[[Unit, Job], int]) -> int:
     """Sum over all units; units with equal element counts are evaluated once."""
     kinds = {_ELEMENTS(unit): unit for unit in job.units}
     counts = Counter(map(_ELEMENTS, job.units))
-    return sum(size_of(unit, job) * counts[kind] for kind, unit in kinds.items())
+    return sum(get_size(unit, job) * counts[kind] for kind, unit in kinds.items())
 
 
 def _pad_elements(elements: int, job: Job) -> int:
@@ -102,17 +102,17 @@ def _pad_elements(elements: int, job: Job) -> int:
 
 def group_units(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
     """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
-    found: list[Run] = []
-    begin = 0
+    runs: list[Run] = []
+    start = 0
     for stop in _find_run_ends(units):
-        first = min(begin + ends, stop)
+        first = min(start + ends, stop)
         last = max(stop - ends, first)
-        found += [Run(unit=unit) for unit in units[begin:first]]
+        runs += [Run(unit=unit) for unit in units[start:first]]
         if last > first:
-            found.append(Run(unit=units[first], skipped=last - first))
-        found += [Run(unit=unit) for unit in units[last:stop]]
-        begin = stop
-    return tuple(found)
+            runs.append(Run(unit=units[first], skipped=last - first))
+        runs += [Run(unit=unit) for unit in units[last:stop]]
+        start = stop
+    return tuple(runs)
 
 
 def _find_run_ends(units: Sequence[Unit]) -> list[int]:
@@ -125,7 +125,7 @@ def _find_run_ends(units: Sequence[Unit]) -> list[int]:
 COUNTER_BYTES = 4
 
 
-def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
+def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:
     """Return the bytes of each model state while it is complete: gradients at the start of the optimizer."""
     sizes = job.element_bytes
     stored, trained, ranks = sum_padded_elements(job), sum_padded_trained_elements(job), job.degrees.dp
@@ -138,5 +138,5 @@ def model_state_bytes(job: Job, stage: int) -> Mapping[Tenant, int]:
 
 
 def _count_trained_units(job: Job) -> int:
-    """Count the units that have a step count."""
+    """Count the units that have a step counter."""
     return sum(trained_elements(unit, job) > 0 for unit in job.units)

@@ -1,4 +1,4 @@
-"""Track live bytes of a device by slot, their highest moment, and the assumption behind each slot."""
+"""Track a device's live bytes by slot and at their peak, with the assumption for each slot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zprof.model.whatif import Assumption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A kind of bytes: its tenant, its name within the tenant, and the assumption behind it."""
+    """A category of memory: tenant, sub-category, and the key of its assumption."""
 
     tenant: Tenant
     sub: str
@@ -18,46 +18,44 @@ class Slot:
 
 
 class Ledger:
-    """Live bytes by slot; remembers the slots and the name of the highest moment."""
+    """Live bytes by slot; records the breakdown and the location of the peak."""
 
     def __init__(self) -> None:
-        self._held: dict[Slot, int] = {}
+        self._bytes: dict[Slot, int] = {}
         self._total = 0
-        self._highest: Mapping[Slot, int] = {}
-        self._highest_total = -1
-        self._where = ""
-        self.now = ""
+        self._peak: Mapping[Slot, int] = {}
+        self._peak_total = -1
+        self._peak_location = ""
+        self.current_location = ""
 
     @property
-    def where(self) -> str:
-        """Name of the highest moment."""
-        return self._where
+    def peak_location(self) -> str:
+        """Location of the peak within the step."""
+        return self._peak_location
 
     @property
     def peak_bytes(self) -> int:
-        """Live bytes at the highest moment."""
-        return max(self._highest_total, 0)
+        """Live bytes at the peak."""
+        return max(self._peak_total, 0)
 
     def add(self, slot: Slot, size_bytes: int) -> None:
-        """Add bytes to a slot, or remove them, and record the moment."""
-        self.put({slot: self._held.get(slot, 0) + size_bytes})
+        """Add bytes to a slot, or remove them, and update the peak."""
+        self.set_bytes({slot: self._bytes.get(slot, 0) + size_bytes})
 
-    def put(self, sizes: Mapping[Slot, int]) -> None:
-        """Set the bytes of several slots at once and record the moment."""
+    def set_bytes(self, sizes: Mapping[Slot, int]) -> None:
+        """Set the bytes of several slots at once and update the peak."""
         for slot, size in sizes.items():
-            self._total += size - self._held.get(slot, 0)
-            self._held[slot] = size
-        if self._total > self._highest_total:
-            self._highest, self._highest_total = dict(self._held), self._total
-            self._where = self.now
+            self._total += size - self._bytes.get(slot, 0)
+            self._bytes[slot] = size
+        if self._total > self._peak_total:
+            self._peak, self._peak_total = dict(self._bytes), self._total
+            self._peak_location = self.current_location
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the live bytes at the highest moment as terms, in display order of tenants."""
+        """Return the live bytes at the peak as terms, in display order of tenants."""
         return tuple(
             Term(tenant=slot.tenant, sub=slot.sub, bytes=size, assumption=slot.assumption)
-            for slot, size in sorted(
-                self._highest.items(), key=lambda held: DISPLAY_ORDER.index(held[0].tenant)
-            )
+            for slot, size in sorted(self._peak.items(), key=lambda item: DISPLAY_ORDER.index(item[0].tenant))
             if size
         )
 
@@ -69,8 +67,8 @@ UNREDUCED = Slot(tenant=Tenant.GRADIENTS, sub="unreduced", assumption="walk.unre
 SAVED = Slot(tenant=Tenant.ACTIVATIONS, sub="saved", assumption="walk.saved")
 RECOMPUTED = Slot(tenant=Tenant.ACTIVATIONS, sub="recomputed", assumption="walk.recomputed")
 CHECKPOINTS = Slot(tenant=Tenant.ACTIVATIONS, sub="checkpoint", assumption="walk.checkpoints")
-WORK = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", assumption="walk.work")
-HELD = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="act_grad", assumption="walk.tied_head")
+OPERATOR_OUTPUTS = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", assumption="walk.work")
+TIED_HEAD_GRADIENT = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="act_grad", assumption="walk.tied_head")
 GRADIENT_COPY = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="optimizer", assumption="walk.gradient_copy")
 GATHERED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", assumption="walk.gathered_units")
 GATHERED_CHECKPOINT = Slot(
@@ -92,78 +90,78 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="the paper does not pad shards to equal size",
     ),
     "walk.optimizer_state": Assumption(
-        formula="K x padded of what is trained, from stage 1 on / N, and 4 bytes a unit for its step count",
+        formula="K x padded trainable elements (/ N from stage 1), plus 4 bytes per unit (step counter)",
         source=f"{_PAPER}, section 5 and figure 1",
-        deviation="padding and step counts come on top; where units do not say what of them is frozen, each "
-        "has its share",
+        deviation="plus padding and step counters; if units do not list their frozen parameters, each gets a "
+        "proportional share",
     ),
     "walk.gradients": Assumption(
-        formula="trained: stages 0 and 1: g x padded, always there; 2 and 3: r x padded / N of units "
-        "reduced so far",
+        formula="trainable parameters: g x padded throughout (stages 0, 1); r x padded / N of the units "
+        "reduced so far (2, 3)",
         source=f"{_PAPER}, sections 5.1 and 5.2; {_ENGINE}",
-        deviation="stages 2 and 3: allocated as the backward goes, and dropped before the next step",
+        deviation="stages 2 and 3: allocated during the backward, freed before the next step",
     ),
     "walk.unreduced": Assumption(
-        formula="p x elements whose gradient autograd has made and nobody has taken: stages 0 and 1: of one "
-        "operator; 2 and 3: of the unit whose backward runs, and of the root",
+        formula="p x elements with a gradient that has not been reduced yet: those of one operator (stages "
+        "0, 1); those of the unit in its backward, and of the root (2, 3)",
         source=f"{_ENGINE}; autograd",
         deviation="the paper counts reduced gradients only",
     ),
     "walk.saved": Assumption(
-        formula="units behind their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; the root: inputs of its norm "
-        "and head, log-softmax 4 T V",
+        formula="units that have finished their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; the root: "
+        "inputs of its norm and head, log-softmax 4 T V",
         source="autograd; FlashAttention, arXiv 2205.14135; Megatron-LM, arXiv 1909.08053, section 3",
-        deviation=f"{_PAPER}, section 3.2, counts 12 T h a block: without norms and residual inputs",
+        deviation=f"{_PAPER}, section 3.2, counts 12 T h per block, without norms and residual inputs",
     ),
     "walk.recomputed": Assumption(
-        formula="what one unit keeps for its backward, without its input",
+        formula="activations one unit saves for its backward, excluding its input",
         source=f"{_PAPER}, section 3.2; {_ENGINE}",
-        deviation="the paper counts checkpoints only; one unit at a time comes back whole",
+        deviation="the paper counts checkpoints only; here one unit at a time is fully recomputed",
     ),
     "walk.checkpoints": Assumption(
-        formula="units x T h e in one chunk, in places of 256 bytes (MD); Pa: a part of it on each rank",
+        formula="units x T h e in one chunk, aligned to 256 bytes (MD); with Pa, sharded over the ranks",
         source=f"{_PAPER}, sections 6.1 and 6.3",
-        deviation="with Pa all-gathers read from the chunk: it is a communication buffer then",
+        deviation="with Pa the chunk is an all-gather input, so it counts as a communication buffer",
     ),
     "walk.work": Assumption(
-        formula="what operators make and nobody keeps: gradients of activations, residual sums, fp32 logits",
+        formula="temporary operator outputs: activation gradients, residual sums, fp32 logits",
         source="autograd: the inputs and outputs of each operator",
-        deviation="not in the paper; workspaces inside of kernels are left out",
+        deviation="not in the paper; kernel workspaces are not counted",
     ),
     "walk.tied_head": Assumption(
-        formula="V h e/M: the gradient of the head, from its backward to that of the embedding it is tied to",
+        formula="V h e/M: the gradient of the head, live from its backward until that of the tied embedding",
         source="autograd",
         deviation="not in the paper",
     ),
     "walk.gathered_checkpoint": Assumption(
-        formula="Pa: T h e of the unit that is computed again, and T h e/M that the all-gather read; Pa+cpu: "
-        "that only while it runs",
+        formula="Pa: T h e of the unit being recomputed, plus T h e/M of all-gather input (with Pa+cpu only "
+        "while the gather runs)",
         source=f"{_PAPER}, section 6.1; {_ENGINE}",
         deviation="",
     ),
     "walk.gradient_copy": Assumption(
-        formula="4 bytes x this rank's part of a unit; CB: of a buffer",
-        source=f"{_ENGINE}: torch's fused AdamW wants gradients of its weights' type",
-        deviation="the paper's 16 bytes a parameter leave it out",
+        formula="4 bytes x this rank's shard of a unit (with CB, of a buffer)",
+        source=f"{_ENGINE}: torch's fused AdamW requires gradients in the dtype of the weights",
+        deviation="not included in the paper's 16 bytes per parameter",
     ),
     "walk.gathered_units": Assumption(
-        formula="gathered x padded of the root, the unit at work and those fetched ahead",
+        formula="gathered x padded of the root, the current unit and the prefetched ones",
         source=f"{_PAPER}, section 7.2.2; {_ENGINE}",
-        deviation="the paper's figure 1 leaves the working set out",
+        deviation="the paper's figure 1 excludes the working set",
     ),
     "walk.reductions": Assumption(
-        formula="r x padded for each reduction in flight, as many as the engine allows",
-        source=f"{_ENGINE}: a unit's gradients lie side by side in a buffer while they are reduced",
-        deviation="the paper leaves buffers out of its formulas (section 6.2 names them)",
+        formula="r x padded for each reduction in flight, up to the engine's limit",
+        source=f"{_ENGINE}: a unit's gradients are flattened into one buffer for the reduction",
+        deviation="the paper's formulas exclude buffers (section 6.2 describes them)",
     ),
     "walk.kept_buffers": Assumption(
         formula="CB: reductions in flight x buffer; MD: reductions in flight x largest unit, and the root",
         source=f"{_PAPER}, sections 6.2 and 6.3; {_ENGINE}",
-        deviation="the paper gives no size",
+        deviation="no size in the paper",
     ),
     "walk.backend_copies": Assumption(
-        formula="gloo copies the whole tensor: in a reduce-scatter until that is waited for, in an "
-        "all-gather while it runs, two at a time; NCCL does not",
+        formula="gloo copies the full tensor: a reduce-scatter copy lives until the wait, an all-gather copy "
+        "while the gather runs, two at a time; NCCL makes no copy",
         source="torch ProcessGroupGloo",
         deviation="not in the paper",
     ),

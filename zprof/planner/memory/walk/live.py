@@ -1,8 +1,8 @@
-"""Hold the state of a walk: units with their moments, checkpoints, and the bytes that finished units keep.
+"""Keep the state of a walk: units with their moments, checkpoints, and the bytes that finished units keep.
 
 Bytes kept of a recomputed unit between its forward and its backward:
 
-    whole                    its input
+    neither                  its input
     Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered before its backward
     Pa+cpu (offload)         nothing: it is in host memory
     MD   (defragment)        the same, in one persistent chunk; slots are multiples of 256 bytes
@@ -18,17 +18,17 @@ from zprof.planner.memory.walk.buffers import Gathers, Gradients
 from zprof.planner.memory.walk.layout import Run, trained_elements
 from zprof.planner.memory.walk.ledger import (
     GATHERED_CHECKPOINT,
-    HELD,
+    OPERATOR_OUTPUTS,
     RECOMPUTED,
     SAVED,
+    TIED_HEAD_GRADIENT,
     UNREDUCED,
-    WORK,
     Ledger,
 )
 from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_moments import Moment, Moments, with_gradients
 
-_PLACE_BYTES = 256
+_SLOT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class StoredCheckpoint:
 
     ``stays_bytes``: kept from forward to backward, outside a chunk. ``copied_bytes``: copied back from the
     host to be gathered. ``input_is_new``: the recomputation reads a new tensor instead of the kept one.
-    ``is_gathered``: ranks assemble it from parts, which count as communication buffers from then on.
+    ``is_gathered``: ranks gather it from shards, which count as communication buffers from then on.
     """
 
     stays_bytes: int
@@ -46,10 +46,10 @@ class StoredCheckpoint:
     is_gathered: bool = False
 
 
-def stored_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
+def store_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
     """Return the bytes kept of a unit's checkpoint."""
-    residual, whole = job.residual, unit.checkpoint_bytes or 0
-    part = ceil_div(whole, job.degrees.mp) if residual.partition else whole
+    residual, full_bytes = job.residual, unit.checkpoint_bytes or 0
+    part = ceil_div(full_bytes, job.degrees.mp) if residual.partition else full_bytes
     if residual.offload:
         return StoredCheckpoint(
             stays_bytes=0,
@@ -63,7 +63,7 @@ def stored_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
     )
 
 
-def chunk_bytes(job: Job) -> int:
+def compute_chunk_bytes(job: Job) -> int:
     """Return the bytes of the chunk that holds all checkpoints; 0 if each has its own memory."""
     residual = job.residual
     if not (residual.checkpointing and residual.defragment) or residual.offload:
@@ -71,7 +71,7 @@ def chunk_bytes(job: Job) -> int:
     share = job.degrees.mp if residual.partition else 1
     inner = [unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses]
     largest = ceil_div(max(inner, default=0), share)
-    return len(inner) * ceil_div(largest, _PLACE_BYTES) * _PLACE_BYTES
+    return len(inner) * ceil_div(largest, _SLOT_BYTES) * _SLOT_BYTES
 
 
 NO_MOMENT = Moment(operator="", saved_bytes=0, work_bytes=0)
@@ -79,13 +79,13 @@ NO_MOMENT = Moment(operator="", saved_bytes=0, work_bytes=0)
 
 @dataclass(slots=True, kw_only=True)
 class WalkState:
-    """State of a walk; ``saved_bytes`` covers units whose pass is over, ``outer`` the enclosing unit."""
+    """State of a walk; ``saved_bytes`` covers units whose pass has finished, ``outer`` the enclosing unit."""
 
     job: Job
     ledger: Ledger
     gathers: Gathers
     gradients: Gradients
-    around: Unit | None
+    root: Unit | None
     inner: tuple[Run, ...]
     known: Callable[[Unit], Moments | None]
     saved_bytes: int = 0
@@ -98,18 +98,18 @@ class WalkState:
             return estimate_moments(unit, trained)
         return known if trained == unit.elements else with_gradients(known, trained, unit.elements)
 
-    def now(self, what: str, operator: str) -> None:
-        """Set the name of the following moments."""
-        self.ledger.now = f"{what} ({operator})"
+    def set_location(self, what: str, operator: str) -> None:
+        """Set the location of the following moments within the step."""
+        self.ledger.current_location = f"{what} ({operator})"
 
     def drop(self, size_bytes: int) -> None:
-        """Release the saved bytes of units whose backward is over."""
+        """Release the saved bytes of units whose backward has finished."""
         self.saved_bytes -= size_bytes
-        self.ledger.put({SAVED: self.outer.saved_bytes + self.saved_bytes})
+        self.ledger.set_bytes({SAVED: self.outer.saved_bytes + self.saved_bytes})
 
-    def see(self, moment: Moment, what: str) -> None:
+    def record(self, moment: Moment, what: str) -> None:
         """Record a moment of a unit on top of the bytes that other units keep."""
-        self._put(
+        self._set_bytes(
             moment,
             what,
             saved_bytes=self.saved_bytes + moment.saved_bytes,
@@ -117,54 +117,56 @@ class WalkState:
             gathered_bytes=0,
         )
 
-    def see_again(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
-        """Record a moment of a recomputed unit, whose checkpoint is its input or stays beside it."""
-        whole = unit.checkpoint_bytes or 0
-        has_input = moment.saved_bytes >= whole
+    def record_recomputed(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
+        """Record a moment of a recomputed unit, whose checkpoint is its input or stays in addition to it."""
+        checkpoint = unit.checkpoint_bytes or 0
+        has_input = moment.saved_bytes >= checkpoint
         in_chunk = not kept.input_is_new and not kept.stays_bytes
-        itself = whole if has_input and (kept.is_gathered or not kept.input_is_new) else 0
-        self._put(
+        input_bytes = checkpoint if has_input and (kept.is_gathered or not kept.input_is_new) else 0
+        self._set_bytes(
             moment,
             what,
-            saved_bytes=self.saved_bytes + (0 if in_chunk or kept.is_gathered else itself),
-            recomputed_bytes=moment.saved_bytes - itself,
-            gathered_bytes=kept.stays_bytes + itself if kept.is_gathered else 0,
+            saved_bytes=self.saved_bytes + (0 if in_chunk or kept.is_gathered else input_bytes),
+            recomputed_bytes=moment.saved_bytes - input_bytes,
+            gathered_bytes=kept.stays_bytes + input_bytes if kept.is_gathered else 0,
         )
 
-    def see_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
-        """Record the moment in which ranks assemble a checkpoint; do nothing if it is not gathered."""
+    def record_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
+        """Record the moment at which ranks gather a checkpoint; do nothing if it is not gathered."""
         size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
         gradient = Moment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
         if kept.is_gathered:
-            self._put(gradient, what, saved_bytes=self.saved_bytes, recomputed_bytes=0, gathered_bytes=size)
+            self._set_bytes(
+                gradient, what, saved_bytes=self.saved_bytes, recomputed_bytes=0, gathered_bytes=size
+            )
 
-    def _put(
+    def _set_bytes(
         self, moment: Moment, what: str, *, saved_bytes: int, recomputed_bytes: int, gathered_bytes: int
     ) -> None:
         ledger, gradients = self.ledger, self.gradients
-        self.now(what, moment.operator)
-        ledger.put(
+        self.set_location(what, moment.operator)
+        ledger.set_bytes(
             {
                 SAVED: self.outer.saved_bytes + saved_bytes,
                 RECOMPUTED: recomputed_bytes,
                 GATHERED_CHECKPOINT: gathered_bytes,
-                WORK: moment.work_bytes,
-                HELD: self.outer.held_bytes + moment.held_bytes,
+                OPERATOR_OUTPUTS: moment.work_bytes,
+                TIED_HEAD_GRADIENT: self.outer.held_bytes + moment.held_bytes,
                 UNREDUCED: gradients.unreduced_bytes(self.outer) + gradients.unreduced_bytes(moment),
             }
         )
 
-    def see_outer(self, moments: tuple[Moment, ...], what: str) -> None:
+    def record_outer(self, moments: tuple[Moment, ...], what: str) -> None:
         """Record the moments of the enclosing unit; the last one stays."""
         self.outer = NO_MOMENT
         for moment in moments:
-            self.see(moment, what)
+            self.record(moment, what)
         if moments:
             self.outer = moments[-1]
 
 
 def estimate_moments(unit: Unit, trained: int) -> Moments:
-    """Return moments of a unit of which only sums are known; they are an upper bound.
+    """Estimate the moments of a unit from its sums; they are an upper bound.
 
     ``trained``: elements that have a gradient.
     """
@@ -174,7 +176,7 @@ def estimate_moments(unit: Unit, trained: int) -> Moments:
     largest = trained if known is None else min(known, trained)
     first = Moment(operator="forward", saved_bytes=saved, work_bytes=forward)
     stays = Moment(operator="end", saved_bytes=saved, work_bytes=0)
-    begin = Moment(
+    start = Moment(
         operator="backward",
         saved_bytes=saved,
         work_bytes=backward,
@@ -188,15 +190,17 @@ def estimate_moments(unit: Unit, trained: int) -> Moments:
         gradient_elements=trained,
         fresh_elements=largest,
     )
-    gone = Moment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=trained)
+    freed = Moment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=trained)
     if unit.encloses:
-        nothing = Moment(operator="begin", saved_bytes=0, work_bytes=0)
+        empty = Moment(operator="begin", saved_bytes=0, work_bytes=0)
         return Moments(
-            forward=(nothing,),
+            forward=(empty,),
             forward_end=(first, stays),
-            backward=(begin, replace(nothing, gradient_elements=min(unit.early_gradient_elements, trained))),
-            backward_end=(end, gone),
+            backward=(start, replace(empty, gradient_elements=min(unit.early_gradient_elements, trained))),
+            backward_end=(end, freed),
         )
     recompute = Moment(operator="forward", saved_bytes=kept, work_bytes=saved - kept + forward)
-    left = Moment(operator="end", saved_bytes=kept, work_bytes=0)
-    return Moments(forward=(first, stays), checkpointed=(recompute, left), backward=(begin, end, gone))
+    after_recompute = Moment(operator="end", saved_bytes=kept, work_bytes=0)
+    return Moments(
+        forward=(first, stays), checkpointed=(recompute, after_recompute), backward=(start, end, freed)
+    )
