@@ -265,7 +265,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="enter",
-        action="say_opens",
+        action="explain_open",
         says="open a number of the ledger or tenants table",
         where=Where.LIVE,
     ),

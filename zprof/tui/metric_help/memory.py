@@ -1,6 +1,6 @@
 """Explain the memory metrics.
 
-Covers tenants at the peak, the check against the ZeRO formula, and device memory, with the source rows of each.
+Covers tenants at the peak, the check against the ZeRO formula, and device memory, each with its rows.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _TERMS = {
     "private_pools_bytes": "Free memory in the private pools of CUDA graphs.",
     "reserved_bytes": "All memory that the allocator has reserved on the device.",
     "collectives_bytes": "Growth of the process outside the allocator at the first collective of each group.",
-    "context_bytes": "Remaining memory of the process outside the allocator: CUDA context, modules, libraries.",
+    "context_bytes": "Other memory of the process outside the allocator: CUDA context, modules, libraries.",
     "process_bytes": "All memory of this process on the device.",
     "other_processes_bytes": "Memory of other processes and of the driver.",
     "device_used_bytes": "All memory in use on the device.",
@@ -168,8 +168,8 @@ _TENANT_TEXTS = {
     "backward pass.",
     Tenant.TEMPORARY_BUFFERS: "All other memory that operators of the recorded steps allocate or use "
     "internally: gradients of activations, workspaces, temporaries of the optimizer.",
-    Tenant.COMMUNICATION_BUFFERS: "Operands of collectives that are not model state: gathered parameters, inputs "
-    "of reduce-scatters, buckets, buffers of the communication backend.",
+    Tenant.COMMUNICATION_BUFFERS: "Operands of collectives that are not model state: gathered parameters, "
+    "inputs of reduce-scatters, buckets, buffers of the communication backend.",
 }
 _UNTAGGED = "Live bytes that could not be assigned to any tenant."
 _MEASURED = (
