@@ -56,7 +56,7 @@ def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
     ("changes", "title", "shown"),
     [
         ({"last_rank": 1}, "last", "1"),
-        ({"last_rank": 1, "origin_rank": 0}, "began on", "0"),
+        ({"last_rank": 1, "origin_rank": 0}, "delay from", "0"),
         ({"last_rank": -1, "matched": True}, "last", "tied"),
         ({"last_rank": -1, "matched": False, "bound": True}, "last", "unknown"),
         ({"first_of_window": True, "late_reason": "host"}, "why late", "profiler start"),

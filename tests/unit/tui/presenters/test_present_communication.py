@@ -135,9 +135,9 @@ def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -
 
 def test_clocks_have_their_uncertainty_and_what_was_matched(loaded: LoadedRun) -> None:
     alignment = loaded.report.time.alignment
-    assert check_texts(loaded)["clocks, within"][1:5] == ("122.5 µs", "matched", "70", "")
+    assert check_texts(loaded)["clock error"][1:5] == ("122.5 µs", "matched", "70", "")
     lost = check_texts(with_time(loaded, alignment=replace(alignment, unmatched=3)))
-    assert lost["clocks, within"][4] == "3"
+    assert lost["clock error"][4] == "3"
     assert not any(cell[:1].isdigit() for cell in check_texts(with_time(loaded, alignment=None))["clocks"])
 
 
