@@ -102,9 +102,7 @@ def _describe_agreement(report: Report, term: str) -> str:
     noise_ns = max(rank.noise_floor_ns for rank in ranks)
     if abs(total - ledger) > max(_TOLERANCE_RATIO * max(total, ledger), noise_ns):
         return _EDGE_NOTE
-    return (
-        "sum, averaged over ranks" if _has_several_groups(report) else "sum of all kinds"
-    )
+    return "sum, averaged over ranks" if _has_several_groups(report) else "sum of all kinds"
 
 
 def _has_several_groups(report: Report) -> bool:
