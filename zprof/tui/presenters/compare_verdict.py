@@ -2,8 +2,8 @@
 
 Bytes and counts are exact, so a difference of one byte counts. Times vary from step to step: the step time
 has its own interval; any other time must change by more than the uncertainty of the step time (half its
-interval, or the noise floor if that is larger). The hidden share has its own bootstrap interval. Fits, samples, bounds
-and rates have no interval and are not judged.
+interval, or the noise floor if that is larger). The hidden share has its own bootstrap interval. Fits,
+samples, bounds and rates have no interval and are not judged.
 """
 
 from dataclasses import dataclass, replace
