@@ -1,4 +1,4 @@
-"""Texts for the keys `?`, F1 and `g` (help, key list, gaps), and the choices that `r` and `t` offer."""
+"""Make the texts of the keys `?`, F1 and `g` (help, key list, gaps) and the choices of `r` and `t`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,19 +19,19 @@ from zprof.tui.widgets.fact_table import FactTable
 _MAX_CHOICES = 4096
 
 
-def replace_baseline(asked: RunRequest, path: Path) -> RunRequest:
+def replace_baseline(request: RunRequest, path: Path) -> RunRequest:
     """Return the request with another baseline."""
-    return replace(asked, baseline=path)
+    return replace(request, baseline=path)
 
 
 def explain_focus(app: Shell) -> tuple[str, str]:
-    """Return title and text of the help for the focused table and its columns."""
+    """Return the title and text of the help for the focused table and its columns."""
     screen = app.screen
     if not isinstance(screen, PageScreen):
-        tables = [part.table for part in screen.query(FactTable)]
+        tables = [widget.table for widget in screen.query(FactTable)]
         keys = format_keys([key for key in KEYS if key.where is Where.POPUP])
-        said = [line for table in tables if table is not None for line in _describe_table(table)]
-        return "help", "\n".join([*said, "", keys] if said else [keys])
+        lines = [line for table in tables if table is not None for line in _describe_table(table)]
+        return "help", "\n".join([*lines, "", keys] if lines else [keys])
     table = screen.focused_table()
     parts = [screen.help_of, _explain_selection(app)]
     if table is not None and table.table is not None:
@@ -49,24 +49,24 @@ def _explain_selection(app: Shell) -> str:
     if loaded is None or selected.step is None or selected != pick_selection(loaded.report):
         return ""
     return (
-        f"Rank {selected.rank} loses most of its step beside compute, and step {selected.step} is its median "
-        "one: they are shown first. r, t, [ and ] show others."
+        f"Rank {selected.rank} spends the most time per step outside compute, and step {selected.step} is "
+        "its median step, so they are shown first. Press r, t, [ or ] to select others."
     )
 
 
 def sort_keys(screen: Screen[Any]) -> list[Key]:
-    """Return all keys, those of this screen first."""
+    """Return all keys, starting with those of this screen."""
     name = Where.POPUP.value if isinstance(screen, Popup) else getattr(screen, "name_of", "")
     return sorted(KEYS, key=lambda key: (key.where.value != name, list(Where).index(key.where)))
 
 
 def format_keys(keys: Sequence[Key]) -> str:
-    """Format keys as text, grouped by where they work, in the given order."""
+    """Format keys as text, grouped by scope, in the given order."""
     lines: list[str] = []
     for where in dict.fromkeys(key.where for key in keys):
-        mine = [key for key in keys if key.where is where]
-        if mine:
-            lines += ["", where.value, *(f"  {key.written:<10} {key.says}" for key in mine)]
+        scope_keys = [key for key in keys if key.where is where]
+        if scope_keys:
+            lines += ["", where.value, *(f"  {key.written:<10} {key.says}" for key in scope_keys)]
     return "\n".join(lines[1:])
 
 
@@ -74,35 +74,35 @@ def format_gaps(app: Shell) -> str:
     """Format what could not be measured, why, and how to fix it."""
     if app.loaded is None:
         return app.waiting_text()
-    further = [gap for page in _list_screens(app)[-1:] for gap in page.further_gaps()]
-    groups = grouped_gaps((*further, *app.loaded.report.gaps))
+    screen_gaps = [gap for page in _list_screens(app)[-1:] for gap in page.further_gaps()]
+    groups = grouped_gaps((*screen_gaps, *app.loaded.report.gaps))
     lines = []
     for gap in groups:
         ranks = f" (ranks {', '.join(map(str, gap.ranks[:8]))}{' ...' if len(gap.ranks) > 8 else ''})"
         lines += [f"{gap.what}{ranks if gap.ranks else ''}", f"  {gap.reason}", f"  {gap.remedy}", ""]
-    return "\n".join(lines) if lines else "nothing: all that zprof asks for was measured"
+    return "\n".join(lines) if lines else "none: everything was measured"
 
 
 def get_export(app: Shell) -> LoadedRun | None:
-    """Return what ``e`` writes: the loaded run plus what the front screen adds to it."""
+    """Return the run that ``e`` exports, including additions of the topmost screen."""
     pages = _list_screens(app)
     return pages[-1].to_write(app.loaded) if app.loaded is not None and pages else app.loaded
 
 
 def _list_screens(app: Shell) -> list[PageScreen]:
-    """Return the screens in the stack without popups, the front one last."""
+    """Return the screens of the stack except popups, topmost last."""
     return [screen for screen in app.screen_stack if isinstance(screen, PageScreen)]
 
 
 def list_rank_choices(app: Shell) -> list[tuple[str, str]]:
-    """Return (key, label) of the loaded ranks, at most `_MAX_CHOICES`."""
+    """Return (key, label) pairs of the loaded ranks, at most `_MAX_CHOICES`."""
     if app.loaded is None:
         return []
     return [(str(rank), f"rank {rank}") for rank in app.loaded.report.run.ranks_loaded[:_MAX_CHOICES]]
 
 
 def list_step_choices(app: Shell) -> list[tuple[str, str]]:
-    """Return (key, label) of the timed steps of the selected rank, at most `_MAX_CHOICES`."""
+    """Return (key, label) pairs of the timed steps of the selected rank, at most `_MAX_CHOICES`."""
     if app.loaded is None:
         return []
     steps = [entry for entry in app.loaded.report.time.steps if entry.rank == app.selected.rank]

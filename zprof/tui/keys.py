@@ -1,4 +1,4 @@
-"""The single table of keys: bindings, footer and help texts all come from it."""
+"""Define all keys in one table, from which bindings, footer and help texts are made."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,146 +18,154 @@ class Where(StrEnum):
     COMMUNICATION = "communication"
     PLAN = "plan"
     LIVE = "live view"
-    POPUP = "what is opened"
+    POPUP = "popups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key, or several that do the same, by their Textual names, with their action.
+    """A key binding: one or more Textual keys with the same action.
 
-    ``spelled``: how users write the key, if that differs from Textual's name. ``is_first``: the key has
-    priority over the bindings of focused widgets.
+    ``label``: the key as shown to users, if it differs from Textual's name. ``has_priority``: the binding
+    takes precedence over those of focused widgets.
     """
 
     keys: str
     action: str
     says: str
-    spelled: str = ""
+    label: str = ""
     where: Where = Where.EVERYWHERE
     footer: str = ""
-    is_first: bool = False
+    has_priority: bool = False
 
     @property
     def written(self) -> str:
-        """The key as users write it."""
-        return self.spelled or self.keys
+        """Return the key as shown to users."""
+        return self.label or self.keys
 
 
 KEYS: tuple[Key, ...] = (
-    Key(keys="1", action="show('overview')", says="verdict, ledger and findings"),
+    Key(keys="1", action="show('overview')", says="overview: verdict, ledger, findings"),
     Key(keys="2", action="show('memory')", says="memory by tenant"),
-    Key(keys="3", action="show('communication')", says="collectives, exposed and hidden"),
-    Key(keys="4", action="show('timeline')", says="one step of one rank, lane by lane"),
-    Key(keys="5", action="show('ranks')", says="ranks and steps as a heat map"),
-    Key(keys="6", action="show('compare')", says="this run and its baseline, side by side"),
-    Key(keys="7", action="show('plan')", says="what another stage, link or setting is predicted to do"),
-    Key(keys="question_mark", spelled="?", action="explain", says="explain what is focused", footer="help"),
-    Key(keys="f1", spelled="F1", action="help", says="all keys", footer="keys"),
+    Key(keys="3", action="show('communication')", says="collectives: exposed and hidden time"),
+    Key(keys="4", action="show('timeline')", says="timeline of one step on one rank"),
+    Key(keys="5", action="show('ranks')", says="heat map of ranks and steps"),
+    Key(keys="6", action="show('compare')", says="compare this run with its baseline"),
+    Key(keys="7", action="show('plan')", says="predict the effect of another stage, link or setting"),
+    Key(keys="question_mark", label="?", action="explain", says="explain the focused item", footer="help"),
+    Key(keys="f1", label="F1", action="help", says="list all keys", footer="keys"),
     Key(keys="r", action="pick_rank", says="pick a rank"),
-    Key(keys="t", action="pick_step", says="pick per step"),
-    Key(keys="left_square_bracket", spelled="[", action="step(-1)", says="the step before"),
-    Key(keys="right_square_bracket", spelled="]", action="step(1)", says="the next step"),
-    Key(keys="b", action="baseline", says="name another run as the baseline"),
-    Key(keys="g", action="gaps", says="what could not be measured", footer="gaps"),
-    Key(keys="y", action="copy_markdown", says="copy what is focused as Markdown"),
-    Key(keys="Y", action="copy_json", says="copy what is focused as JSON"),
+    Key(keys="t", action="pick_step", says="pick a step"),
+    Key(keys="left_square_bracket", label="[", action="step(-1)", says="previous step"),
+    Key(keys="right_square_bracket", label="]", action="step(1)", says="next step"),
+    Key(keys="b", action="baseline", says="choose a baseline run"),
+    Key(keys="g", action="gaps", says="list what could not be measured", footer="gaps"),
+    Key(keys="y", action="copy_markdown", says="copy the focused row as Markdown"),
+    Key(keys="Y", action="copy_json", says="copy the focused row as JSON"),
     Key(keys="e", action="export", says="write the report to a file", footer="export"),
-    Key(keys="o", action="perfetto", says="write this step as a trace for Perfetto"),
-    Key(keys="ctrl+p", action="command_palette", says="all commands, and themes"),
-    Key(keys="q", action="quit", says="leave", footer="quit"),
-    Key(keys="ctrl+c", action="quit", says="leave, also where a line is typed", is_first=True),
-    Key(keys="tab", action="app.focus_next", says="the next part of the screen"),
-    Key(keys="shift+tab", action="app.focus_previous", says="the part before"),
-    Key(keys="enter", action="open", says="open the number or row", where=Where.TABLE, footer="open"),
+    Key(keys="o", action="perfetto", says="write this step as a Perfetto trace"),
+    Key(keys="ctrl+p", action="command_palette", says="command palette: all commands and themes"),
+    Key(keys="q", action="quit", says="quit", footer="quit"),
+    Key(keys="ctrl+c", action="quit", says="quit, even while typing", has_priority=True),
+    Key(keys="tab", action="app.focus_next", says="next pane"),
+    Key(keys="shift+tab", action="app.focus_previous", says="previous pane"),
+    Key(
+        keys="enter", action="open", says="open the selected number or row", where=Where.TABLE, footer="open"
+    ),
     Key(
         keys="slash",
-        spelled="/",
+        label="/",
         action="search",
-        says="show rows with a text only",
+        says="filter rows by text",
         where=Where.TABLE,
         footer="search",
     ),
     Key(
         keys="escape",
-        spelled="esc",
+        label="esc",
         action="all_rows",
-        says="all rows again, where / shows some only",
+        says="clear the filter",
         where=Where.TABLE,
     ),
     Key(keys="s", action="sort", says="sort by the next column", where=Where.TABLE, footer="sort"),
-    Key(keys="S", action="reverse", says="sort the other way round", where=Where.TABLE),
-    Key(keys="h", action="cursor_left", says="left", where=Where.TABLE),
-    Key(keys="j", action="cursor_down", says="down", where=Where.TABLE),
-    Key(keys="k", action="cursor_up", says="up", where=Where.TABLE),
-    Key(keys="l", action="cursor_right", says="right", where=Where.TABLE),
-    Key(keys="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"),
-    Key(keys="up,k", spelled="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
-    Key(keys="down,j", spelled="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
+    Key(keys="S", action="reverse", says="reverse the sort order", where=Where.TABLE),
+    Key(keys="h", action="cursor_left", says="move left", where=Where.TABLE),
+    Key(keys="j", action="cursor_down", says="move down", where=Where.TABLE),
+    Key(keys="k", action="cursor_up", says="move up", where=Where.TABLE),
+    Key(keys="l", action="cursor_right", says="move right", where=Where.TABLE),
+    Key(keys="m", action="next_table", says="next table", where=Where.MEMORY, footer="table"),
+    Key(keys="up,k", label="up, k", action="across(-1)", says="previous rank", where=Where.MEMORY),
+    Key(keys="down,j", label="down, j", action="across(1)", says="next rank", where=Where.MEMORY),
     Key(
         keys="left,h",
-        spelled="left, h",
+        label="left, h",
         action="along(-1)",
-        says="the tenant, or the time, before",
+        says="previous tenant or point in time",
         where=Where.MEMORY,
     ),
     Key(
         keys="right,l",
-        spelled="right, l",
+        label="right, l",
         action="along(1)",
-        says="the next tenant, or time",
+        says="next tenant or point in time",
         where=Where.MEMORY,
     ),
     Key(
         keys="enter",
         action="open_part",
-        says="open the tenant, or the time",
+        says="open the selected tenant or point in time",
         where=Where.MEMORY,
         footer="open",
     ),
     Key(
         keys="m",
         action="next_part",
-        says="message sizes, units, the fitted link",
+        says="show message sizes, units and the link fit",
         where=Where.COMMUNICATION,
         footer="more",
     ),
     Key(
         keys="d",
         action="differences",
-        says="only what differs, or all",
+        says="toggle: differences only, or everything",
         where=Where.COMPARE,
         footer="differs",
     ),
     Key(
         keys="n",
         action="per_token",
-        says="times of a step, or of all ranks over their tokens",
+        says="toggle: time per step, or rank time per token",
         where=Where.COMPARE,
         footer="per token",
     ),
-    Key(keys="x", action="swap", says="swap A and B: all screens show the other run", where=Where.COMPARE),
-    Key(keys="up,k", spelled="up, k", action="along(-1)", says="the knob above", where=Where.PLAN),
-    Key(keys="down,j", spelled="down, j", action="along(1)", says="the knob below", where=Where.PLAN),
-    Key(keys="left,h", spelled="left, h", action="turn(-1)", says="turn the knob down", where=Where.PLAN),
-    Key(keys="right,l", spelled="right, l", action="turn(1)", says="turn the knob up", where=Where.PLAN),
-    Key(keys="enter", action="open", says="what the knob does", where=Where.PLAN, footer="open"),
-    Key(keys="x", action="reset", says="this knob as it was measured", where=Where.PLAN, footer="reset"),
-    Key(keys="X", action="reset_all", says="all knobs as measured", where=Where.PLAN, footer="all"),
+    Key(keys="x", action="swap", says="swap A and B on all screens", where=Where.COMPARE),
+    Key(keys="up,k", label="up, k", action="along(-1)", says="previous knob", where=Where.PLAN),
+    Key(keys="down,j", label="down, j", action="along(1)", says="next knob", where=Where.PLAN),
+    Key(keys="left,h", label="left, h", action="turn(-1)", says="decrease the value", where=Where.PLAN),
+    Key(keys="right,l", label="right, l", action="turn(1)", says="increase the value", where=Where.PLAN),
+    Key(keys="enter", action="open", says="explain the knob", where=Where.PLAN, footer="open"),
+    Key(
+        keys="x",
+        action="reset",
+        says="reset this knob to the measured value",
+        where=Where.PLAN,
+        footer="reset",
+    ),
+    Key(keys="X", action="reset_all", says="reset all knobs", where=Where.PLAN, footer="all"),
     Key(
         keys="m",
         action="next_table",
-        says="the peak, or what the model took from the run",
+        says="toggle: memory peak, or inputs of the model",
         where=Where.PLAN,
         footer="table",
     ),
-    Key(keys="up,k", spelled="up, k", action="move(-1, 0)", says="the ranks above", where=Where.RANKS),
-    Key(keys="down,j", spelled="down, j", action="move(1, 0)", says="the ranks below", where=Where.RANKS),
-    Key(keys="left,h", spelled="left, h", action="move(0, -1)", says="the steps before", where=Where.RANKS),
-    Key(keys="right,l", spelled="right, l", action="move(0, 1)", says="the next steps", where=Where.RANKS),
+    Key(keys="up,k", label="up, k", action="move(-1, 0)", says="move up", where=Where.RANKS),
+    Key(keys="down,j", label="down, j", action="move(1, 0)", says="move down", where=Where.RANKS),
+    Key(keys="left,h", label="left, h", action="move(0, -1)", says="move left", where=Where.RANKS),
+    Key(keys="right,l", label="right, l", action="move(0, 1)", says="move right", where=Where.RANKS),
     Key(
         keys="enter",
         action="choose",
-        says="this rank and step on all screens, and its timeline",
+        says="select this rank and step, and open its timeline",
         where=Where.RANKS,
         footer="timeline",
     ),
@@ -171,58 +179,69 @@ KEYS: tuple[Key, ...] = (
     Key(
         keys="m",
         action="screen.metric(1)",
-        says="the next metric of the heat map",
+        says="next metric",
         where=Where.RANKS,
         footer="metric",
     ),
-    Key(keys="M", action="screen.metric(-1)", says="the metric before", where=Where.RANKS),
-    Key(keys="f", action="fold", says="all ranks at once, or each in a row of its own", where=Where.RANKS),
-    Key(keys="n", action="gap(1)", says="the next exposed gap", where=Where.TIMELINE, footer="next gap"),
-    Key(keys="N", action="gap(-1)", says="the exposed gap before", where=Where.TIMELINE),
+    Key(keys="M", action="screen.metric(-1)", says="previous metric", where=Where.RANKS),
     Key(
-        keys="x", action="longest", says="the longest exposed gap", where=Where.TIMELINE, footer="longest gap"
+        keys="f",
+        action="fold",
+        says="toggle: fold ranks to fit the screen, or one row per rank",
+        where=Where.RANKS,
     ),
+    Key(keys="n", action="gap(1)", says="next exposed gap", where=Where.TIMELINE, footer="next gap"),
+    Key(keys="N", action="gap(-1)", says="previous exposed gap", where=Where.TIMELINE),
+    Key(keys="x", action="longest", says="longest exposed gap", where=Where.TIMELINE, footer="longest gap"),
     Key(
         keys="plus,equals_sign",
-        spelled="+",
+        label="+",
         action="zoom(-1)",
-        says="see less, larger, around the cursor",
+        says="zoom in",
         where=Where.TIMELINE,
         footer="zoom",
     ),
     Key(
         keys="minus,underscore",
-        spelled="-",
+        label="-",
         action="zoom(1)",
-        says="see more around the cursor",
+        says="zoom out",
         where=Where.TIMELINE,
     ),
     Key(
         keys="left,h",
-        spelled="left, h",
+        label="left, h",
         action="cursor(-1)",
-        says="earlier; the view goes with the cursor",
+        says="move the cursor left; the view follows",
         where=Where.TIMELINE,
     ),
-    Key(keys="right,l", spelled="right, l", action="cursor(1)", says="later", where=Where.TIMELINE),
+    Key(
+        keys="right,l",
+        label="right, l",
+        action="cursor(1)",
+        says="move the cursor right; the view follows",
+        where=Where.TIMELINE,
+    ),
     Key(
         keys="shift+left,H",
-        spelled="shift+left, H",
+        label="shift+left, H",
         action="page(-1)",
-        says="half a view earlier",
+        says="scroll left by half a screen",
         where=Where.TIMELINE,
     ),
     Key(
         keys="shift+right,L",
-        spelled="shift+right, L",
+        label="shift+right, L",
         action="page(1)",
-        says="half a view later",
+        says="scroll right by half a screen",
         where=Where.TIMELINE,
     ),
-    Key(keys="up,k", spelled="up, k", action="lane(-1)", says="the lane above", where=Where.TIMELINE),
-    Key(keys="down,j", spelled="down, j", action="lane(1)", says="the lane below", where=Where.TIMELINE),
-    Key(keys="home", action="whole(0)", says="the whole step, the cursor at its begin", where=Where.TIMELINE),
-    Key(keys="end", action="whole(1)", says="the whole step, the cursor at its end", where=Where.TIMELINE),
+    Key(keys="up,k", label="up, k", action="lane(-1)", says="lane above", where=Where.TIMELINE),
+    Key(keys="down,j", label="down, j", action="lane(1)", says="lane below", where=Where.TIMELINE),
+    Key(
+        keys="home", action="whole(0)", says="show the entire step, cursor at its start", where=Where.TIMELINE
+    ),
+    Key(keys="end", action="whole(1)", says="show the entire step, cursor at its end", where=Where.TIMELINE),
     Key(
         keys="enter",
         action="open",
@@ -233,61 +252,68 @@ KEYS: tuple[Key, ...] = (
     Key(
         keys="w",
         action="app.open_run",
-        says="all screens, on what is recorded so far",
+        says="open all screens for the data recorded so far",
         where=Where.LIVE,
         footer="whole run",
     ),
     Key(
         keys="s",
         action="sort_ranks",
-        says="ranks by their median step, the longest first, or by number",
+        says="toggle: sort ranks by median step time, or by number",
         where=Where.LIVE,
         footer="by median",
     ),
     Key(
         keys="enter",
-        action="say_opens",
-        says="open the number of a table; a rank's line opens nothing",
+        action="explain_open",
+        says="open a number of the ledger or tenants table",
         where=Where.LIVE,
     ),
     Key(
         keys="ctrl+c",
         action="app.end_job",
-        says="end the job, as without the view",
+        says="interrupt the job",
         where=Where.LIVE,
-        is_first=True,
+        has_priority=True,
     ),
-    Key(keys="j", action="scroll_lines(1)", says="down", where=Where.POPUP),
-    Key(keys="k", action="scroll_lines(-1)", says="up", where=Where.POPUP),
+    Key(keys="j", action="scroll_lines(1)", says="move down", where=Where.POPUP),
+    Key(keys="k", action="scroll_lines(-1)", says="move up", where=Where.POPUP),
     Key(
         keys="space,pagedown",
-        spelled="space, pgdn",
+        label="space, pgdn",
         action="scroll_page(1)",
-        says="a page down",
+        says="page down",
         where=Where.POPUP,
     ),
-    Key(keys="pageup", spelled="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
-    Key(keys="escape", spelled="esc", action="close", says="back", where=Where.POPUP),
+    Key(keys="pageup", label="pgup", action="scroll_page(-1)", says="page up", where=Where.POPUP),
+    Key(keys="escape", label="esc", action="close", says="close", where=Where.POPUP),
 )
 
 
 def bindings(where: Where) -> list[Binding]:
-    """Return Textual bindings of all keys for a place.
+    """Return the Textual bindings of a scope.
 
-    Popups cover the app, so their bindings include those that work everywhere.
+    Popups cover the app, so their bindings include the global ones.
     """
-    bound = [_binding(key, key.action) for key in KEYS if key.where is where]
+    scope_bindings = [_make_binding(key, key.action) for key in KEYS if key.where is where]
     if where is Where.POPUP:
-        bound += [_binding(key, _of_app(key.action)) for key in KEYS if key.where is Where.EVERYWHERE]
-    return bound
+        scope_bindings += [
+            _make_binding(key, _add_app_prefix(key.action)) for key in KEYS if key.where is Where.EVERYWHERE
+        ]
+    return scope_bindings
 
 
-def _binding(key: Key, action: str) -> Binding:
-    says = key.footer or key.says
+def _make_binding(key: Key, action: str) -> Binding:
+    description = key.footer or key.says
     return Binding(
-        key.keys, action, says, show=bool(key.footer), key_display=key.written, priority=key.is_first
+        key.keys,
+        action,
+        description,
+        show=bool(key.footer),
+        key_display=key.written,
+        priority=key.has_priority,
     )
 
 
-def _of_app(action: str) -> str:
+def _add_app_prefix(action: str) -> str:
     return action if action.startswith("app.") else f"app.{action}"

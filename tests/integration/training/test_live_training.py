@@ -41,8 +41,8 @@ def test_steps_are_seen_before_the_job_ends_and_the_run_is_the_same(tmp_path: Pa
     options = ["train", *TINY.split(), *PLAN.split(), "-o"]
     with terminal(*options, str(tmp_path / "live.zprof"), "--live") as screen:
         early = screen.wait_for("warming up, ")
-        assert "the job is over" not in early
-        screen.wait_for("the job is over")
+        assert "job finished" not in early
+        screen.wait_for("job finished")
         screen.press("q")
         assert screen.end() == 0
     assert main([*options, str(tmp_path / "alone.zprof")]) == 0

@@ -1,4 +1,4 @@
-"""The live app: polls a growing run twice per second, and can switch to all screens on it."""
+"""Run the live app: it polls a growing run twice per second and can switch to all screens of the run."""
 
 import asyncio
 import signal
@@ -17,27 +17,27 @@ from zprof.tui.live.watcher import LiveSnapshot, Watcher
 from zprof.tui.popups import TextPopup
 from zprof.tui.widgets.fact_table import FactTable
 
-#: Exit codes: the user left the view, or left and wants the job to end.
+#: Exit codes: the user left the view, or left it and interrupted the job.
 LEFT, END_JOB = 0, 130
 _POLL_S = 0.5
 #: After a poll, pause this many times its CPU time, so that the view uses less than 10 % of a core.
 _REST_FACTOR = 10.0
-#: Keys of all screens that also make sense while a run is recorded.
+#: Global keys that also work while a run is being recorded.
 _SHARED_KEYS = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
 _HELP = (
-    "Above: what goes on, then all ranks step by step: the median of each step as a bar, and the window that "
-    "it belongs to. Steps of the memory window take longer: every allocation is watched.\n\n"
-    "Then a line a rank; < marks the one that took longest, by a twentieth or more, for the last step that "
-    "all have finished. s puts those with the longest median step first. A line opens nothing. What the "
-    "allocator counts is shown where there is a device, else what the process holds. These are "
-    "the ranks' own lines.\n\n"
-    "Below: the step ledger and the tenants at the peak. They are leaves of the report, and exact; they come "
-    "when their window is over and written. Until then they are unknown."
+    "Top: the current activity, then one bar per step for the median step time over all ranks, and the "
+    "window of each step. Steps of the memory window take longer because every allocation is "
+    "recorded.\n\nMiddle: one line per rank, from the rank's own step log. < marks the slowest rank of the "
+    "last step that all ranks have finished, if it took over 5 % longer than the fastest. s sorts the "
+    "ranks by median step time. Memory is the allocator's counters on a device, and the memory of the "
+    "process otherwise.\n\nBottom: the step ledger and the tenants at the memory peak. They are exact and "
+    "equal the values in the report. They are unknown until their window is complete and written. Press "
+    "enter on a number to explain it."
 )
 
 
 class LiveApp(LiveShell):
-    """Shows one run while it is recorded. ``opens``: the user left to see all screens of the run."""
+    """Show one run while it is recorded. ``opens``: the user left to open all screens of the run."""
 
     TITLE = "zprof live"
     CSS_PATH: ClassVar[list[str]] = ["../zprof.tcss", "live.tcss"]  # type: ignore[assignment]
@@ -53,8 +53,8 @@ class LiveApp(LiveShell):
         super().__init__(watcher, ascii_only=ascii_only, mono=mono)
         self._every_s = every_s
         self.opens = False
-        self._looking = False
-        self._rests_until = 0.0
+        self._is_polling = False
+        self._resume_time_s = 0.0
 
     def on_mount(self) -> None:
         """Show the screen and start polling."""
@@ -63,33 +63,33 @@ class LiveApp(LiveShell):
         self.push_screen(LiveScreen())
         self.theme_changed_signal.subscribe(self, lambda _: self.take(self.seen))
         if self._every_s:
-            self.begin_look()
-            self.set_interval(self._every_s, self.begin_look)
+            self.start_poll()
+            self.set_interval(self._every_s, self.start_poll)
 
-    def begin_look(self) -> None:
-        """Poll in a worker thread, because a file system may block."""
-        if not self._looking and time.monotonic() >= self._rests_until:
-            self._looking = True
-            self._look()
+    def start_poll(self) -> None:
+        """Poll in a worker thread, because file system calls may block."""
+        if not self._is_polling and time.monotonic() >= self._resume_time_s:
+            self._is_polling = True
+            self._poll_in_thread()
 
     @work(thread=True, group="look", description="look")
-    def _look(self) -> None:
-        began = time.thread_time()
+    def _poll_in_thread(self) -> None:
+        start_s = time.thread_time()
         seen = self.watcher.look()
         with suppress(RuntimeError):  # the app has exited in the meantime
-            self.call_from_thread(self._looked, seen, time.thread_time() - began)
+            self.call_from_thread(self._handle_poll, seen, time.thread_time() - start_s)
 
-    def _looked(self, seen: LiveSnapshot, cost_s: float) -> None:
+    def _handle_poll(self, seen: LiveSnapshot, cost_s: float) -> None:
         """Show the snapshot if it changed, then pause in proportion to the cost of the poll.
 
         Reading and drawing 1000 ranks takes longer.
         """
-        began = time.thread_time()
+        start_s = time.thread_time()
         if seen != self.seen or self.watcher.hung_up:
             self.take(seen)
-        cost_s += time.thread_time() - began
-        self._rests_until = time.monotonic() + _REST_FACTOR * cost_s
-        self._looking = False
+        cost_s += time.thread_time() - start_s
+        self._resume_time_s = time.monotonic() + _REST_FACTOR * cost_s
+        self._is_polling = False
 
     def poll(self) -> None:
         """Poll now and show the snapshot."""
@@ -109,13 +109,13 @@ class LiveApp(LiveShell):
         self.exit(LEFT)
 
     def action_end_job(self) -> None:
-        """Leave the view and end the job, as ctrl+c would without a view."""
+        """Leave the view and interrupt the job, as ctrl+c would without a view."""
         self.exit(END_JOB)
 
     def action_open_run(self) -> None:
-        """Leave the view and open all screens on what is recorded so far."""
+        """Leave the view and open all screens for the data recorded so far."""
         if not self.seen.measured.tree:
-            self.notify("nothing is measured yet: a window has to be over first", markup=False)
+            self.notify("no data to show yet: the first window is not complete", markup=False)
             return
         self.opens = True
         self.exit(LEFT)

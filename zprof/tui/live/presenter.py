@@ -1,6 +1,6 @@
-"""Content of the live screen: stage of the recording, ledger and tenants of completed windows.
+"""Build the content of the live screen: recording stage, ledger and tenants of completed windows.
 
-Until a window is measured its numbers are unknown, and the table's note says when they will come.
+Until a window is measured its numbers are unknown, and the table's note tells when they will be available.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
 
 
 class Activity(StrEnum):
-    """Activity of the recording."""
+    """Current activity of the recording."""
 
     WAITING = "waiting for the first step"
     WARMING = "warming up"
@@ -29,101 +29,99 @@ class Activity(StrEnum):
     WRITING_TIME = "writing the time window"
     STEPS = "training"
     RECORDED = "recorded"
-    CUT_SHORT = "ended before all was recorded"
-    NOTHING = "ended, and nothing was recorded"
+    CUT_SHORT = "ended before the recording was complete"
+    NOTHING = "ended; nothing was recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Current activity with ``step`` of ``of`` steps done; 0 of 0 if nothing is counted."""
+    """Current activity with ``done`` of ``total`` steps finished; 0 of 0 if it has no step count."""
 
-    doing: Activity
-    step: int = 0
-    of: int = 0
+    activity: Activity
+    done: int = 0
+    total: int = 0
 
 
 def find_stage(seen: LiveSnapshot) -> Stage:
-    """Return the stage of the slowest rank: a window is over when it is over on all ranks."""
+    """Return the stage of the slowest rank: a window is complete once all ranks have completed it."""
     state, job = seen.state, seen.job
     if state.manifest is None or not state.ranks:
-        return Stage(doing=Activity.NOTHING if _is_over(job) else Activity.WAITING)
+        return Stage(activity=Activity.NOTHING if _has_ended(job) else Activity.WAITING)
     if state.finished:
-        return Stage(doing=Activity.RECORDED)
-    if _is_over(job) or all(rank.finished for rank in state.ranks):
-        return Stage(doing=Activity.CUT_SHORT)
+        return Stage(activity=Activity.RECORDED)
+    if _has_ended(job) or all(rank.finished for rank in state.ranks):
+        return Stage(activity=Activity.CUT_SHORT)
     done = count_steps_done(state)
     plan = state.manifest.planned
     return (
-        Stage(doing=Activity.STEPS, step=done)
+        Stage(activity=Activity.STEPS, done=done)
         if plan is None
         else _find_planned_stage(plan, done, state.ranks)
     )
 
 
 def count_steps_done(state: LiveState) -> int:
-    """Return the number of steps that every rank has finished, from the program's first."""
-    last = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
-    return min(last, default=0)
+    """Return the number of steps that every rank has finished, counted from the program's first step."""
+    counts = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
+    return min(counts, default=0)
 
 
-def _is_over(job: JobState) -> bool:
-    return job.ours and not job.runs
+def _has_ended(job: JobState) -> bool:
+    return job.is_own and not job.runs
 
 
 def _find_planned_stage(plan: PlannedSteps, done: int, ranks: Sequence[LiveRank]) -> Stage:
-    time_from = plan.skip + plan.memory
+    time_start = plan.skip + plan.memory
     if done < plan.skip:
-        return Stage(doing=Activity.WARMING, step=done, of=plan.skip)
-    if done < time_from:
-        return Stage(doing=Activity.MEMORY, step=done - plan.skip, of=plan.memory)
-    if done == time_from and plan.memory and not all(rank.manifest.memory_steps for rank in ranks):
-        return Stage(doing=Activity.WRITING_MEMORY)
-    if done < time_from + plan.time:
-        return Stage(doing=Activity.TIME, step=done - time_from, of=plan.time)
-    return Stage(doing=Activity.WRITING_TIME)
+        return Stage(activity=Activity.WARMING, done=done, total=plan.skip)
+    if done < time_start:
+        return Stage(activity=Activity.MEMORY, done=done - plan.skip, total=plan.memory)
+    if done == time_start and plan.memory and not all(rank.manifest.memory_steps for rank in ranks):
+        return Stage(activity=Activity.WRITING_MEMORY)
+    if done < time_start + plan.time:
+        return Stage(activity=Activity.TIME, done=done - time_start, total=plan.time)
+    return Stage(activity=Activity.WRITING_TIME)
 
 
 def describe_stage(seen: LiveSnapshot) -> str:
-    """Return one line on the activity, its progress, and whether the job continues."""
+    """Format one line on the activity, its progress, and the state of the job."""
     stage = find_stage(seen)
-    parts = [stage.doing.value]
-    if stage.of:
-        parts.append(f"{stage.step} of {stage.of} steps done")
-    elif stage.step:
-        parts.append(f"{stage.step} steps done")
-    if stage.doing is Activity.RECORDED:
-        parts[0] += " (w shows all of it)"
-        parts += ["the job goes on"] if seen.job.runs else []
+    parts = [stage.activity.value]
+    if stage.total:
+        parts.append(f"{stage.done} of {stage.total} steps done")
+    elif stage.done:
+        parts.append(f"{stage.done} steps done")
+    if stage.activity is Activity.RECORDED:
+        parts[0] += " (press w for all screens)"
+        parts += ["job still running"] if seen.job.runs else []
     if seen.job.code is not None:
-        parts.append(
-            "the job is over" if seen.job.code == 0 else f"the job ended with exit code {seen.job.code}"
-        )
+        parts.append("job finished" if seen.job.code == 0 else f"job ended with exit code {seen.job.code}")
     if seen.measured.busy:
-        parts.append("measuring what was written")
+        parts.append("analyzing the recorded data")
     elif seen.measured.problem:
-        parts.append(f"not measured: {seen.measured.problem}")
+        parts.append(f"analysis failed: {seen.measured.problem}")
     if seen.state.problem:
         parts.append(seen.state.problem)
     return ", ".join(parts)
 
 
 _RANKS = "time.per_rank[*]"
-_WIDE = 100
+_MIN_WIDE_COLUMNS = 100
 _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
 
 def build_ledger_table(seen: LiveSnapshot) -> Table:
-    """Return the step ledger: means over ranks and the steps of the time window."""
+    """Build the step ledger: means over ranks and over the steps of the time window."""
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
     lines += [_build_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER_NAMES.items()]
     return Table(
         name="live ledger",
-        title="where a step goes",
+        title="where the time goes",
         columns=(Column(title="step"), numeric_column("ms"), numeric_column("of step")),
         lines=tuple(lines),
-        help="Means over ranks and steps of the time window. The terms sum to the step time.",
+        help="Means over the ranks and the steps of the time window. The terms sum to the step time.",
         note=f"mean of steps {steps}" if steps else _explain_unknown(seen, "time window"),
     )
 
@@ -135,19 +133,19 @@ def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Li
 
 
 def build_tenants_table(seen: LiveSnapshot) -> Table:
-    """Return the tenants at the peak, on the rank with the highest peak."""
+    """Build the table of tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
-    place = _find_highest_peak(tree)
-    stem = f"memory.per_rank[{max(0, place)}]"
+    index = _find_highest_peak(tree)
+    stem = f"memory.per_rank[{max(0, index)}]"
     lines = [_build_bytes_line(tree, stem, "peak_bytes", "peak", Mark.TITLE)]
     lines += [
-        _build_bytes_line(tree, stem, f"tenants.{each}", each.replace("_", " "), Mark.PLAIN)
-        for each in Tenant
+        _build_bytes_line(tree, stem, f"tenants.{tenant}", tenant.replace("_", " "), Mark.PLAIN)
+        for tenant in Tenant
     ]
     lines.append(_build_bytes_line(tree, stem, "untagged_bytes", "untagged", Mark.PLAIN))
-    at = (
-        f"rank {tree['memory']['per_rank'][place]['rank']}, steps {_format_steps(tree, 'memory_steps')}"
-        if place >= 0
+    note = (
+        f"rank {tree['memory']['per_rank'][index]['rank']}, steps {_format_steps(tree, 'memory_steps')}"
+        if index >= 0
         else ""
     )
     return Table(
@@ -156,29 +154,30 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
         columns=(
             Column(title="tenant"),
             numeric_column("bytes"),
-            numeric_column("of peak", from_width=_WIDE),
+            numeric_column("of peak", from_width=_MIN_WIDE_COLUMNS),
         ),
         lines=tuple(lines),
-        help="The six tenants at the highest peak of all ranks in the memory window; they sum to it.",
-        note=at or _explain_unknown(seen, "memory window"),
+        help="Memory at the highest peak of any rank in the memory window. The six tenants and untagged sum "
+        "to the peak.",
+        note=note or _explain_unknown(seen, "memory window"),
     )
 
 
-def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, says: str, mark: Mark) -> Line:
+def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> Line:
     size = figure(tree, Unit.BYTES, f"{stem}.{name}")
     share = figure(tree, Unit.RATIO, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
-    return Line(key=name, cells=(TextCell(says), size, share), mark=mark)
+    return Line(key=name, cells=(TextCell(label), size, share), mark=mark)
 
 
 def _find_highest_peak(tree: Mapping[str, Any]) -> int:
     """Return the index of the rank with the highest peak; -1 if no memory was measured."""
     ranks = tree["memory"]["per_rank"] if tree else []
-    peaks = [(rank["peak_bytes"], -place) for place, rank in enumerate(ranks)]
+    peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
     return -max(peaks)[1] if peaks else -1
 
 
 def _format_steps(tree: Mapping[str, Any], name: str) -> str:
-    """Return the steps of a window as ``4-11``; empty if there are none."""
+    """Format the steps of a window as ``4-11``; empty if there are none."""
     steps: Sequence[int] = tree["run"][name] if tree else ()
     if not steps:
         return ""
@@ -187,26 +186,26 @@ def _format_steps(tree: Mapping[str, Any], name: str) -> str:
 
 def _explain_unknown(seen: LiveSnapshot, window: str) -> str:
     if seen.measured.busy:
-        return "measuring"
-    return f"no {window}" if find_stage(seen).doing in _FINAL_ACTIVITIES else f"known after the {window}"
+        return "analyzing"
+    return f"no {window}" if find_stage(seen).activity in _FINAL_ACTIVITIES else f"known after the {window}"
 
 
 def get_verdict(seen: LiveSnapshot) -> str:
-    """Return the verdict once the time window is measured, else an empty string."""
+    """Return the verdict sentence once the time window is measured, else an empty string."""
     tree = seen.measured.tree
     return str(tree["verdict"]["sentence"]) if tree and tree["run"]["steps"] else ""
 
 
 def explain_number(number: Figure) -> str:
-    """Return the number's meaning, formula and leaves."""
-    meaning = find_help(number.leaves[0]) if number.leaves else None
-    lines = [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])] if meaning else []
+    """Format the number's meaning, formula and leaves."""
+    metric = find_help(number.leaves[0]) if number.leaves else None
+    lines = [metric.says, *([f"formula  {metric.formula}"] if metric.formula else [])] if metric else []
     lines += [f"this is  {number.how.value}", *(f"  {leaf}" for leaf in number.leaves)]
-    return "\n".join([*lines, "", "w shows its inputs and rows, among all screens of the run"])
+    return "\n".join([*lines, "", "press w to open all screens, which also show its inputs and source rows"])
 
 
 def format_gaps(seen: LiveSnapshot) -> str:
-    """Return what could not be measured so far."""
+    """Format what could not be measured so far."""
     gaps = seen.measured.tree.get("gaps", [])
     lines = [text for gap in gaps for text in (gap["what"], f"  {gap['reason']}", f"  {gap['remedy']}", "")]
-    return "\n".join(lines) if lines else "nothing so far: windows that are not over are no gaps"
+    return "\n".join(lines) if lines else "none so far; windows still being recorded are not listed"

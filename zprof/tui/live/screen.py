@@ -24,7 +24,7 @@ from zprof.tui.live.steps import (
     RankRows,
     StepSpread,
     build_rank_rows,
-    compute_bar_top,
+    compute_bar_scale,
     compute_spreads,
     draw_bars,
     format_windows,
@@ -39,38 +39,39 @@ _PLAIN = Style()
 
 
 class RankLines(ScrollView, can_focus=True):
-    """Shows :class:`~zprof.tui.live.steps.RankRows` below a fixed line of titles."""
+    """Show :class:`~zprof.tui.live.steps.RankRows` below a fixed header line."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.rows = RankRows()
 
     def show(self, rows: RankRows) -> None:
-        """Show these rows."""
+        """Replace the rows."""
         self.rows = rows
         self.virtual_size = Size(self.size.width, len(rows.rows) + 1)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Draw the titles, or a row at the scroll position."""
+        """Draw the header line, or the row at the scroll position."""
         width = self.size.width
         if y == 0:
-            return self._strip(self._in_columns(self.rows.titles), width, Mark.TITLE)
-        place = y - 1 + self.scroll_offset.y
-        if place >= len(self.rows.rows):
+            return self._make_strip(self._align_columns(self.rows.titles), width, Mark.TITLE)
+        index = y - 1 + self.scroll_offset.y
+        if index >= len(self.rows.rows):
             return Strip.blank(width)
-        row = self.rows.rows[place]
-        mark = Mark.BAD if row.is_longest else Mark.MUTED if row.is_over else Mark.PLAIN
-        return self._strip(f"{self._in_columns(row.cells)} {self._flag(row)} {row.bars}", width, mark)
+        row = self.rows.rows[index]
+        mark = Mark.BAD if row.is_slowest else Mark.MUTED if row.is_finished else Mark.PLAIN
+        text = f"{self._align_columns(row.cells)} {self._format_flag(row)} {row.bars}"
+        return self._make_strip(text, width, mark)
 
-    def _in_columns(self, texts: tuple[str, ...]) -> str:
+    def _align_columns(self, texts: tuple[str, ...]) -> str:
         return "".join(text.rjust(width) for text, width in zip(texts, self.rows.widths, strict=False))
 
-    def _flag(self, row: RankRow) -> str:
-        """Return a mark between texts and bars, so that the longest rank is visible without colour."""
-        return "<" if row.is_longest else " "
+    def _format_flag(self, row: RankRow) -> str:
+        """Return a mark between cells and bars, so that the slowest rank is visible without colour."""
+        return "<" if row.is_slowest else " "
 
-    def _strip(self, text: str, width: int, mark: Mark) -> Strip:
+    def _make_strip(self, text: str, width: int, mark: Mark) -> Strip:
         style = (
             Style.parse(MARKS[mark].colour(get_look(self.app)) or "none")
             if mark is not Mark.PLAIN
@@ -89,27 +90,27 @@ class LiveShell(ThemedApp):
         self.seen = LiveSnapshot(state=LiveState())
 
 
-_LABEL, _VERDICT_LINES = 10, 2
-_LEGEND = "m memory, t time, . unwatched"
+_LABEL_WIDTH, _VERDICT_LINES = 10, 2
+_LEGEND = "m memory, t time, . not recorded"
 
 
 class LiveScreen(Screen[None]):
-    """Shows the latest snapshot."""
+    """Show the latest snapshot."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIVE)]
 
     def __init__(self) -> None:
         super().__init__()
         self.slowest_first = False
-        self._measured: object = None
+        self._shown_tables: object = None
 
     @property
     def live(self) -> LiveShell:
-        """The app, typed as `LiveShell`."""
+        """Return the app, typed as `LiveShell`."""
         return cast(LiveShell, self.app)
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets, from what changes each second to what changes once per window."""
+        """Yield the widgets, from the most to the least frequently updated."""
         yield Static("", id="titles")
         with Vertical(id="body"):
             yield Static("", id="doing")
@@ -139,19 +140,19 @@ class LiveScreen(Screen[None]):
         self.slowest_first = not self.slowest_first
         self.show(self.live.seen)
 
-    def action_say_opens(self) -> None:
-        """Notify that a rank's line opens nothing, and what does."""
+    def action_explain_open(self) -> None:
+        """Notify that only the numbers of the tables can be opened."""
         self.app.notify(
-            "a rank's line opens nothing: tab goes to the tables, whose numbers open", markup=False
+            "only numbers in the tables below can be opened; press tab to move there", markup=False
         )
 
     def show(self, seen: LiveSnapshot) -> None:
-        """Draw a snapshot; tables only if they changed."""
+        """Draw a snapshot; redraw tables only if they changed."""
         width, ascii_only = self.app.size.width, self.live.ascii_only
         ranks = seen.state.ranks
-        self._say("doing", describe_stage(seen))
-        found = compute_spreads(ranks, max(1, width - _LABEL - 3))
-        self._say("spread", *format_spread(found, ascii_only=ascii_only))
+        self._set_text("doing", describe_stage(seen))
+        spreads = compute_spreads(ranks, max(1, width - _LABEL_WIDTH - 3))
+        self._set_text("spread", *format_spread(spreads, ascii_only=ascii_only))
         rows = build_rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
@@ -159,18 +160,18 @@ class LiveScreen(Screen[None]):
         verdict = self.query_one("#verdict", CutText)
         verdict.display = bool(get_verdict(seen))
         verdict.show(Text(printable(get_verdict(seen))))
-        self._say("status", format_status(seen))
+        self._set_text("status", format_status(seen))
 
-    def _say(self, part: str, *lines: str) -> None:
+    def _set_text(self, widget_id: str, *lines: str) -> None:
         text_width = self.app.size.width - 2
         text = Text("\n".join(shorten(printable(line), text_width) for line in lines), no_wrap=True)
-        self.query_one(f"#{part}", Static).update(text)
+        self.query_one(f"#{widget_id}", Static).update(text)
 
     def _show_tables(self, seen: LiveSnapshot) -> None:
         tables = (build_ledger_table(seen), build_tenants_table(seen))
-        if (state := (tables, self.live.looks)) == self._measured:
+        if (state := (tables, self.live.looks)) == self._shown_tables:
             return
-        self._measured = state
+        self._shown_tables = state
         for name, table in zip(("#ledger", "#tenants"), tables, strict=True):
             self.query_one(name, FactTable).show(table)
 
@@ -179,39 +180,39 @@ class LiveScreen(Screen[None]):
         log = self.query_one("#log", Static)
         log.display = bool(lines)
         text_width = self.app.size.width - 2
-        shown = lines[-max(1, log.size.height) :]
-        log.update(Text("\n".join(shorten(line, text_width) for line in shown), no_wrap=True))
+        last_lines = lines[-max(1, log.size.height) :]
+        log.update(Text("\n".join(shorten(line, text_width) for line in last_lines), no_wrap=True))
 
 
-def format_spread(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
-    """Return three lines: the median of each step as bars, windows, and the last step in numbers."""
-    if not found:
-        return ("all ranks  no step is over yet", "window", "")
-    middles = [step.median_ns for step in found]
-    last = found[-1]
-    shown = draw_bars(middles, compute_bar_top(middles), ascii_only=ascii_only)
+def format_spread(spreads: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
+    """Format three lines: the median of each step as bars, windows, and the numbers of the last step."""
+    if not spreads:
+        return ("all ranks  no step finished yet", "window", "")
+    medians = [step.median_ns for step in spreads]
+    last = spreads[-1]
+    bars = draw_bars(medians, compute_bar_scale(medians), ascii_only=ascii_only)
     numbers = f"step {last.step}: median {format_ms(last.median_ns)} ms"
     if last.ranks > 1:
         numbers += (
-            f", {format_ms(last.least_ns)} to {format_ms(last.most_ns)} over {last.ranks} ranks"
-            f", longest rank {last.longest}"
+            f", {format_ms(last.min_ns)} to {format_ms(last.max_ns)} over {last.ranks} ranks"
+            f", slowest rank {last.slowest_rank}"
         )
-    windows = f"{'window':<{_LABEL}} {format_windows(found)}   {_LEGEND}"
-    return (f"{'all ranks':<{_LABEL}} {shown}", windows, numbers)
+    windows = f"{'window':<{_LABEL_WIDTH}} {format_windows(spreads)}   {_LEGEND}"
+    return (f"{'all ranks':<{_LABEL_WIDTH}} {bars}", windows, numbers)
 
 
 def format_status(seen: LiveSnapshot) -> str:
-    """Return one line on the run."""
+    """Format one line about the run: ranks, engine, hidden ranks, damaged log lines."""
     manifest = seen.state.manifest
     if manifest is None:
         return "no run yet"
     ranks = len(seen.state.ranks)
     world = manifest.world_size
-    whole = "1 rank" if world == 1 else f"{world} ranks"
-    parts = [f"{ranks} of {whole}" if ranks < world else whole, manifest.training.engine]
+    world_text = "1 rank" if world == 1 else f"{world} ranks"
+    parts = [f"{ranks} of {world_text}" if ranks < world else world_text, manifest.training.engine]
     if seen.state.left_out:
-        parts.append(f"{seen.state.left_out} ranks are not shown")
+        parts.append(f"{seen.state.left_out} ranks not shown")
     damaged = sum(rank.damaged for rank in seen.state.ranks)
     if damaged:
-        parts.append(f"{damaged} lines of the logs of steps are damaged")
+        parts.append(f"{damaged} damaged lines in the step logs")
     return " · ".join(parts)

@@ -1,6 +1,6 @@
-"""Poll everything that the live view shows: the run directory, the job, its log, and the report.
+"""Poll the state that the live view shows: the run directory, the job, its log, and the report.
 
-The report is measured in a process of idle priority.
+The report is computed in a separate process with idle priority.
 """
 
 import json
@@ -23,21 +23,21 @@ from zprof.run.plain_file import open_plain
 class JobState:
     """The job that the view was started with. ``code``: its exit code, None while it runs.
 
-    ``ours``: False if the view only watches a run of another process.
+    ``is_own``: False if the view only watches a run of another process.
     """
 
-    ours: bool = False
+    is_own: bool = False
     code: int | None = None
 
     @property
     def runs(self) -> bool:
-        """Return whether the view has a job and it is still running."""
-        return self.ours and self.code is None
+        """Return True if the view has a job of its own that is still running."""
+        return self.is_own and self.code is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReport:
-    """The report of what was written so far, as JSON; empty until a window is over.
+    """The report on the data recorded so far, as JSON; empty until a window is complete.
 
     ``busy``: a new measurement is running. ``problem``: why there is no report.
     """
@@ -64,31 +64,32 @@ _KILL_WAIT_S = 5.0
 StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], "subprocess.Popen[bytes]"]
 
 
-def start_idle(command: Sequence[str], output: IO[bytes], said: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start a process that yields to every other one, because the job is being measured right now."""
-    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=said)
+def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start a process that yields to all others, so that it does not disturb the job being recorded."""
+    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
     with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
     return process
 
 
 class ReportPoller:
-    """Measures the report again whenever the ranks have written new tables."""
+    """Compute the report again whenever the ranks have written new tables."""
 
     def __init__(self, run: Path, start: StartProcess = start_idle) -> None:
         self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
         self._start = start
         self._running: _RunningReport | None = None
-        self._before, self._taken = 0, 0
+        self._previous_tables, self._measured_tables = 0, 0
         self.now = LiveReport()
 
     def look(self, state: LiveState) -> LiveReport:
         """Return the latest report; start a measurement if tables are new and stable for one poll."""
         if self._running is not None and self._running.process.poll() is not None:
-            self._take(self._running)
-        settled, self._before = state.tables == self._before, state.tables
-        if self._running is None and settled and state.tables != self._taken and _has_windows(state):
-            self._begin(state.tables)
+            self._collect(self._running)
+        is_stable, self._previous_tables = state.tables == self._previous_tables, state.tables
+        is_new = state.tables != self._measured_tables
+        if self._running is None and is_stable and is_new and _has_windows(state):
+            self._start_measurement(state.tables)
         return self.now
 
     def close(self) -> None:
@@ -96,24 +97,24 @@ class ReportPoller:
         if self._running is not None:
             self._running.process.kill()
             self._running.process.wait(_KILL_WAIT_S)
-            self._running.closed()
+            self._running.close_files()
             self._running = None
 
-    def _begin(self, tables: int) -> None:
-        self._taken = tables
-        output, said = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115, closed when it is over
+    def _start_measurement(self, tables: int) -> None:
+        self._measured_tables = tables
+        output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115, closed at the end
         try:
-            self._running = _RunningReport(self._start(self._command, output, said), output, said)
+            self._running = _RunningReport(self._start(self._command, output, errors), output, errors)
         except OSError as error:
             self.now = LiveReport(tree=self.now.tree, problem=str(error.strerror))
             return
         self.now = LiveReport(tree=self.now.tree, busy=True)
 
-    def _take(self, running: "_RunningReport") -> None:
+    def _collect(self, running: "_RunningReport") -> None:
         tree = _read_tree(running.output) if running.process.returncode == 0 else None
-        problem = _last_line(running.said) if tree is None else ""
+        problem = _read_last_line(running.errors) if tree is None else ""
         self.now = LiveReport(tree=self.now.tree if tree is None else tree, problem=problem)
-        running.closed()
+        running.close_files()
         self._running = None
 
 
@@ -122,11 +123,11 @@ class _RunningReport(NamedTuple):
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
-    said: IO[bytes]
+    errors: IO[bytes]
 
-    def closed(self) -> None:
+    def close_files(self) -> None:
         self.output.close()
-        self.said.close()
+        self.errors.close()
 
 
 def _has_windows(state: LiveState) -> bool:
@@ -143,19 +144,20 @@ def _read_tree(output: IO[bytes]) -> dict[str, object] | None:
     return tree if isinstance(tree, dict) else None
 
 
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
-    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    return printable(lines[-1] if lines else "it could not be measured")[:_MAX_MESSAGE]
+def _read_last_line(errors: IO[bytes]) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
+    lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    return printable(lines[-1] if lines else "no error message")[:_MAX_MESSAGE]
 
 
 class Watcher:
-    """Polls a run; may be called from any thread, one call at a time.
+    """Poll a run; may be called from any thread, one call at a time.
 
     Args:
-        run: The run directory; it need not exist yet.
+        run: The run directory; it may not exist yet.
         job: Read end of a pipe from the command that runs the job, if any.
         log: The file with the job's output, if any.
+        measuring: Computes the report; replaced in tests.
     """
 
     def __init__(
@@ -172,18 +174,18 @@ class Watcher:
 
     @property
     def hung_up(self) -> bool:
-        """Return whether the command that started the view closed its pipe, so that the view must exit."""
+        """Return True if the command that started the view closed its pipe, so that the view must exit."""
         return self._job.hung_up
 
     def look(self) -> LiveSnapshot:
-        """Return a snapshot of the present state."""
-        # First the job, so that its last output is read together with its end.
+        """Return a snapshot of the current state."""
+        # The job comes first, so that its last output is read together with its exit code.
         job = self._job.look()
         state = self._run.look()
         return LiveSnapshot(state=state, measured=self._measuring.look(state), job=job, log=self._log.look())
 
     def close(self) -> None:
-        """End a running measurement."""
+        """Kill a running measurement."""
         self._measuring.close()
 
 
@@ -197,8 +199,8 @@ class JobPipe:
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle
-        self._heard = b""
-        self.now = JobState(ours=handle is not None)
+        self._received = b""
+        self.now = JobState(is_own=handle is not None)
         self.hung_up = False
         if handle is not None:
             os.set_blocking(handle, False)
@@ -210,9 +212,9 @@ class JobPipe:
         with suppress(BlockingIOError):
             content = os.read(self._handle, _TAIL_BYTES)
             self.hung_up = not content
-            self._heard = (self._heard + content)[-_TAIL_BYTES:]
-        if self.now.code is None and b"\n" in self._heard:
-            self.now = JobState(ours=True, code=_parse_code(self._heard.split(b"\n")[0]))
+            self._received = (self._received + content)[-_TAIL_BYTES:]
+        if self.now.code is None and b"\n" in self._received:
+            self.now = JobState(is_own=True, code=_parse_code(self._received.split(b"\n")[0]))
         return self.now
 
 
@@ -251,6 +253,6 @@ class LogTail:
 
 
 def _clean_line(line: str) -> str:
-    """Return what a terminal would show last: progress bars overwrite their line with carriage returns."""
-    last = [part for part in line.split("\r") if part]
-    return printable(last[-1][:_MAX_COLUMNS]) if last else ""
+    """Return the final text of a line: progress bars overwrite their line with carriage returns."""
+    parts = [part for part in line.split("\r") if part]
+    return printable(parts[-1][:_MAX_COLUMNS]) if parts else ""

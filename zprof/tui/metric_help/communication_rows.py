@@ -1,6 +1,6 @@
-"""Source rows of a communication metric.
+"""Select the source rows of a communication metric.
 
-The single collectives of its kind, group, unit or size, the decisive ones first.
+These are the individual collectives of its kind, group, unit or size, the most relevant first.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def make_collective_rows(columns: Sequence[str], by: str) -> Rows:
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         if not at or at[0] is None:
-            return _pick_first(analysis.collectives, columns, by)
+            return _pick_top(analysis.collectives, columns, by)
         entry = find_entry(analysis.time.collectives, at)
-        return _pick_first(select_rows(analysis, entry), columns, by) if entry is not None else pd.DataFrame()
+        return _pick_top(select_rows(analysis, entry), columns, by) if entry is not None else pd.DataFrame()
 
     return rows
 
@@ -37,8 +37,8 @@ def make_unit_rows(columns: Sequence[str], by: str) -> Rows:
         frame, entry = analysis.collectives, find_entry(analysis.time.units, at)
         if entry is None:
             return pd.DataFrame()
-        mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-        return _pick_first(frame[mine & equals_text(frame["unit"], entry.unit)], columns, by)
+        same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+        return _pick_top(frame[same_group & equals_text(frame["unit"], entry.unit)], columns, by)
 
     return rows
 
@@ -51,37 +51,37 @@ def make_message_rows(columns: Sequence[str], by: str) -> Rows:
         if entry is None:
             return pd.DataFrame()
         size = frame["bytes"].to_numpy(np.int64)
-        mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-        return _pick_first(
-            frame[mine & (size >= entry.at_least_bytes) & (size < entry.below_bytes)], columns, by
+        same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+        return _pick_top(
+            frame[same_group & (size >= entry.at_least_bytes) & (size < entry.below_bytes)], columns, by
         )
 
     return rows
 
 
 def select_fit_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return what ``time.fits[i]`` was fitted to: number and median time of messages by size."""
+    """Return the data points of ``time.fits[i]``: number and median time of messages by size."""
     frame, entry = analysis.collectives, find_entry(analysis.time.fits, at)
     if entry is None:
         return pd.DataFrame()
-    mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-    seen = frame[mine & ~frame["first_of_window"].to_numpy(bool) & (frame["instance"].to_numpy() >= 0)]
-    seen = seen.drop_duplicates("instance")
-    sizes: pd.DataFrame = seen.groupby("bytes")["intrinsic_ns"].agg(["count", "median"]).reset_index()
+    same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+    is_usable = ~frame["first_of_window"].to_numpy(bool) & (frame["instance"].to_numpy() >= 0)
+    messages = frame[same_group & is_usable].drop_duplicates("instance")
+    sizes: pd.DataFrame = messages.groupby("bytes")["intrinsic_ns"].agg(["count", "median"]).reset_index()
     sizes.columns = pd.Index(["bytes", "messages", "intrinsic_ns"])
     return sizes.tail(_MAX_ROWS)
 
 
 def select_volume_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return counts and bytes per step of the kinds and groups with most bytes."""
+    """Return counts and bytes per step of the kinds and groups with the most bytes."""
     entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MAX_ROWS]
     rows = [{name: getattr(entry, name) for name in _VOLUME_COLUMNS} for entry in entries]
-    times = [2 if entry.kind == CollectiveKind.ALL_REDUCE else 1 for entry in entries]
-    return pd.DataFrame(rows, columns=list(_VOLUME_COLUMNS)).assign(counted_times=times)
+    factors = [2 if entry.kind == CollectiveKind.ALL_REDUCE else 1 for entry in entries]
+    return pd.DataFrame(rows, columns=list(_VOLUME_COLUMNS)).assign(counted_times=factors)
 
 
 def select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return each rank's clock offset to the common clock, the least certain first."""
+    """Return each rank's offset to the common clock, the most uncertain first."""
     alignment = analysis.time.alignment
     if alignment is None:
         return pd.DataFrame()
@@ -99,20 +99,22 @@ def select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 
 def select_matching_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return how many collectives each rung of the ladder matched across ranks."""
+    """Return the number of collectives that each matching method matched across ranks."""
     alignment = analysis.time.alignment
     rungs = alignment.rungs if alignment is not None else {}
     return pd.DataFrame([{"matched by": rung, "collectives": count} for rung, count in rungs.items()])
 
 
-def _pick_first(rows: pd.DataFrame, columns: Sequence[str], by: str) -> pd.DataFrame:
+def _pick_top(rows: pd.DataFrame, columns: Sequence[str], by: str) -> pd.DataFrame:
     if not len(rows):
         return pd.DataFrame()
-    derived = {"duration_ns": rows["end_ns"] - rows["start_ns"]}
-    derived["launch_delay_ns"] = rows["start_ns"] - rows["launch_start_ns"]
-    full = rows.assign(**derived)
+    full = rows.assign(
+        duration_ns=rows["end_ns"] - rows["start_ns"],
+        launch_delay_ns=rows["start_ns"] - rows["launch_start_ns"],
+    )
     if by == "exposed_ns":
-        chosen = pick_worst_rows(full, _MAX_ROWS)
+        top_rows = pick_worst_rows(full, _MAX_ROWS)
     else:
-        chosen = full.iloc[np.argsort(-full[by].fillna(-1).to_numpy(np.float64), kind="stable")[:_MAX_ROWS]]
-    return chosen[[*_ID_COLUMNS, *(name for name in columns if name not in _ID_COLUMNS)]]
+        order = np.argsort(-full[by].fillna(-1).to_numpy(np.float64), kind="stable")
+        top_rows = full.iloc[order[:_MAX_ROWS]]
+    return top_rows[[*_ID_COLUMNS, *(name for name in columns if name not in _ID_COLUMNS)]]

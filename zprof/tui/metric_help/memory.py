@@ -1,6 +1,6 @@
-"""Help on memory.
+"""Explain the memory metrics.
 
-Tenants at the peak, the ZeRO formula check, the device's terms, and the source rows of each.
+Covers tenants at the peak, the check against the ZeRO formula, and device memory, each with its rows.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.tui.metric_help.metric import MAX_ROWS, Indices, MetricHelp, Rows, find_entry
 
 _TERMS = {
-    "live_bytes": "What was asked for and is live: the tenants and untagged.",
-    "rounding_bytes": "What the allocator's blocks are larger than what was asked for.",
-    "awaiting_free_bytes": "Blocks that were freed and that a stream still uses.",
-    "split_bytes": "Free parts of segments of which another part is in use: fragmentation.",
-    "free_segments_bytes": "Segments that are wholly free and were not given back.",
-    "private_pools_bytes": "Free memory in pools of CUDA graphs.",
-    "reserved_bytes": "All that the allocator took from the device.",
+    "live_bytes": "Requested bytes of all live allocations: the tenants plus untagged.",
+    "rounding_bytes": "Difference between the allocator's block sizes and the requested sizes.",
+    "awaiting_free_bytes": "Freed blocks that a stream still uses.",
+    "split_bytes": "Free parts of segments that are partly in use: fragmentation.",
+    "free_segments_bytes": "Completely free segments that were not returned to the device.",
+    "private_pools_bytes": "Free memory in the private pools of CUDA graphs.",
+    "reserved_bytes": "All memory that the allocator has reserved on the device.",
     "collectives_bytes": "Growth of the process outside the allocator at the first collective of each group.",
-    "context_bytes": "The rest of the process outside the allocator: context, modules, libraries.",
-    "process_bytes": "All that this process has on the device.",
-    "other_processes_bytes": "What other processes have, and the driver's own reserve.",
-    "device_used_bytes": "All that is in use on the device.",
-    "device_total_bytes": "What the device has.",
+    "context_bytes": "Other memory of the process outside the allocator: CUDA context, modules, libraries.",
+    "process_bytes": "All memory of this process on the device.",
+    "other_processes_bytes": "Memory of other processes and of the driver.",
+    "device_used_bytes": "All memory in use on the device.",
+    "device_total_bytes": "Total memory of the device.",
 }
 _TERM_SUMS = {
     "reserved_bytes": (
@@ -51,7 +51,7 @@ _TERM_SUMS = {
     ),
 }
 
-_MOMENTS: tuple[MetricHelp, ...] = tuple(
+_DEVICE_TERMS: tuple[MetricHelp, ...] = tuple(
     MetricHelp(
         leaf=f"memory.devices[].{leaf}",
         title=leaf.removesuffix("_bytes").replace("_", " "),
@@ -64,14 +64,14 @@ _MOMENTS: tuple[MetricHelp, ...] = tuple(
 _COUNTERS: tuple[MetricHelp, ...] = tuple(
     MetricHelp(leaf=f"memory.counters[].{leaf}", title=leaf, says=says)
     for leaf, says in (
-        ("peak_allocated_bytes", "The highest allocated bytes that the allocator's own counter said."),
-        ("peak_reserved_bytes", "The highest reserved bytes that the allocator's own counter said."),
-        ("retries", "Allocations in the recorded steps that first had to give cached memory back."),
-        ("ooms", "Allocations in the recorded steps that failed for want of memory."),
+        ("peak_allocated_bytes", "Peak of allocated bytes, from the allocator's own counter."),
+        ("peak_reserved_bytes", "Peak of reserved bytes, from the allocator's own counter."),
+        ("retries", "Allocations in the recorded steps that had to release cached memory and retry."),
+        ("ooms", "Allocations in the recorded steps that failed because memory ran out."),
     )
 )
 
-DEVICES: tuple[MetricHelp, ...] = (*_MOMENTS, *_COUNTERS)
+DEVICES: tuple[MetricHelp, ...] = (*_DEVICE_TERMS, *_COUNTERS)
 
 
 def make_kind_rows(tenant: str = "") -> Rows:
@@ -92,13 +92,15 @@ def make_allocation_rows(tenant: str) -> Rows:
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         memory = analysis.memory
         entries: Sequence[RankMemory | Allocation] = memory.per_rank if tenant else memory.top
-        owner = find_entry(entries, at)
-        found = [
+        selected = find_entry(entries, at)
+        allocations = [
             asdict(entry)
             for entry in memory.top
-            if owner is not None and entry.rank == owner.rank and entry.tenant in (tenant or entry.tenant,)
+            if selected is not None
+            and entry.rank == selected.rank
+            and entry.tenant in (tenant or entry.tenant,)
         ]
-        return _make_frame(found, ("bytes", "tenant", "sub", "module", "operator"))
+        return _make_frame(allocations, ("bytes", "tenant", "sub", "module", "operator"))
 
     return rows
 
@@ -116,71 +118,74 @@ def make_phase_rows() -> Rows:
 
 
 def select_module_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return the rank's modules, by what they hold at its peak."""
-    found = sorted(
+    """Return the rank's modules, those with the most live bytes at its peak first."""
+    modules = sorted(
         _select_rank_entries(analysis.memory.modules, at), key=lambda entry: -entry.at_rank_peak_bytes
     )
-    return _make_frame([asdict(entry) for entry in found], ("module", "at_rank_peak_bytes", "peak_bytes"))
+    return _make_frame([asdict(entry) for entry in modules], ("module", "at_rank_peak_bytes", "peak_bytes"))
 
 
 def select_formula_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return the same state on all ranks, the most unexplained bytes first."""
+    """Return the same model state on all ranks, the most unexplained bytes first."""
     state = find_entry(analysis.memory.laws, at)
-    found = [entry for entry in analysis.memory.laws if state is not None and entry.tenant == state.tenant]
-    found.sort(key=lambda entry: -abs(entry.unexplained_bytes))
+    checks = [entry for entry in analysis.memory.laws if state is not None and entry.tenant == state.tenant]
+    checks.sort(key=lambda entry: -abs(entry.unexplained_bytes))
     columns = ("rank", "law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
-    return _make_frame([asdict(entry) for entry in found], (*columns, "cause"))
+    return _make_frame([asdict(entry) for entry in checks], (*columns, "cause"))
 
 
 def select_fact_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """Return the inputs of the ZeRO formula."""
-    names = ("stage", "parameters", "shard_ranks", "parameter_bytes", "gradient_bytes")
-    more = ("optimizer_state_bytes", "padding_elements", "step_counters")
-    return _make_frame([asdict(analysis.training)], (*names, *more))
+    sizes = ("stage", "parameters", "shard_ranks", "parameter_bytes", "gradient_bytes")
+    extras = ("optimizer_state_bytes", "padding_elements", "step_counters")
+    return _make_frame([asdict(analysis.training)], (*sizes, *extras))
 
 
 def _select_rank_entries(entries: Sequence[Any], at: Indices) -> list[Any]:
-    owner = find_entry(entries, at)
-    return [entry for entry in entries if owner is not None and entry.rank == owner.rank]
+    selected = find_entry(entries, at)
+    return [entry for entry in entries if selected is not None and entry.rank == selected.rank]
 
 
 def _make_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    kept = [{name: row[name] for name in columns} for row in rows[:MAX_ROWS]]
-    return pd.DataFrame(kept, columns=list(columns))
+    records = [{name: row[name] for name in columns} for row in rows[:MAX_ROWS]]
+    return pd.DataFrame(records, columns=list(columns))
 
 
 _SUM = "peak = parameters + gradients + optimizer state + activations + temporary + communication + untagged"
 _FORMULA = (
-    "Psi elements x bytes of one, / N ranks where the stage shards it (optimizer state from 1, gradients "
-    "from 2, parameters in 3): stage 0 (p+g+k)Psi, 1 (p+g)Psi + kPsi/N, 2 pPsi + (g+k)Psi/N, 3 (p+g+k)Psi/N"
+    "Psi elements x bytes per element, divided by N ranks if the stage shards it (optimizer state from stage "
+    "1, gradients from 2, parameters in 3): stage 0 (p+g+k)Psi, 1 (p+g)Psi + kPsi/N, 2 pPsi + (g+k)Psi/N, 3 "
+    "(p+g+k)Psi/N; p, g, k: bytes per element of parameters, gradients, optimizer state"
 )
 _PARTS = (*(f"tenants.{tenant.value}" for tenant in DISPLAY_ORDER), "untagged_bytes")
 _TENANT_TEXTS = {
-    Tenant.PARAMETERS: "Weights and buffers of modules: what stays between steps, a shard in stage 3. What "
-    "is gathered for a forward is a communication buffer.",
-    Tenant.GRADIENTS: "What .grad reaches, and whole gradients until an engine reduces them.",
-    Tenant.OPTIMIZER_STATE: "Tensors of optimizer.state, step counters, and fp32 masters that it owns.",
-    Tenant.ACTIVATIONS: "What autograd, a checkpoint or a custom function keeps for the backward.",
-    Tenant.TEMPORARY_BUFFERS: "All else that an operator of the recorded steps made or used inside: "
-    "gradients of activations, workspaces, temporaries of the optimizer.",
-    Tenant.COMMUNICATION_BUFFERS: "Operands of collectives that are no state: gathered parameters, inputs of "
-    "reduce-scatters, buckets, what the backend allocates for itself.",
+    Tenant.PARAMETERS: "Weights and buffers of modules that persist between steps; in stage 3, a shard. "
+    "Parameters gathered for a forward pass are communication buffers.",
+    Tenant.GRADIENTS: "Tensors reachable from .grad, and unsharded gradients until the engine reduces them.",
+    Tenant.OPTIMIZER_STATE: "Tensors of optimizer.state, step counters, and the fp32 master weights that the "
+    "optimizer owns.",
+    Tenant.ACTIVATIONS: "Tensors that autograd, activation checkpointing or a custom function saves for the "
+    "backward pass.",
+    Tenant.TEMPORARY_BUFFERS: "All other memory that operators of the recorded steps allocate or use "
+    "internally: gradients of activations, workspaces, temporaries of the optimizer.",
+    Tenant.COMMUNICATION_BUFFERS: "Operands of collectives that are not model state: gathered parameters, "
+    "inputs of reduce-scatters, buckets, buffers of the communication backend.",
 }
-_UNTAGGED = "Live bytes that no hook, tag or rule claims. They are in no tenant."
+_UNTAGGED = "Live bytes that could not be assigned to any tenant."
 _MEASURED = (
-    "All bytes of this state on the rank while it is complete, which need not be at the peak: gradients when "
-    "the optimizer begins."
+    "All bytes of this state on the rank at a time when the state is complete, which may differ from the "
+    "peak; for gradients, when the optimizer starts."
 )
 
 
-def _make_peak_help(stem: str, what: str) -> tuple[MetricHelp, ...]:
+def _make_peak_help(stem: str, moment: str) -> tuple[MetricHelp, ...]:
     """Return help on all leaves of a memory peak."""
     rows = make_kind_rows if stem == "per_rank" else make_phase_rows if stem == "phases" else None
     return (
         MetricHelp(
             leaf=f"memory.{stem}[].peak_bytes",
             title="peak",
-            says=f"{what} Each byte has one tenant, and what none claims is untagged.",
+            says=f"{moment} Each byte belongs to exactly one tenant or is untagged.",
             formula=_SUM,
             inputs=_PARTS,
             rows=rows() if rows else None,
@@ -189,8 +194,8 @@ def _make_peak_help(stem: str, what: str) -> tuple[MetricHelp, ...]:
             MetricHelp(
                 leaf=f"memory.{stem}[].tenants.{tenant.value}",
                 title=tenant.value,
-                says=f"{_TENANT_TEXTS[tenant]} {what}",
-                formula=f"{_SUM}: this is one of its terms",
+                says=f"{_TENANT_TEXTS[tenant]} {moment}",
+                formula=f"{_SUM}; this is one of the terms",
                 inputs=("../peak_bytes",),
                 rows=make_kind_rows(tenant.value) if stem == "per_rank" else rows() if rows else None,
             )
@@ -199,8 +204,8 @@ def _make_peak_help(stem: str, what: str) -> tuple[MetricHelp, ...]:
         MetricHelp(
             leaf=f"memory.{stem}[].untagged_bytes",
             title="untagged",
-            says=f"{_UNTAGGED} {what}",
-            formula="untagged = peak - all tenants",
+            says=f"{_UNTAGGED} {moment}",
+            formula="untagged = peak - sum of the tenants",
             inputs=("peak_bytes",),
             rows=make_allocation_rows("untagged") if stem == "per_rank" else None,
         ),
@@ -211,29 +216,30 @@ _OUTSIDE = (
     MetricHelp(
         leaf="memory.per_rank[].reserved_unused_bytes",
         title="reserved, unused",
-        says="What the allocator took from the device and nothing live uses, at the allocated peak.",
+        says="Memory that the allocator has reserved on the device but that no live allocation uses, at the "
+        "peak of allocated memory.",
         formula="reserved, unused = reserved by the allocator - allocated",
         inputs=("peak_bytes",),
     ),
     MetricHelp(
         leaf="memory.per_rank[].non_pytorch_bytes",
         title="outside PyTorch",
-        says="What the process has on the device outside the allocator: context, communicators, libraries.",
-        formula="outside PyTorch = this process on the device - reserved by the allocator",
+        says="Device memory of the process outside the allocator: CUDA context, communicators, libraries.",
+        formula="outside PyTorch = memory of this process on the device - reserved by the allocator",
         inputs=("peak_bytes", "reserved_unused_bytes"),
     ),
     MetricHelp(
         leaf="memory.spread.difference_bytes",
         title="difference between ranks",
-        says="The largest peak of a rank minus the smallest.",
-        formula="difference = peak of the largest rank - peak of the smallest",
+        says="Largest peak of any rank minus the smallest.",
+        formula="difference = largest peak - smallest peak",
     ),
     *(
         MetricHelp(
             leaf=f"memory.spread.delta_bytes.{name}",
             title=f"difference in {name}",
-            says="What the rank with the largest peak holds more of it than the one with the smallest.",
-            formula="the six tenants and untagged sum to the difference",
+            says="Bytes of the rank with the largest peak minus those of the rank with the smallest peak.",
+            formula="the differences of the six tenants and of untagged sum to the difference of the peaks",
             inputs=("/memory.spread.difference_bytes",),
         )
         for name in (*(tenant.value for tenant in DISPLAY_ORDER), "untagged")
@@ -243,7 +249,8 @@ _FORMULA_CHECKS = (
     MetricHelp(
         leaf="memory.laws[].law_bytes",
         title="formula",
-        says="What ZeRO's formula gives one rank of this state, without padding and counters.",
+        says="Bytes of this state per rank according to the ZeRO formula, excluding padding and step "
+        "counters.",
         formula=_FORMULA,
         rows=select_fact_rows,
     ),
@@ -258,21 +265,22 @@ _FORMULA_CHECKS = (
     MetricHelp(
         leaf="memory.laws[].padding_bytes",
         title="padding",
-        says="What the engine says that it adds so that all shards have the same size.",
-        formula="padding = bytes of an element x padding elements, / N where it is sharded",
+        says="Padding that the engine reports adding so that all shards have the same size.",
+        formula="padding = bytes per element x padding elements, divided by N if sharded",
         rows=select_fact_rows,
     ),
     MetricHelp(
         leaf="memory.laws[].scalar_bytes",
         title="step counters",
-        says="The optimizer's 4-byte step counters, of which the formula knows nothing.",
-        formula="4 x step counters of the rank",
+        says="The optimizer's 4-byte step counters, which the formula does not include.",
+        formula="4 x number of step counters on the rank",
         rows=select_fact_rows,
     ),
     MetricHelp(
         leaf="memory.laws[].unexplained_bytes",
         title="unexplained",
-        says="What neither the formula nor what is stated beside it gives. The cause stands in the row.",
+        says="Bytes that neither the formula nor padding nor step counters account for. The row states the "
+        "cause.",
         formula="unexplained = measured - formula - padding - step counters",
         inputs=("measured_bytes", "law_bytes", "padding_bytes", "scalar_bytes"),
         rows=select_formula_rows,
@@ -282,34 +290,34 @@ _OTHERS = (
     MetricHelp(
         leaf="memory.top[].bytes",
         title="allocation",
-        says="One allocation that was live at the rank's peak; a rank's largest are kept.",
+        says="One allocation that was live at the rank's peak. Only the largest of each rank are recorded.",
         rows=make_allocation_rows(""),
     ),
     MetricHelp(
         leaf="memory.modules[].at_rank_peak_bytes",
         title="module at the peak",
-        says="What this module, with all inside of it, had allocated and was live at the rank's own peak.",
+        says="Live bytes allocated by this module, including its submodules, at the rank's own peak.",
         inputs=("peak_bytes",),
         rows=select_module_rows,
     ),
     MetricHelp(
         leaf="memory.modules[].peak_bytes",
-        title="module, most at one time",
-        says="The most that was live at one time of what this module, with all inside of it, allocated.",
+        title="peak of the module",
+        says="Maximum of the live bytes allocated by this module, including its submodules.",
         inputs=("at_rank_peak_bytes",),
         rows=select_module_rows,
     ),
     MetricHelp(
         leaf="memory.timelines[].time_ns[]",
-        title="when",
-        says="Time of a point of the timeline, from the begin of the recorded window.",
+        title="time",
+        says="Time of a point on the timeline, from the start of the recorded window.",
     ),
     *(
         MetricHelp(
             leaf=f"memory.timelines[].tenants.{name}[]",
             title=name,
-            says="Live bytes at a point of the timeline, which is the highest of its stretch of the window: "
-            "the window is cut into stretches of equal length, and no peak is lost.",
+            says="Live bytes at a point on the timeline. The window is divided into intervals of equal "
+            "length, and each point is the maximum of its interval, so that no peak is lost.",
             formula="live = the six tenants + untagged",
         )
         for name in (*(tenant.value for tenant in DISPLAY_ORDER), "untagged")
@@ -317,10 +325,10 @@ _OTHERS = (
 )
 
 MEMORY: tuple[MetricHelp, ...] = (
-    *_make_peak_help("per_rank", "Live in the allocator when the rank was at its highest."),
-    *_make_peak_help("phases", "At the highest point within this phase."),
-    *_make_peak_help("init", "At the highest point before the first step."),
-    *_make_peak_help("host", "Host memory of a rank that has a GPU, at its highest point."),
+    *_make_peak_help("per_rank", "Live bytes in the allocator at the rank's peak."),
+    *_make_peak_help("phases", "Live bytes at the peak within this phase."),
+    *_make_peak_help("init", "Live bytes at the peak before the first step."),
+    *_make_peak_help("host", "Host memory at its peak, on a rank with a GPU."),
     *_OUTSIDE,
     *_FORMULA_CHECKS,
     *_OTHERS,

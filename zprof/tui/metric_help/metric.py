@@ -1,4 +1,4 @@
-"""The type of a metric's help, paths of leaves, and helpers to pick rows."""
+"""Define the help on a metric, and helpers to resolve leaf paths and pick source rows."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricHelp:
-    """Help on one kind of leaf.
+    """Help on one kind of report leaf.
 
     ``leaf`` has ``[]`` in place of indices. ``inputs`` are leaves in the notation of :func:`resolve_input`.
-    ``rows`` returns the source rows, at most a few dozen, the decisive ones first.
+    ``rows`` returns the source rows, at most a few dozen, the most relevant first.
     """
 
     leaf: str
@@ -40,7 +40,7 @@ def parent_path(leaf: str) -> str:
 def resolve_input(leaf: str, name: str) -> str:
     """Return the path of an input of a leaf.
 
-    ``name`` is a sibling, ``../name`` is one level up, and ``/name`` is a whole path.
+    ``name`` is a sibling, ``../name`` is one level up, and ``/name`` is an absolute path.
     """
     if name.startswith("/"):
         return name[1:]
@@ -63,15 +63,15 @@ MAX_ROWS = 20
 Entry = TypeVar("Entry")
 
 
-def find_entry(entries: Sequence[Entry], at: Indices) -> Entry | None:
+def find_entry(entries: Sequence[Entry], indices: Indices) -> Entry | None:
     """Return the entry at the first index; None for ``[*]`` or an index out of range."""
-    place = at[0] if at else None
-    return entries[place] if place is not None and place < len(entries) else None
+    index = indices[0] if indices else None
+    return entries[index] if index is not None and index < len(entries) else None
 
 
 def pick_top_rows(rows: pd.DataFrame, names: Sequence[str], by: str) -> pd.DataFrame:
-    """Return the `MAX_ROWS` rows with the largest values of ``by``, with those columns that exist."""
-    shown = [name for name in names if name in rows.columns]
+    """Return the `MAX_ROWS` rows with the largest values of ``by``, limited to the columns that exist."""
+    columns = [name for name in names if name in rows.columns]
     if by in rows.columns:
         rows = rows.sort_values(by, ascending=False, kind="stable")
-    return rows[shown].head(MAX_ROWS)
+    return rows[columns].head(MAX_ROWS)

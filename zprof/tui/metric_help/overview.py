@@ -1,4 +1,4 @@
-"""Help on the verdict: findings, time that no finding claims, the comparison with a baseline."""
+"""Explain the metrics behind the verdict: findings, unclaimed time, and the comparison with a baseline."""
 
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS
@@ -8,172 +8,176 @@ from zprof.tui.metric_help.time import make_step_rows, select_host_rows
 _FINDINGS = (
     MetricHelp(
         leaf="findings[].saving_ns[]",
-        title="saving of a finding",
-        says="What a step gets shorter by when the fix is applied: from the least [0] to the most [1]. It is "
-        "taken from the ledger terms that the rule claims, never more than they hold; time that two findings "
-        "could claim is given to one. Then both ends are widened by what the steps of two recordings differ "
-        "by without any fix: for that the upper end may lie above the terms.",
-        formula="least - noise .. most + noise, the noise at most a quarter of the end",
+        title="predicted saving",
+        says="Time per step that the fix is expected to save: lower bound [0] to upper bound [1]. A rule can "
+        "only save time from the ledger terms that it claims, and time that two findings could claim is "
+        "counted once. The interval is then widened by the step-time noise between two recordings, so its "
+        "upper end can exceed the terms.",
+        formula="lower bound - noise .. upper bound + noise; noise is limited to 1/4 of each bound",
         inputs=("/time.step_noise_ns",),
     ),
     MetricHelp(
         leaf="time.step_noise_ns",
-        title="noise of the steps",
-        says="The mean steps of two recordings of this job differ by no more than this, 95 times of 100.",
-        formula="1.96 x sqrt(2) x deviation of the steps / sqrt(steps)",
+        title="step-time noise",
+        says="With 95 % confidence, the mean step times of two recordings of this job differ by no more than "
+        "this.",
+        formula="1.96 x sqrt(2) x standard deviation of the steps / sqrt(steps)",
         rows=make_step_rows("wall_ns"),
     ),
     MetricHelp(
         leaf="findings[].saving_bytes[]",
-        title="memory that a fix frees",
-        says="By how much the largest rank's memory shrinks, from the least [0] to the most [1].",
+        title="predicted memory saving",
+        says="Memory that the fix is expected to free on the largest rank: lower bound [0] to upper bound "
+        "[1].",
     ),
     MetricHelp(
         leaf="findings[].evidence[].value",
         title="evidence",
-        says="A measured fact that the rule's claim rests on; the finding's page says how it is found. Rules "
-        "leave out the first collective of each group in the window, which carries the start of the "
-        "profiler: their counts and times are a little smaller than those of the communication screen.",
+        says="A measured value that supports the finding; the finding's page explains how it is measured. "
+        "Rules exclude the first collective of each group in the window, because it includes profiler "
+        "start-up; their counts and times are therefore slightly smaller than on the communication screen.",
     ),
 )
 _UNCLAIMED = (
-    "What one rank, the one with most of it, loses in a step and no finding explains. Compute is no loss."
+    "Time per step that is lost but not explained by any finding, on the rank that loses the most. Compute "
+    "is not counted as lost."
 )
 
 
 def _make_unclaimed_help() -> tuple[MetricHelp, ...]:
-    each = tuple(
+    term_help = tuple(
         MetricHelp(
             leaf=f"unclaimed.{term}",
-            title="lost and not claimed",
+            title="unclaimed",
             says=_UNCLAIMED,
-            formula="the term on that rank, minus the most that findings save of it, at least 0",
+            formula="max(0, term on that rank - the most that findings can save of it)",
             inputs=("/unclaimed_rank", f"/time.per_rank[*].{term}"),
             rows=select_host_rows if term == "idle_ns" else make_step_rows(term),
         )
         for term in LEDGER_TERMS
         if term != "compute_ns"
     )
-    every = MetricHelp(
+    total_help = MetricHelp(
         leaf="unclaimed[]",
-        title="lost and not claimed",
-        says=f"{_UNCLAIMED} All terms together: they are of one rank, and add up.",
+        title="unclaimed, total",
+        says=f"{_UNCLAIMED} Sum of all terms, which belong to the same rank.",
     )
-    return (every, *each)
+    return (total_help, *term_help)
 
 
-_SIDES = (
+_STEP_TIMES = (
     "/comparison.step_time.a_ns",
     "/comparison.step_time.b_ns",
 )
 _BOOTSTRAP = (
-    "percentile bootstrap over the steps of each run by itself, 10 000 resamples: mean(b) - mean(a), from "
-    "the 2.5th to the 97.5th percentile"
+    "percentile bootstrap of mean(b) - mean(a), each run's steps resampled separately, 10 000 resamples: "
+    "2.5th to 97.5th percentile"
 )
-_TIMES = (
+_STEP_CHANGE = (
     MetricHelp(
         leaf="comparison.step_time.a_ns",
-        title="step of the baseline",
-        says="Mean step time of the baseline, over its ranks.",
-        inputs=_SIDES,
+        title="step time of the baseline",
+        says="Mean step time of the baseline over its ranks.",
+        inputs=_STEP_TIMES,
     ),
     MetricHelp(
         leaf="comparison.step_time.b_ns",
-        title="step of this run",
-        says="Mean step time of this run, over its ranks.",
-        inputs=_SIDES,
+        title="step time of this run",
+        says="Mean step time of this run over its ranks.",
+        inputs=_STEP_TIMES,
         rows=make_step_rows("wall_ns"),
     ),
     MetricHelp(
         leaf="comparison.step_time.ci95[]",
-        title="interval of the change",
-        says="Where the change of the mean step time lies, 95 times of 100: slower where all is above 0.",
+        title="change in step time, 95 % interval",
+        says="95 % confidence interval of the change in mean step time. If all of it is above 0, this run is "
+        "slower.",
         formula=_BOOTSTRAP,
-        inputs=_SIDES,
+        inputs=_STEP_TIMES,
         rows=make_step_rows("wall_ns"),
     ),
 )
-_EQUAL = (
+_EQUAL_WORK = (
     MetricHelp(
         leaf="comparison.equal_work.a_per_step",
-        title="work of a step of the baseline",
-        says="Tokens (else samples) that all ranks of the baseline work off in a step.",
+        title="work per step, baseline",
+        says="Tokens (or samples, if tokens are unknown) per step, summed over all ranks of the baseline.",
     ),
     MetricHelp(
         leaf="comparison.equal_work.b_per_step",
-        title="work of a step of this run",
-        says="Tokens (else samples) that all ranks of this run work off in a step.",
+        title="work per step, this run",
+        says="Tokens (or samples, if tokens are unknown) per step, summed over all ranks of this run.",
     ),
     MetricHelp(
         leaf="comparison.equal_work.b_ns",
-        title="step at equal work",
-        says="This run's step for as much work on a rank as the baseline's step does.",
-        formula="b x (work of a / ranks of a) / (work of b / ranks of b)",
+        title="step time at equal work",
+        says="This run's step time, scaled to the baseline's work per rank.",
+        formula="b x (work of a / ranks of a) / (work of b / ranks of b); a: baseline, b: this run",
         inputs=("a_per_step", "b_per_step", "/comparison.step_time.b_ns"),
     ),
     MetricHelp(
         leaf="comparison.equal_work.ci95[]",
-        title="interval at equal work",
-        says="Where the change of the step time at equal work lies, 95 times of 100.",
+        title="change at equal work, 95 % interval",
+        says="95 % confidence interval of the change in step time at equal work.",
         formula=_BOOTSTRAP,
-        inputs=_SIDES,
+        inputs=_STEP_TIMES,
     ),
 )
 
 
 def _make_delta_help() -> tuple[MetricHelp, ...]:
-    every = MetricHelp(
+    total_help = MetricHelp(
         leaf="comparison.ledger_delta[]",
-        title="change of the step",
-        says="The changes of all terms together: to the nanosecond the change of the mean step time.",
-        formula="sum of the terms' changes = step of this run - step of the baseline",
+        title="change in step time",
+        says="Sum of the changes of all terms. It equals the change in mean step time to the nanosecond.",
+        formula="sum of the terms' changes = step time of this run - step time of the baseline",
         inputs=tuple(f"/comparison.ledger_delta.{term}" for term in LEDGER_TERMS),
     )
-    each = tuple(
+    term_help = tuple(
         MetricHelp(
             leaf=f"comparison.ledger_delta.{term}",
-            title="change of a term",
-            says="This run minus its baseline, each the mean over its ranks; what rounding leaves over is in "
-            "unexplained.",
-            formula="mean of this run's ranks - mean of the baseline's ranks",
+            title="change in a ledger term",
+            says="This run minus its baseline, each averaged over its ranks. Rounding errors are assigned to "
+            "the unexplained term.",
+            formula="mean over this run's ranks - mean over the baseline's ranks",
             inputs=(f"/time.per_rank[*].{term}", f"/comparison.baseline_time[*].{term}"),
             rows=select_host_rows if term == "idle_ns" else make_step_rows(term),
         )
         for term in LEDGER_TERMS
     )
-    return (every, *each)
+    return (total_help, *term_help)
 
 
-_PEAK = "at that rank's peak, in the baseline"
+_AT_BASELINE_PEAK = "at the rank's peak in the baseline"
 
 
 def _make_baseline_memory_help() -> tuple[MetricHelp, ...]:
     stem = "comparison.baseline_memory[]"
     parts = (*(f"tenants.{tenant.value}" for tenant in Tenant), "untagged_bytes")
-    whole = MetricHelp(
+    peak_help = MetricHelp(
         leaf=f"{stem}.peak_bytes",
-        title="peak of the baseline",
-        says="Live bytes of a rank of the baseline at its highest point.",
+        title="peak memory, baseline",
+        says="Live bytes at the peak of a rank of the baseline.",
         formula="peak = the six tenants + untagged",
         inputs=parts,
     )
-    tenants = tuple(
+    tenant_help = tuple(
         MetricHelp(
             leaf=f"{stem}.tenants.{tenant.value}",
             title=tenant.value.replace("_", " "),
-            says=f"{tenant.value.replace('_', ' ').capitalize()} {_PEAK}.",
+            says=f"{tenant.value.replace('_', ' ').capitalize()} {_AT_BASELINE_PEAK}.",
         )
         for tenant in Tenant
     )
-    others = tuple(
-        MetricHelp(leaf=f"{stem}.{name}", title=title, says=f"{title.capitalize()} {_PEAK}.")
+    other_help = tuple(
+        MetricHelp(leaf=f"{stem}.{name}", title=title, says=f"{title.capitalize()} {_AT_BASELINE_PEAK}.")
         for name, title in (
-            ("untagged_bytes", "bytes that no hook, tag or rule claims"),
-            ("reserved_unused_bytes", "bytes that the allocator holds and nobody uses"),
-            ("non_pytorch_bytes", "bytes of the process outside the allocator"),
+            ("untagged_bytes", "bytes not assigned to any tenant"),
+            ("reserved_unused_bytes", "bytes reserved by the allocator but unused"),
+            ("non_pytorch_bytes", "device memory of the process outside the allocator"),
         )
     )
-    return (whole, *tenants, *others)
+    return (peak_help, *tenant_help, *other_help)
 
 
 def _make_memory_delta_help() -> tuple[MetricHelp, ...]:
@@ -181,8 +185,9 @@ def _make_memory_delta_help() -> tuple[MetricHelp, ...]:
     return tuple(
         MetricHelp(
             leaf=f"comparison.memory_delta.{name}",
-            title="change of memory",
-            says="The largest rank of this run minus the largest rank of the baseline, each at its own peak.",
+            title="change in memory",
+            says="Rank with the largest peak in this run minus rank with the largest peak in the baseline, "
+            "each at its own peak.",
         )
         for name in names
     )
@@ -191,8 +196,8 @@ def _make_memory_delta_help() -> tuple[MetricHelp, ...]:
 OVERVIEW: tuple[MetricHelp, ...] = (
     *_FINDINGS,
     *_make_unclaimed_help(),
-    *_TIMES,
-    *_EQUAL,
+    *_STEP_CHANGE,
+    *_EQUAL_WORK,
     *_make_delta_help(),
     *_make_baseline_memory_help(),
     *_make_memory_delta_help(),

@@ -1,4 +1,4 @@
-"""All metric help, by kind of leaf."""
+"""Collect the help on all metrics, by kind of leaf."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ from zprof.tui.metric_help.ranks import RANKS
 from zprof.tui.metric_help.time import STEP_LEAVES, TIME
 
 METRIC_HELP: Mapping[str, MetricHelp] = {
-    meaning.leaf: meaning
-    for meaning in (
+    metric.leaf: metric
+    for metric in (
         *STEP_LEAVES,
         *RANKS,
         *COMMUNICATION,

@@ -1,4 +1,4 @@
-"""Help on time: the step ledger of a rank (this run and baseline) and of a single step."""
+"""Explain the time metrics: the step ledger per rank (this run and baseline) and per step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LEDGER_NAMES, LEDGER_TERMS
 from zprof.tui.metric_help.metric import MAX_ROWS, Indices, MetricHelp, Rows, find_entry, pick_top_rows
 
-_COLLECTIVE = (
+_COLLECTIVE_COLUMNS = (
     "step", "rank", "kind", "unit", "bytes", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "group",
 )  # fmt: skip
-_HOST = (
+_HOST_COLUMNS = (
     "step", "rank", "idle_ns", "launch_ns", "loader_ns", "allocator_ns", "limiter_ns", "sync_ns",
     "optimizer_ns", "copy_ns", "other_ns",
 )  # fmt: skip
@@ -20,8 +20,8 @@ _HOST = (
 
 def _select_rank(rows: pd.DataFrame, analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """Return the rows of the rank at this index of the report; all rows for ``[*]``."""
-    owner = find_entry(analysis.time.per_rank, at)
-    return rows if rows.empty or owner is None else rows[rows["rank"] == owner.rank]
+    entry = find_entry(analysis.time.per_rank, at)
+    return rows if rows.empty or entry is None else rows[rows["rank"] == entry.rank]
 
 
 def make_step_rows(term: str) -> Rows:
@@ -38,15 +38,19 @@ def make_collective_rows(column: str) -> Rows:
     """Select the collectives with the largest values of a column."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        return pick_top_rows(_select_rank(analysis.collectives, analysis, at), _COLLECTIVE, column)
+        return pick_top_rows(_select_rank(analysis.collectives, analysis, at), _COLLECTIVE_COLUMNS, column)
 
     return rows
 
 
 def select_host_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-    """Return what the host did while nothing ran, or the steps if the recording does not show it."""
+    """Return the host's activity during idle time, or the steps if host activity was not recorded."""
     rows = _select_rank(analysis.host, analysis, at)
-    return pick_top_rows(rows, _HOST, "idle_ns") if len(rows) else make_step_rows("idle_ns")(analysis, at)
+    return (
+        pick_top_rows(rows, _HOST_COLUMNS, "idle_ns")
+        if len(rows)
+        else make_step_rows("idle_ns")(analysis, at)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,117 +65,121 @@ class _TermHelp:
 _SUM = "wall = compute + exposed transfer + exposed wait + exposed copies + idle + unexplained"
 _SPLIT = "collectives = hidden + exposed wait + exposed transfer"
 _RUNNING = ("collective_ns", "overlapped_ns", "exposed_wait_ns", "exposed_transfer_ns")
-_LEDGER_TERMS = {
+_TERM_HELP = {
     "wall_ns": _TermHelp(
-        title="step time of a rank",
-        says="From the begin of a step to the begin of the next, mean over the steps of the window.",
+        title="step time",
+        says="Time from the start of a step to the start of the next one, averaged over the steps of the "
+        "window.",
         formula=_SUM,
         inputs=LEDGER_TERMS,
         rows=make_step_rows("wall_ns"),
     ),
     "compute_ns": _TermHelp(
         title=LEDGER_NAMES["compute_ns"],
-        says="When the rank computes: kernels of the device that are no communication, on a CPU rank "
-        "operators of the main thread. Two at once count once; computing hides what runs beside it.",
-        formula="length of the union of computing spans within the step, mean over steps",
+        says="Time in which the rank computes: on a device, kernels other than communication; on a CPU rank, "
+        "operators of the main thread. Overlapping compute counts once. Communication and copies that "
+        "overlap compute are hidden.",
+        formula="length of the union of all compute spans within the step, mean over steps",
         inputs=("wall_ns", "noise_floor_ns"),
         rows=make_step_rows("compute_ns"),
     ),
     "exposed_wait_ns": _TermHelp(
         title=LEDGER_NAMES["exposed_wait_ns"],
-        says="When the rank does nothing but wait in a collective in which another rank has not arrived: no "
-        "byte moves yet. A late rank costs it, not the link.",
-        formula="time in collectives before the last rank starts, outside of compute",
+        says="Time in which the rank only waits, in a collective that another rank has not entered yet. No "
+        "data moves during this time: it is caused by the late rank, not by the link.",
+        formula="time in collectives before the last rank starts, not overlapped by compute",
         inputs=_RUNNING,
         rows=make_collective_rows("exposed_wait_ns"),
     ),
     "exposed_transfer_ns": _TermHelp(
         title=LEDGER_NAMES["exposed_transfer_ns"],
-        says="When the rank does nothing but stand in a collective in which all ranks are: bytes move and "
-        "nothing is computed. Hiding it under compute, fewer bytes or a faster link saves it.",
-        formula="time in collectives from the last rank's start on, outside of compute",
+        says="Time in which all ranks have entered a collective and this rank does not compute: only data "
+        "moves. Overlapping it with compute, moving fewer bytes, or a faster link reduces it.",
+        formula="time in collectives after the last rank starts, not overlapped by compute",
         inputs=_RUNNING,
         rows=make_collective_rows("exposed_transfer_ns"),
     ),
     "exposed_memcpy_ns": _TermHelp(
         title=LEDGER_NAMES["exposed_memcpy_ns"],
-        says="When the device only copies or fills memory: neither a kernel nor a collective runs.",
-        formula="time in copies and fills outside of compute and collectives",
+        says="Time in which the device only copies or fills memory; neither compute kernels nor collectives "
+        "run.",
+        formula="time in copies and fills, not overlapped by compute or collectives",
         inputs=("memcpy_ns", "wall_ns"),
         rows=make_step_rows("exposed_memcpy_ns"),
     ),
     "idle_ns": _TermHelp(
         title=LEDGER_NAMES["idle_ns"],
-        says="The rest: nothing computes, no collective is waited for, no copy runs. On a device the host "
-        "has not given it work; on a CPU rank it is Python, launches, waking up.",
+        says="The remaining time: no compute, no copy, and the rank does not wait for a collective. On a "
+        "device, the host has not submitted work; on a CPU rank, this is Python code, launches and thread "
+        "wake-ups.",
         formula="idle = wall - compute - exposed wait - exposed transfer - exposed copies - unexplained",
         inputs=("wall_ns", *(term for term in LEDGER_TERMS if term != "idle_ns")),
         rows=select_host_rows,
     ),
     "unexplained_ns": _TermHelp(
         title=LEDGER_NAMES["unexplained_ns"],
-        says="Where the trace is silent: before its first and after its last event, in waits for which no "
-        "collective was seen to run, in communication kernels that no collective stands for.",
-        formula="time outside of all events that are known, within the step",
+        says="Time that the trace does not account for: before its first and after its last event, waits "
+        "during which no recorded collective runs, and communication kernels that match no recorded "
+        "collective.",
+        formula="time within the step that no known event covers",
         inputs=("wall_ns",),
         rows=make_step_rows("unexplained_ns"),
     ),
     "overlapped_ns": _TermHelp(
         title="hidden",
-        says="The part of the collectives' time that holds nothing up: compute runs beside it, or the host "
-        "of a CPU rank works on in Python.",
+        says="Time in collectives that does not delay the rank: compute runs concurrently, or, on a CPU "
+        "rank, Python code continues to run.",
         formula=_SPLIT,
         inputs=("collective_ns", "exposed_wait_ns", "exposed_transfer_ns"),
         rows=make_collective_rows("hidden_ns"),
     ),
     "collective_ns": _TermHelp(
         title="collectives",
-        says="When at least one collective runs, hidden or not; two at once count once.",
+        says="Time in which at least one collective runs, hidden or exposed. Overlapping collectives count "
+        "once.",
         formula=_SPLIT,
         inputs=("overlapped_ns", "exposed_wait_ns", "exposed_transfer_ns"),
         rows=make_step_rows("collective_ns"),
     ),
     "overlap_ratio": _TermHelp(
         title="hidden share",
-        says="How much of the collectives' time is hidden; unknown where the rank ran none.",
+        says="Share of the time in collectives that is hidden. Unknown if the rank ran no collective.",
         formula="hidden / collectives",
         inputs=("overlapped_ns", "collective_ns"),
         rows=make_collective_rows("hidden_ns"),
     ),
     "wall_median_ns": _TermHelp(
-        title="median step",
-        says="The step in the middle by length: a mean that is far from it comes from a few long steps.",
+        title="median step time",
+        says="Median of the step times. If the mean is far above it, a few long steps dominate the mean.",
         inputs=("wall_ns", "steps"),
         rows=make_step_rows("wall_ns"),
     ),
     "memcpy_ns": _TermHelp(
         title="copies",
-        says="All copies and fills of the device, hidden or not.",
+        says="Time of all copies and fills on the device, hidden or exposed.",
         inputs=("exposed_memcpy_ns",),
         rows=make_step_rows("memcpy_ns"),
     ),
     "first_wait_ns": _TermHelp(
-        title="wait of the first",
-        says="The part of exposed wait that lies in the first collective of each group: it carries the start "
-        "of the profiler, and is no fault of the program.",
+        title="exposed wait in first collectives",
+        says="Exposed wait in the first collective of each group in the window. It includes profiler "
+        "start-up and is not caused by the program.",
         inputs=("exposed_wait_ns",),
         rows=make_collective_rows("exposed_wait_ns"),
     ),
     "unsplit_ns": _TermHelp(
-        title="wait or transfer unknown",
-        says="The part of the exposed time in collectives of which not all ranks were seen: there waiting is "
-        "the least and transfer the most that it can be.",
+        title="wait and transfer not separable",
+        says="Exposed time in collectives that were not recorded on all ranks. For these, the wait is a "
+        "lower bound and the transfer an upper bound.",
         inputs=("exposed_wait_ns", "exposed_transfer_ns"),
         rows=make_collective_rows("exposed_transfer_ns"),
     ),
     "noise_floor_ns": _TermHelp(
         title="noise floor",
-        says="Below this size a term means nothing: edges of spans are stamped to about 1 µs, and the last "
-        "rank's arrival is known to twice the clock uncertainty.",
+        says="Terms smaller than this are not significant: timestamps are accurate to about 1 µs, and the "
+        "last rank's arrival is known to within twice the clock uncertainty.",
     ),
-    "steps": _TermHelp(
-        title="steps", says="How many steps the means are of.", rows=make_step_rows("wall_ns")
-    ),
+    "steps": _TermHelp(title="steps", says="Number of steps in the means.", rows=make_step_rows("wall_ns")),
 }
 
 
@@ -185,14 +193,14 @@ def _make_help(stem: str) -> tuple[MetricHelp, ...]:
             inputs=term.inputs,
             rows=term.rows,
         )
-        for name, term in _LEDGER_TERMS.items()
+        for name, term in _TERM_HELP.items()
     )
 
 
 TIME: tuple[MetricHelp, ...] = (*_make_help("time.per_rank[]"), *_make_help("comparison.baseline_time[]"))
 
 
-_COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
+_STEP_COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
 
 
 def _select_step(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
@@ -210,8 +218,8 @@ def _make_step_collectives(by: Sequence[str]) -> Rows:
         frame, entry = analysis.collectives, find_entry(analysis.time.steps, at)
         if entry is None:
             return frame.head(0)
-        mine = frame[(frame["rank"] == entry.rank) & (frame["step"] == entry.step)]
-        return pick_top_rows(mine, (*by, *_COLLECTIVE_COLUMNS), by[0])
+        own_rows = frame[(frame["rank"] == entry.rank) & (frame["step"] == entry.step)]
+        return pick_top_rows(own_rows, (*by, *_STEP_COLLECTIVE_COLUMNS), by[0])
 
     return rows
 
@@ -225,43 +233,47 @@ def _step_help(leaf: str, title: str, says: str, *, rows: Rows = _select_step) -
 
 
 STEP_LEAVES: tuple[MetricHelp, ...] = (
-    _step_help("wall_ns", "step time", "From the begin of this step to the begin of the next, on this rank."),
+    _step_help(
+        "wall_ns", "step time", "Time from the start of this step to the start of the next one, on this rank."
+    ),
     _step_help(
         "compute_ns",
-        "compute of a step",
-        "Union of all kernels that are no collective; on a CPU rank, of the operators of the main thread.",
+        "compute in a step",
+        "Union of all kernels other than communication; on a CPU rank, of the operators of the main thread.",
     ),
     _step_help(
         "exposed_transfer_ns",
-        "exposed transfer of a step",
-        "Collectives run, all ranks are there, and this rank is held up: it computes nothing.",
+        "exposed transfer in a step",
+        "Time in collectives after all ranks have arrived, while this rank is blocked and does not compute.",
         rows=_make_step_collectives(("exposed_transfer_ns", "transfer_ns", "hidden_ns")),
     ),
     _step_help(
         "exposed_wait_ns",
-        "exposed wait of a step",
-        "A collective of this rank waits for the last rank to come, and this rank is held up.",
+        "exposed wait in a step",
+        "Time in collectives before the last rank has arrived, while this rank is blocked.",
         rows=_make_step_collectives(("exposed_wait_ns", "wait_ns")),
     ),
     _step_help(
         "exposed_memcpy_ns",
-        "exposed copies of a step",
-        "Copies and fills run, and neither compute nor a collective does.",
+        "exposed copies in a step",
+        "Time in which copies and fills run, but neither compute nor a collective.",
     ),
     _step_help(
         "idle_ns",
-        "idle time of a step",
-        "The rest: the device has nothing to run, or the main thread runs no operator and waits for nothing.",
+        "idle time in a step",
+        "The remaining time: the device has no work, or the main thread runs no operator and does not wait "
+        "for a collective.",
     ),
     _step_help(
         "unexplained_ns",
-        "unexplained time of a step",
-        "The trace is silent there, or the rank waits and no collective is seen to run.",
+        "unexplained time in a step",
+        "Time that the trace does not account for, including waits during which no recorded collective runs.",
     ),
     _step_help(
         "overlapped_ns",
-        "hidden communication of a step",
-        "Collectives run and hold nothing up. It is part of the collectives' time, not of the sum.",
+        "hidden communication in a step",
+        "Time in collectives that does not delay the rank. It is not one of the terms that sum to the step "
+        "time.",
         rows=_make_step_collectives(("hidden_ns", "exposed_transfer_ns", "exposed_wait_ns")),
     ),
 )

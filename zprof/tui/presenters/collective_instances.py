@@ -1,4 +1,4 @@
-"""The worst single collectives of one kind, group and element type: one row per rank and collective."""
+"""Build the table of the most exposed individual collectives of one kind, group and element type."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -18,40 +18,41 @@ from zprof.tui.tables import Cell, Column, Line, Table, TextCell
 MAX_INSTANCES = 200
 
 
-def build_instances_table(loaded: LoadedRun, at: int) -> Table:
-    """Return the instances of the collective at an index of the report, most exposed first.
+def build_instances_table(loaded: LoadedRun, index: int) -> Table:
+    """Build the table of instances of the report's ``index``-th collective, most exposed first.
 
-    Their numbers have no report leaves.
+    Its numbers do not appear in the report.
     """
-    entry = loaded.report.time.collectives[at]
+    entry = loaded.report.time.collectives[index]
     rows = select_rows(loaded.analysis, entry)
     worst = pick_worst_rows(rows, MAX_INSTANCES)
-    begins = _find_step_starts(loaded.analysis)
+    step_starts = _find_step_starts(loaded.analysis)
     return Table(
         name="instances",
         title=f"{entry.kind}, {format_group_and_type(entry)}",
         columns=_COLUMNS,
         lines=tuple(
-            Line(key=str(place), cells=_cells(row, begins))
-            for place, row in enumerate(worst.to_dict("records"))
+            Line(key=str(number), cells=_make_cells(row, step_starts))
+            for number, row in enumerate(worst.to_dict("records"))
         ),
         help=_HELP,
-        note=f"{len(worst)} of {len(rows)}, most exposed first; {_format_matched(rows)}; ? why late",
+        note=f"{len(worst)} of {len(rows)}, most exposed first; {_format_matched(rows)}; ? explains why late",
     )
 
 
 _HELP = (
-    "One row a rank and collective: what runs once per step on 2 ranks has 2 rows per step. Wait: until the "
-    "last rank of the group came; transfer: from then on; exposed: what of both the rank stood still "
-    "for.\nlast: the rank that came last; tied: all came within the clock uncertainty; unknown: not all "
-    "ranks were matched.\nwhy late: what that rank did longer than the others before: compute, host "
-    "(Python, launches), collective before (it came late out of that one), copies, allocator, sync, data; "
-    "profiler start: the first of the window, which says nothing; blank: nobody was late, or what it did is "
-    "unknown.\nWhere not all ranks are matched a wait is at least, a transfer at most what is shown."
+    "One row per rank and collective: a collective that runs once per step on 2 ranks has 2 rows per step. "
+    "wait: until the last rank of the group arrived; transfer: after that; exposed: the part of both during "
+    "which the rank was blocked.\nlast: the rank that arrived last; tied: all arrived within the clock "
+    "uncertainty; unknown: not all ranks were matched.\nwhy late: what the last rank spent more time on "
+    "beforehand than the others: compute, host (Python, launches), previous collective (it finished that one "
+    "late), copies, allocator, sync, data; profiler start: the first collective of the window, which is not "
+    "meaningful; blank: no rank was late, or the reason is unknown.\nIf not all ranks are matched, waits are "
+    "lower bounds and transfers upper bounds."
 )
 #: Reasons whose display text differs from their name.
 _REASONS: Mapping[str, str] = {
-    LateReason.PREVIOUS_COLLECTIVE: "collective before",
+    LateReason.PREVIOUS_COLLECTIVE: "previous collective",
     LateReason.MEMCPY: "copies",
     LateReason.UNKNOWN: "",
 }
@@ -60,67 +61,67 @@ _COLUMNS = (
     Column(title="step", numeric=True),
     Column(title="unit", says="the wrapped module"),
     Column(title="exposed", says="in ms", numeric=True),
-    Column(title="wait", says="in ms, hidden or not", numeric=True),
-    Column(title="transfer", says="in ms, hidden or not", numeric=True),
-    Column(title="last", says="the rank that came last"),
-    Column(title="why late", says="what the last rank did longer than the others before; blank: unknown"),
-    Column(title="began on", says="the rank where the delay began", from_width=100),
-    Column(title="at", says="its start, in ms after the begin of the step", numeric=True, from_width=100),
+    Column(title="wait", says="in ms, hidden or exposed", numeric=True),
+    Column(title="transfer", says="in ms, hidden or exposed", numeric=True),
+    Column(title="last", says="the rank that arrived last"),
+    Column(title="why late", says="what delayed the last rank; blank: unknown"),
+    Column(title="delay from", says="the rank on which the delay started", from_width=100),
+    Column(title="start", says="in ms after the start of the step", numeric=True, from_width=100),
     Column(title="bytes", says="of the full tensor", numeric=True, from_width=110),
     Column(title="launch delay", says="from launch to start", numeric=True, from_width=125),
-    Column(title="matched", says="whether the rows of all ranks were found", from_width=140),
+    Column(title="matched", says="yes if the rows of all ranks were found", from_width=140),
 )
 
 
 def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
     """Return all rows of a kind, group and element type."""
     frame = analysis.collectives
-    wanted: Mask = np.ones(len(frame), dtype=bool)
+    mask: Mask = np.ones(len(frame), dtype=bool)
     for name, text in (("kind", entry.kind), ("group", entry.group), ("dtype", entry.dtype)):
-        wanted &= equals_text(frame[name], text)
-    return frame[wanted]
+        mask &= equals_text(frame[name], text)
+    return frame[mask]
 
 
 def equals_text(column: "pd.Series[str]", text: str) -> Mask:
     """Return a mask of the rows that equal a text, for a column with few distinct texts."""
     codes, texts = encode_texts(column)
-    found: Mask = codes == (texts.index(text) if text in texts else -1)
-    return found
+    mask: Mask = codes == (texts.index(text) if text in texts else -1)
+    return mask
 
 
-def pick_worst_rows(rows: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return the `most` rows with most exposed time, then longest, with a column ``exposed_ns``."""
+def pick_worst_rows(rows: pd.DataFrame, max_rows: int) -> pd.DataFrame:
+    """Return the rows with the most exposed time, ties by duration, with a column ``exposed_ns``."""
     exposed = rows["exposed_wait_ns"].to_numpy(np.int64) + rows["exposed_transfer_ns"].to_numpy(np.int64)
-    length = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
-    order = np.lexsort((-length, -exposed))[:most]
+    duration = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
+    order = np.lexsort((-duration, -exposed))[:max_rows]
     return rows.iloc[order].assign(exposed_ns=exposed[order])
 
 
 def _find_step_starts(analysis: RunAnalysis) -> dict[tuple[int, int], int]:
     """Return the start of each step by (rank, step), on the common clock."""
     return {
-        (track.rank, int(step)): int(begin)
+        (track.rank, int(step)): int(start)
         for track in analysis.tracks
-        for step, begin in zip(track.steps.number, track.steps.begin_ns, strict=True)
+        for step, start in zip(track.steps.number, track.steps.begin_ns, strict=True)
     }
 
 
-def _cells(row: Mapping[Hashable, Any], begins: Mapping[tuple[int, int], int]) -> tuple[Cell, ...]:
+def _make_cells(row: Mapping[Hashable, Any], step_starts: Mapping[tuple[int, int], int]) -> tuple[Cell, ...]:
     rank, step = _to_int(row["rank"]), _to_int(row["step"])
-    begin, start = begins.get((rank, step)), _to_int(row["start_ns"])
-    bound = bool(row["bound"])
+    step_start, start = step_starts.get((rank, step)), _to_int(row["start_ns"])
+    is_bound = bool(row["bound"])
     size = _to_int(row["bytes"])
     return (
         _make_figure(rank, Unit.COUNT),
         _make_figure(step, Unit.COUNT),
         TextCell(_to_text(row["unit"])),
         _make_figure(row["exposed_ns"], Unit.MS),
-        _make_figure(row["wait_ns"], Unit.MS, AT_LEAST if bound else EXACT),
-        _make_figure(row["transfer_ns"], Unit.MS, AT_MOST if bound else EXACT),
+        _make_figure(row["wait_ns"], Unit.MS, AT_LEAST if is_bound else EXACT),
+        _make_figure(row["transfer_ns"], Unit.MS, AT_MOST if is_bound else EXACT),
         TextCell(_format_last_rank(row)),
         TextCell(_format_late_reason(row)),
         TextCell("" if _to_int(row["origin_rank"]) < 0 else str(row["origin_rank"])),
-        _make_figure(None if begin is None else start - begin, Unit.MS),
+        _make_figure(None if step_start is None else start - step_start, Unit.MS),
         _make_figure(None if is_unknown_size(_to_text(row["kind"]), size) else size, Unit.BYTES),
         _make_figure(
             None if pd.isna(row["launch_start_ns"]) else start - _to_int(row["launch_start_ns"]), Unit.NS

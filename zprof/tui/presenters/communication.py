@@ -1,7 +1,4 @@
-"""The table of collectives by kind, group and element type, and the split of one of them.
-
-The table has exposed and hidden time, wait and transfer, and bandwidth.
-"""
+"""Build the table of collectives by kind, group and element type, and the time split of one of them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,20 +56,20 @@ class Split:
 
 
 def build_collectives_table(loaded: LoadedRun) -> Table:
-    """Return one row per kind, group and element type, the most exposed first."""
+    """Build one row per kind, group and element type, the most exposed first."""
     time = loaded.report.time
-    fields = _fields(time)
+    fields = _list_fields(time)
     return Table(
         name="collectives",
         title=format_title(time),
         columns=tuple(field.column for field in fields),
         lines=LazyLines(
             min(MAX_LINES, len(time.collectives)),
-            lambda at: Line(
-                key=str(at),
-                cells=tuple(field.cell(loaded, at) for field in fields),
+            lambda index: Line(
+                key=str(index),
+                cells=tuple(field.cell(loaded, index) for field in fields),
                 opens=Opens.COLLECTIVE,
-                target=at,
+                target=index,
             ),
         ),
         help=_HELP,
@@ -81,12 +78,12 @@ def build_collectives_table(loaded: LoadedRun) -> Table:
 
 
 _HELP = (
-    "What each kind of collective costs: sums of a step, mean over the loaded ranks of its group. total = "
-    "hidden + exposed, and total = wait + transfer, hidden or not: the line below has what of both is "
-    "exposed. A finding's times and counts are without the first collective of each group in the window, "
-    "which carries the start of the profiler. With several groups the rows do not add up to the step: each "
-    "is a mean of its own ranks; the lines at the bottom have the sum that the ledger agrees with. enter on "
-    "a name: its worst instances."
+    "Time of each kind of collective: sum per step, averaged over the loaded ranks of its group. total = "
+    "hidden + exposed, and total = wait + transfer. wait and transfer include hidden time; the line below "
+    "the table shows their exposed parts. Findings exclude the first collective of each group in the "
+    "window, because it includes profiler start-up. With several groups, the rows do not add up to the "
+    "step, because each is averaged over the ranks of its own group; the checks at the bottom show the sum "
+    "to compare with the ledger. Press enter on a name to list its most exposed instances."
 )
 
 
@@ -95,111 +92,151 @@ def _format_note(loaded: LoadedRun) -> str:
     if not time.collectives:
         reasons = [gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.NO_COLLECTIVES]
         return reasons[0] if reasons else "none ran in these steps"
-    bound = "≥ ≤ ranks are missing  " if any(entry.bound for entry in time.collectives) else ""
-    most = format_truncation(MAX_LINES, len(time.collectives), "most exposed")
-    return f"{most}{bound}hidden + exposed = wait + transfer, ms {per(time)}"
+    bounds = "≥ ≤ ranks missing  " if any(entry.bound for entry in time.collectives) else ""
+    truncation = format_truncation(MAX_LINES, len(time.collectives), "most exposed")
+    return f"{truncation}{bounds}hidden + exposed = wait + transfer, ms {per(time)}"
 
 
-def _fields(time: Time) -> Sequence[_Field]:
-    """Return the fields; with several groups, sizes and bandwidths need a wider terminal."""
-    many, names = has_groups(time), format_kinds(time.collectives)
-    types = len({entry.dtype for entry in time.collectives}) > 1
-    shown = [
+def _list_fields(time: Time) -> Sequence[_Field]:
+    """List the fields; with several groups, sizes and bandwidths need a wider terminal."""
+    several_groups, names = has_groups(time), format_kinds(time.collectives)
+    several_types = len({entry.dtype for entry in time.collectives}) > 1
+    fields = [
         _Field(
-            column=Column(title="collective", says="its kind"), cell=lambda loaded, at: TextCell(names[at])
+            column=Column(title="collective", says="kind of collective"),
+            cell=lambda loaded, index: TextCell(names[index]),
         )
     ]
-    if many:
-        shown.append(_Field(column=Column(title="group", says="its ranks"), cell=_group))
-    if types:
-        shown.append(_Field(column=Column(title="type", says="of an element", from_width=100), cell=_dtype))
-    shown += [
-        _number_field("n", "collectives per step, of one rank", "count", Unit.COUNT),
+    if several_groups:
+        fields.append(_Field(column=Column(title="group", says="ranks of the group"), cell=_make_group_cell))
+    if several_types:
+        fields.append(
+            _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
+        )
+    fields += [
+        _make_number_field("n", "collectives per step and rank", "count", Unit.COUNT),
         _Field(
             column=Column(
-                title="bytes", says="of the full tensors", numeric=True, from_width=100 if many else 0
+                title="bytes",
+                says="size of the full (unsharded) tensors",
+                numeric=True,
+                from_width=100 if several_groups else 0,
             ),
-            cell=_bytes,
+            cell=_make_size_cell,
         ),
-        _number_field("total", _MS + "sum of their durations", "total_ns", Unit.MS, 110 if many else 90),
-        _Field(column=Column(title="hidden", says=_MS + "total less exposed", numeric=True), cell=_hidden),
-        _number_field(
-            "exposed", _MS + "this rank computes nothing, and waits for them", "exposed_ns", Unit.MS
+        _make_number_field(
+            "total", _MS + "sum of the durations", "total_ns", Unit.MS, 110 if several_groups else 90
         ),
-        _number_field(
-            "wait", _MS + "before the last rank came, hidden or not", "wait_ns", Unit.MS, sign=AT_LEAST
+        _Field(
+            column=Column(title="hidden", says=_MS + "total minus exposed", numeric=True),
+            cell=_make_hidden_cell,
         ),
-        _number_field(
-            "transfer", _MS + "after the last rank came, hidden or not", "transfer_ns", Unit.MS, sign=AT_MOST
+        _make_number_field(
+            "exposed", _MS + "the rank is blocked and does not compute", "exposed_ns", Unit.MS
         ),
-        _number_field("bus", "bus bandwidth", "busbw_bytes_per_s", Unit.BYTES_PER_S, 110 if many else 0),
-        *_wide_fields(many),
+        _make_number_field(
+            "wait", _MS + "before the last rank arrived, hidden or exposed", "wait_ns", Unit.MS, sign=AT_LEAST
+        ),
+        _make_number_field(
+            "transfer",
+            _MS + "after the last rank arrived, hidden or exposed",
+            "transfer_ns",
+            Unit.MS,
+            sign=AT_MOST,
+        ),
+        _make_number_field(
+            "bus", "bus bandwidth", "busbw_bytes_per_s", Unit.BYTES_PER_S, 110 if several_groups else 0
+        ),
+        *_list_wide_fields(several_groups),
     ]
-    return shown
+    return fields
 
 
-def _wide_fields(many: bool) -> Sequence[_Field]:
-    more = 20 if many else 0
+def _list_wide_fields(several_groups: bool) -> Sequence[_Field]:
+    extra = 20 if several_groups else 0
     return [
-        _number_field("algorithm", "bytes / time", "algbw_bytes_per_s", Unit.BYTES_PER_S, 110 + more),
-        _number_field("launch delay", "median, from launch to start", "launch_delay_ns", Unit.NS, 118 + more),
-        _number_field("exposed wait", _MS + "part of it", "exposed_wait_ns", Unit.MS, 150, sign=AT_LEAST),
-        _number_field(
-            "exposed transfer", _MS + "the rest", "exposed_transfer_ns", Unit.MS, 150, sign=AT_MOST
+        _make_number_field(
+            "algorithm",
+            "algorithm bandwidth: bytes / time",
+            "algbw_bytes_per_s",
+            Unit.BYTES_PER_S,
+            110 + extra,
         ),
-        _number_field(
-            "dependency", "of the launch delay, what it had to wait for", "dependency_ns", Unit.NS, 170
+        _make_number_field(
+            "launch delay", "median, from launch to start", "launch_delay_ns", Unit.NS, 118 + extra
         ),
-        _number_field("tail", "median, from a rank's end to the last end", "tail_ns", Unit.NS, 170 + more),
-        _number_field("intrinsic", "median, last start to first end", "intrinsic_ns", Unit.NS, 185 + more),
-    ]  # fmt: skip
+        _make_number_field(
+            "exposed wait", _MS + "exposed part of the wait", "exposed_wait_ns", Unit.MS, 150, sign=AT_LEAST
+        ),
+        _make_number_field(
+            "exposed transfer",
+            _MS + "exposed part of the transfer",
+            "exposed_transfer_ns",
+            Unit.MS,
+            150,
+            sign=AT_MOST,
+        ),
+        _make_number_field(
+            "dependency",
+            "part of the launch delay spent waiting for other work",
+            "dependency_ns",
+            Unit.NS,
+            170,
+        ),
+        _make_number_field(
+            "tail", "median, from a rank's end to the last end", "tail_ns", Unit.NS, 170 + extra
+        ),
+        _make_number_field(
+            "intrinsic", "median, last start to first end", "intrinsic_ns", Unit.NS, 185 + extra
+        ),
+    ]
 
 
-def _number_field(
+def _make_number_field(
     title: str, says: str, leaf: str, unit: Unit, from_width: int = 0, *, sign: str = EXACT
 ) -> _Field:
-    def cell(loaded: LoadedRun, at: int) -> Cell:
-        bound = sign if loaded.report.time.collectives[at].bound else EXACT
-        return make_bound_figure(loaded.tree, unit, f"time.collectives[{at}].{leaf}", sign=bound)
+    def cell(loaded: LoadedRun, index: int) -> Cell:
+        bound_sign = sign if loaded.report.time.collectives[index].bound else EXACT
+        return make_bound_figure(loaded.tree, unit, f"time.collectives[{index}].{leaf}", sign=bound_sign)
 
     return _Field(column=Column(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
 
 
-def _group(loaded: LoadedRun, at: int) -> Cell:
-    return format_group(loaded.report.time.collectives[at].group)
+def _make_group_cell(loaded: LoadedRun, index: int) -> Cell:
+    return format_group(loaded.report.time.collectives[index].group)
 
 
-def _dtype(loaded: LoadedRun, at: int) -> Cell:
-    return TextCell(loaded.report.time.collectives[at].dtype)
+def _make_dtype_cell(loaded: LoadedRun, index: int) -> Cell:
+    return TextCell(loaded.report.time.collectives[index].dtype)
 
 
-def _bytes(loaded: LoadedRun, at: int) -> Cell:
-    entry = loaded.report.time.collectives[at]
-    return make_bytes_cell(loaded, f"time.collectives[{at}].bytes", entry.kind, entry.bytes)
+def _make_size_cell(loaded: LoadedRun, index: int) -> Cell:
+    entry = loaded.report.time.collectives[index]
+    return make_bytes_cell(loaded, f"time.collectives[{index}].bytes", entry.kind, entry.bytes)
 
 
-def _hidden(loaded: LoadedRun, at: int) -> Cell:
-    return make_hidden_figure(loaded, at)
+def _make_hidden_cell(loaded: LoadedRun, index: int) -> Cell:
+    return make_hidden_figure(loaded, index)
 
 
-def make_hidden_figure(loaded: LoadedRun, at: int, unit: Unit = Unit.MS) -> Figure:
+def make_hidden_figure(loaded: LoadedRun, index: int, unit: Unit = Unit.MS) -> Figure:
     """Return the hidden time of a collective: total minus exposed."""
-    stem = f"time.collectives[{at}]"
+    stem = f"time.collectives[{index}]"
     return figure(loaded.tree, unit, f"{stem}.total_ns", f"{stem}.exposed_ns", how=Aggregation.DIFFERENCE)
 
 
-def find_split(loaded: LoadedRun, at: int) -> Split | None:
+def find_split(loaded: LoadedRun, index: int) -> Split | None:
     """Return the split of the collective at an index of the report; None if there is none."""
-    found = loaded.report.time.collectives
-    if not 0 <= at < len(found):
+    collectives = loaded.report.time.collectives
+    if not 0 <= index < len(collectives):
         return None
-    entry, stem = found[at], f"time.collectives[{at}]"
-    least, most = (AT_LEAST, AT_MOST) if entry.bound else (EXACT, EXACT)
+    entry, stem = collectives[index], f"time.collectives[{index}]"
+    wait_sign, transfer_sign = (AT_LEAST, AT_MOST) if entry.bound else (EXACT, EXACT)
     return Split(
-        name=printable(f"{format_kinds(found)[at]} {group_name(entry.group)}"),
-        hidden=make_hidden_figure(loaded, at, Unit.NS),
-        wait=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_wait_ns", sign=least),
-        transfer=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_transfer_ns", sign=most),
+        name=printable(f"{format_kinds(collectives)[index]} {group_name(entry.group)}"),
+        hidden=make_hidden_figure(loaded, index, Unit.NS),
+        wait=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_wait_ns", sign=wait_sign),
+        transfer=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_transfer_ns", sign=transfer_sign),
     )
 
 
@@ -208,32 +245,33 @@ _GROUP_WIDTH = 16
 
 
 def format_group_and_type(entry: CollectiveTime) -> str:
-    """Return a collective's group and element type as text."""
+    """Format a collective's group and element type."""
     group = f"group {group_name(entry.group)}"
     return f"{group}, {entry.dtype}" if entry.dtype else group
 
 
 def format_group(group: str) -> TextCell:
-    """Return a group as a cell."""
+    """Format a group as a cell."""
     return TextCell(shorten(printable(group_name(group)), _GROUP_WIDTH))
 
 
 def has_groups(time: Time) -> bool:
-    """Return whether tables need a column for the group; a single group is named in the title."""
+    """Return True if tables need a group column; a single group is part of the title."""
     return len({entry.group for entry in time.collectives}) > 1
 
 
 def format_title(time: Time) -> str:
-    """Return the title of the collectives table, with the group and type that all share."""
+    """Format the title of the collectives table, with the group and type that all share."""
     if has_groups(time) or not time.collectives:
         return "collectives"
     first = time.collectives[0]
-    one_type = len({entry.dtype for entry in time.collectives}) == 1
-    return f"collectives, {format_group_and_type(first) if one_type else f'group {group_name(first.group)}'}"
+    is_one_type = len({entry.dtype for entry in time.collectives}) == 1
+    group = format_group_and_type(first) if is_one_type else f"group {group_name(first.group)}"
+    return f"collectives, {group}"
 
 
 def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
-    """Return each entry's kind, with its element type if the kind and group occur more than once."""
+    """Format each entry's kind, with its element type if the kind and group occur more than once."""
     counted = Counter((entry.kind, entry.group) for entry in entries)
     return tuple(
         f"{entry.kind} {entry.dtype}" if counted[entry.kind, entry.group] > 1 else entry.kind
@@ -242,5 +280,5 @@ def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
 
 
 def make_bytes_cell(loaded: LoadedRun, leaf: str, kind: CollectiveKind | str, size_bytes: int) -> Cell:
-    """Return the bytes as a figure; 0 bytes of a collective that moves data are unknown."""
+    """Return the bytes as a figure; 0 bytes for a collective that moves data means unknown."""
     return TextCell(UNKNOWN) if is_unknown_size(kind, size_bytes) else figure(loaded.tree, Unit.BYTES, leaf)

@@ -1,6 +1,6 @@
-"""Checks of the communication totals.
+"""Build the table of consistency checks of the communication totals.
 
-Bytes against the ZeRO formula, exposed time against the ledger, clock alignment.
+It checks bytes against the ZeRO formula and exposed time against the ledger, and shows the clock alignment.
 """
 
 from statistics import fmean
@@ -13,24 +13,24 @@ from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, UNKNOWN, Aggregation, Un
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
 
-#: Relative difference, of the larger value, up to which a sum and the ledger agree.
+#: Largest difference between a sum and the ledger, relative to the larger value, that counts as agreement.
 _TOLERANCE_RATIO = 0.01
-_DIFFERS_AT_EDGES = "differ: what runs across the ends of the window"
+_EDGE_NOTE = "differ: collectives that cross the window edges"
 
 
 def build_checks_table(loaded: LoadedRun) -> Table:
-    """Return four rows: bytes against the formula, two exposed terms against the ledger, clocks."""
-    lines = [_volume(loaded), *_exposed(loaded), _clocks(loaded)]
+    """Build four rows: bytes against the formula, two exposed terms against the ledger, clocks."""
+    lines = [_make_volume_row(loaded), *_make_exposed_rows(loaded), _make_clocks_row(loaded)]
     return Table(
         name="checks",
         title="",
         columns=(
-            Column(title="what"),
-            Column(title="seen", numeric=True),
-            Column(title="against"),
-            Column(title="is", numeric=True),
+            Column(title="check"),
+            Column(title="measured", numeric=True),
+            Column(title="reference"),
+            Column(title="expected", numeric=True),
             Column(title="result", numeric=True),
-            Column(title="which says", rest=True),
+            Column(title="meaning", rest=True),
         ),
         lines=tuple(
             Line(
@@ -40,102 +40,101 @@ def build_checks_table(loaded: LoadedRun) -> Table:
             )
             for line in lines
         ),
-        help="Bytes of a step against the ZeRO formula of its stage; the exposed time of all "
-        "collectives, each weighted with its rank, against the terms of the ledger: they differ by what "
-        "runs across the ends of the window, because a collective belongs to the step that launched it; "
-        "and how exactly the "
-        "clocks of the ranks are known, from collectives matched across ranks.",
+        help="Bytes per step, compared with the ZeRO formula for the stage. Exposed time of all collectives, "
+        "averaged over the ranks, compared with the terms of the ledger: they differ by collectives that "
+        "cross the edges of the window, because a collective is counted in the step that launched it. "
+        "Uncertainty of the clock alignment between ranks, from collectives matched across ranks.",
     )
 
 
-def _volume(loaded: LoadedRun) -> tuple[Cell, ...]:
+def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.VOLUME)
-    tree, what = loaded.tree, TextCell("bytes per step")
+    tree, title = loaded.tree, TextCell("bytes per step")
     if loaded.report.volume is None:
-        alone = loaded.report.run.world_size == 1 and not reasons
+        is_single_rank = loaded.report.run.world_size == 1 and not reasons
         return (
-            what,
-            TextCell("none" if alone else UNKNOWN),
+            title,
+            TextCell("none" if is_single_rank else UNKNOWN),
             TextCell("formula"),
             TextCell(""),
             TextCell(""),
-            TextCell("one rank alone" if alone else reasons, Mark.MUTED),
+            TextCell("single rank" if is_single_rank else reasons, Mark.MUTED),
         )
     return (
-        what,
+        title,
         figure(tree, Unit.BYTES, "volume.seen_bytes"),
         TextCell("formula"),
         figure(tree, Unit.BYTES, "volume.expected_bytes"),
         figure(tree, Unit.RATIO, "volume.ratio"),
-        TextCell(reasons or "of its stage's formula", Mark.MUTED),
+        TextCell(reasons or "relative to the ZeRO formula for this stage", Mark.MUTED),
     )
 
 
-def _exposed(loaded: LoadedRun) -> list[tuple[Cell, ...]]:
-    tree, found = loaded.tree, "time.exposed_in_collectives"
-    bound = unsplit_ns(loaded.report.time.per_rank) > 0
-    signs = {"transfer": AT_MOST, "wait": AT_LEAST} if bound else {}
+def _make_exposed_rows(loaded: LoadedRun) -> list[tuple[Cell, ...]]:
+    tree, stem = loaded.tree, "time.exposed_in_collectives"
+    is_bound = unsplit_ns(loaded.report.time.per_rank) > 0
+    signs = {"transfer": AT_MOST, "wait": AT_LEAST} if is_bound else {}
     return [
         (
-            TextCell(f"exposed {what}"),
-            make_bound_figure(tree, Unit.NS, f"{found}.{what}_ns", sign=signs.get(what, EXACT)),
+            TextCell(f"exposed {term}"),
+            make_bound_figure(tree, Unit.NS, f"{stem}.{term}_ns", sign=signs.get(term, EXACT)),
             TextCell("ledger"),
             make_bound_figure(
                 tree,
                 Unit.NS,
-                f"time.per_rank[*].exposed_{what}_ns",
+                f"time.per_rank[*].exposed_{term}_ns",
                 how=Aggregation.MEAN,
-                sign=signs.get(what, EXACT),
+                sign=signs.get(term, EXACT),
             ),
             TextCell(""),
-            TextCell(_agreement(loaded.report, what), Mark.MUTED),
+            TextCell(_describe_agreement(loaded.report, term), Mark.MUTED),
         )
-        for what in ("transfer", "wait")
+        for term in ("transfer", "wait")
     ]
 
 
-def _agreement(report: Report, what: str) -> str:
-    found, ranks = report.time.exposed_in_collectives, report.time.per_rank
-    if found is None or not ranks:
-        return "no collective was seen"
-    ledger = fmean(getattr(rank, f"exposed_{what}_ns") for rank in ranks)
-    mine = getattr(found, f"{what}_ns")
-    floor = max(rank.noise_floor_ns for rank in ranks)
-    if abs(mine - ledger) > max(_TOLERANCE_RATIO * max(mine, ledger), floor):
-        return _DIFFERS_AT_EDGES
-    return "sum, weighted by rank" if _has_parts(report) else "sum of all kinds"
+def _describe_agreement(report: Report, term: str) -> str:
+    sums, ranks = report.time.exposed_in_collectives, report.time.per_rank
+    if sums is None or not ranks:
+        return "no collective was recorded"
+    ledger = fmean(getattr(rank, f"exposed_{term}_ns") for rank in ranks)
+    total = getattr(sums, f"{term}_ns")
+    noise_ns = max(rank.noise_floor_ns for rank in ranks)
+    if abs(total - ledger) > max(_TOLERANCE_RATIO * max(total, ledger), noise_ns):
+        return _EDGE_NOTE
+    return "sum, averaged over ranks" if _has_several_groups(report) else "sum of all kinds"
 
 
-def _has_parts(report: Report) -> bool:
+def _has_several_groups(report: Report) -> bool:
     return len({entry.group for entry in report.time.collectives}) > 1
 
 
-def _clocks(loaded: LoadedRun) -> tuple[Cell, ...]:
+def _make_clocks_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     tree, alignment = loaded.tree, loaded.report.time.alignment
     if alignment is None or len(alignment.offsets_ns) < 2:
-        why = TextCell(_explain_no_clocks(loaded.report), Mark.MUTED)
-        return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), why)
+        reason = TextCell(_explain_missing_alignment(loaded.report), Mark.MUTED)
+        return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), reason)
     uncertainty = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
     matched = figure(tree, Unit.COUNT, "time.alignment.matched")
-    how, left = _format_method(alignment), figure(tree, Unit.COUNT, "time.alignment.unmatched")
+    method, unmatched = _format_method(alignment), figure(tree, Unit.COUNT, "time.alignment.unmatched")
     rest = (
-        (left, TextCell(f"unmatched; {how}", Mark.MUTED))
-        if left.value
-        else (TextCell(""), TextCell(how, Mark.MUTED))
+        (unmatched, TextCell(f"unmatched; {method}", Mark.MUTED))
+        if unmatched.value
+        else (TextCell(""), TextCell(method, Mark.MUTED))
     )
-    return (TextCell("clocks, within"), uncertainty, TextCell("matched"), matched, *rest)
+    return (TextCell("clock error"), uncertainty, TextCell("matched"), matched, *rest)
 
 
-def _explain_no_clocks(report: Report) -> str:
+def _explain_missing_alignment(report: Report) -> str:
     if report.run.world_size == 1:
-        return "one rank alone"
+        return "single rank"
     return "the ranks share no collective" if len(report.run.ranks_loaded) > 1 else "only one rank is loaded"
 
 
 def _format_method(alignment: Alignment) -> str:
-    repairs = []
+    corrections = []
     if alignment.shifts:
-        repairs.append(f"order moved on {len(alignment.shifts)} ranks")
+        corrections.append(f"order shifted on {len(alignment.shifts)} ranks")
     if alignment.excluded:
-        repairs.append(f"{len(alignment.excluded)} ranks left out")
-    return ", ".join([alignment.method, *repairs])
+        corrections.append(f"{len(alignment.excluded)} ranks excluded")
+    return ", ".join([alignment.method, *corrections])

@@ -1,6 +1,6 @@
-"""Tables that break collectives down: message sizes, units (wrapped modules), fitted links.
+"""Build the tables that break collectives down: message sizes, units (wrapped modules), link fits.
 
-The tables are side by side in a wide terminal, so columns are shown by the width of the table itself.
+In a wide terminal the tables are side by side, so the columns shown depend on the width of the table itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,51 +30,54 @@ from zprof.tui.tables import (
 )
 
 _SQUARE, _MAX_SQUARES = "■", 8
-#: Columns that a group column takes from the others.
+#: Terminal columns that a group column takes from the others.
 _GROUP_COLUMN_WIDTH = 18
 _NEVER_SHOWN = 1 << 30
-_LATENCY = "latency as ranks see it, waits for processors in it"
+_LATENCY_NOTE = "latency as observed by the ranks, including scheduling delays"
 Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
 def build_sizes_table(loaded: LoadedRun) -> Table:
-    """Return messages by size in powers of four: the most exposed ones, by kind and size."""
+    """Build the table of messages by size in powers of four: the most exposed ones, by kind and size."""
     time = loaded.report.time
-    known, many = sized_messages(time), has_groups(time)
-    shown = telling_messages(known, MAX_LINES)
-    scale = max((entry.count for entry in shown), default=0.0) / _MAX_SQUARES
+    known, several_groups = sized_messages(time), has_groups(time)
+    entries = telling_messages(known, MAX_LINES)
+    scale = max((entry.count for entry in entries), default=0.0) / _MAX_SQUARES
     return Table(
         name="sizes",
         title="message sizes",
-        columns=_size_columns(_GROUP_COLUMN_WIDTH if many else 0),
+        columns=_make_size_columns(_GROUP_COLUMN_WIDTH if several_groups else 0),
         lines=_make_lines(
-            "messages", time.messages, shown, lambda entry, path: _size_cells(loaded, entry, path, scale)
+            "messages",
+            time.messages,
+            entries,
+            lambda entry, path: _make_size_cells(loaded, entry, path, scale),
         ),
-        help="How many messages of which size, in powers of four, what of their time is exposed, and the "
-        "bus bandwidth that they reached. Small ones are bound by latency: see the fitted link.",
-        note=format_truncation(len(shown), len(known), "most exposed") if known else "no sizes are known",
+        help="Number of messages per size range (powers of four), their exposed time, and the bus bandwidth "
+        "that they reached. Small messages are latency-bound; see the link fit.",
+        note=format_truncation(len(entries), len(known), "most exposed") if known else "sizes unknown",
     )
 
 
-def _size_columns(groups: int) -> tuple[Column, ...]:
+def _make_size_columns(group_width: int) -> tuple[Column, ...]:
     return (
-        Column(title="sizes of"),
-        _group_column(groups),
-        numeric_column("from", "bytes"),
-        numeric_column("below", "bytes", from_width=69 + groups),
-        numeric_column("n", "messages per step, of one rank"),
-        Column(title="", says="their number, to scale", from_width=62 + groups),
-        numeric_column("exposed", "in ms, waiting and transfer"),
+        Column(title="collective"),
+        _make_group_column(group_width),
+        numeric_column("from", "lower bound of the size, in bytes"),
+        numeric_column("below", "upper bound of the size, in bytes", from_width=69 + group_width),
+        numeric_column("n", "messages per step and rank"),
+        Column(title="", says="number of messages, to scale", from_width=62 + group_width),
+        numeric_column("exposed", "in ms, wait and transfer"),
         numeric_column("bus", "bus bandwidth"),
     )
 
 
-def _group_column(groups: int) -> Column:
-    """Return the group column, hidden if there is a single group, which the title names."""
-    return Column(title="group", from_width=0 if groups else _NEVER_SHOWN)
+def _make_group_column(group_width: int) -> Column:
+    """Return the group column, hidden if there is a single group, which is part of the title."""
+    return Column(title="group", from_width=0 if group_width else _NEVER_SHOWN)
 
 
-def _size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float) -> tuple[Cell, ...]:
+def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float) -> tuple[Cell, ...]:
     squares = max(1, round(entry.count / scale)) if entry.count > 0 else 0
     return (
         TextCell(entry.kind),
@@ -89,94 +92,100 @@ def _size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float)
 
 
 def build_units_table(loaded: LoadedRun) -> Table:
-    """Return wrapped modules, the one with the most exposed collectives first."""
+    """Build the table of wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
-    shown, bound = most_exposed_units(time, MAX_LINES), bounded(time)
+    entries, bound_groups = most_exposed_units(time, MAX_LINES), bounded(time)
     return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
-        columns=_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
+        columns=_make_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
         lines=_make_lines(
-            "units", time.units, shown, lambda entry, path: _unit_cells(loaded, entry, path, bound)
+            "units",
+            time.units,
+            entries,
+            lambda entry, path: _make_unit_cells(loaded, entry, path, bound_groups),
         ),
-        help="Exposed time by the wrapped module that a collective belongs to: sums of a step, mean over "
+        help="Exposed time by the wrapped module that a collective belongs to: sum per step, averaged over "
         "the loaded ranks of the group.",
-        note=format_truncation(len(shown), len(time.units), "first")
-        if shown
-        else "no collective says its module",
+        note=format_truncation(len(entries), len(time.units), "first")
+        if entries
+        else "the modules of the collectives are unknown",
     )
 
 
-def _unit_columns(groups: int) -> tuple[Column, ...]:
+def _make_unit_columns(group_width: int) -> tuple[Column, ...]:
     return (
         Column(title="unit", says="the wrapped module"),
         Column(title="collective"),
-        _group_column(groups),
-        numeric_column("n", "per step", from_width=74 if groups else 0),
-        numeric_column("bytes", "of the full tensors", from_width=72 + groups),
-        numeric_column("exp. wait", "exposed waiting, in ms"),
+        _make_group_column(group_width),
+        numeric_column("n", "collectives per step", from_width=74 if group_width else 0),
+        numeric_column("bytes", "size of the full (unsharded) tensors", from_width=72 + group_width),
+        numeric_column("exp. wait", "exposed wait, in ms"),
         numeric_column("exp. transfer", "exposed transfer, in ms"),
     )
 
 
-def _unit_cells(
-    loaded: LoadedRun, entry: UnitTime, path: str, bound: frozenset[tuple[str, str]]
+def _make_unit_cells(
+    loaded: LoadedRun, entry: UnitTime, path: str, bound_groups: frozenset[tuple[str, str]]
 ) -> tuple[Cell, ...]:
-    least, most = (AT_LEAST, AT_MOST) if (entry.kind, entry.group) in bound else (EXACT, EXACT)
+    is_bound = (entry.kind, entry.group) in bound_groups
+    wait_sign, transfer_sign = (AT_LEAST, AT_MOST) if is_bound else (EXACT, EXACT)
     return (
         TextCell(entry.unit),
         TextCell(entry.kind),
         format_group(entry.group),
         figure(loaded.tree, Unit.COUNT, f"{path}.count"),
         make_bytes_cell(loaded, f"{path}.bytes", entry.kind, entry.bytes),
-        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_wait_ns", sign=least),
-        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_transfer_ns", sign=most),
+        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_wait_ns", sign=wait_sign),
+        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_transfer_ns", sign=transfer_sign),
     )
 
 
 def build_fits_table(loaded: LoadedRun) -> Table:
-    """Return the fitted latency and bandwidth of links with messages of several sizes."""
+    """Build the table of fitted latencies and bandwidths, for links with messages of several sizes."""
     time = loaded.report.time
-    shown = telling_fits(time, MAX_LINES)
+    entries = telling_fits(time, MAX_LINES)
     return Table(
         name="fits",
-        title="the link: time = latency + bytes / bandwidth",
-        columns=_fit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
-        lines=_make_lines("fits", time.fits, shown, lambda entry, path: _fit_cells(loaded, entry, path)),
-        help="A line through the times of the messages, last start to first end, over their sizes. "
-        "Messages of one size do not tell latency from bandwidth. Latency is what the ranks see of it: "
-        "processes that wait for a processor, or wake up late, are in it, so that it may be many times the "
-        "link's.",
-        note=f"{format_truncation(len(shown), len(time.fits), 'first')}{_LATENCY}"
-        if shown
+        title="link fit: time = latency + bytes / bandwidth",
+        columns=_make_fit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
+        lines=_make_lines(
+            "fits", time.fits, entries, lambda entry, path: _make_fit_cells(loaded, entry, path)
+        ),
+        help="Linear fit of message time (last start to first end) against message size. Latency and "
+        "bandwidth cannot be separated if all messages have the same size. The latency is the one observed "
+        "by the ranks: it includes scheduling and thread wake-up delays and may be many times the latency of "
+        "the link.",
+        note=f"{format_truncation(len(entries), len(time.fits), 'first')}{_LATENCY_NOTE}"
+        if entries
         else _explain_no_fit(time),
     )
 
 
 def _explain_no_fit(time: Time) -> str:
-    sized = any(entry.bytes > 0 for entry in time.collectives)
-    return "messages are too few, or of one size" if sized else "no sizes are known"
+    has_sizes = any(entry.bytes > 0 for entry in time.collectives)
+    return "too few messages, or all of the same size" if has_sizes else "sizes unknown"
 
 
-def _fit_columns(groups: int) -> tuple[Column, ...]:
+def _make_fit_columns(group_width: int) -> tuple[Column, ...]:
     return (
-        Column(title="fit of"),
-        _group_column(groups),
-        numeric_column("latency", "of one message as the ranks see it, waits for processors in it"),
-        numeric_column("bus", "bus bandwidth of the fit"),
-        numeric_column("algorithm", "bandwidth as the caller sees it", from_width=69 + groups),
-        numeric_column("share", "what of these messages' time is latency: larger ones would save it"),
+        Column(title="collective"),
+        _make_group_column(group_width),
+        numeric_column("latency", "per message, as observed by the ranks; includes scheduling delays"),
+        numeric_column("bus", "fitted bus bandwidth"),
+        numeric_column("algorithm", "bandwidth as seen by the caller", from_width=69 + group_width),
+        numeric_column("share", "share of the messages' time that is latency; larger messages reduce it"),
+        numeric_column("error", "fit residual: median of |measured - fitted| / measured", from_width=60),
         numeric_column(
-            "off by", "how far messages are from the line: median of |seen - fitted| / seen", from_width=60
+            "messages",
+            "number of messages, each counted once for all ranks; excludes the first of the window",
+            from_width=79 + group_width,
         ),
-        numeric_column(
-            "messages", "each once for all its ranks, the window's first left out", from_width=79 + groups
-        ),
-        numeric_column("sizes", "how many different ones", from_width=86 + groups),
+        numeric_column("sizes", "number of distinct sizes", from_width=86 + group_width),
     )
 
 
-def _fit_cells(loaded: LoadedRun, entry: LinkFit, path: str) -> tuple[Cell, ...]:
+def _make_fit_cells(loaded: LoadedRun, entry: LinkFit, path: str) -> tuple[Cell, ...]:
     return (
         TextCell(entry.kind),
         format_group(entry.group),
@@ -192,15 +201,16 @@ def _fit_cells(loaded: LoadedRun, entry: LinkFit, path: str) -> tuple[Cell, ...]
 
 def _make_lines(
     name: str,
-    all_of: Sequence[Entry],
-    shown: Sequence[Entry],
-    cells: Callable[[Entry, str], tuple[Cell, ...]],
+    report_entries: Sequence[Entry],
+    shown_entries: Sequence[Entry],
+    make_cells: Callable[[Entry, str], tuple[Cell, ...]],
 ) -> LazyLines:
     """Return lazy lines of the shown entries, each with its path in the report."""
-    places = {id(entry): at for at, entry in enumerate(all_of)}
+    indices = {id(entry): index for index, entry in enumerate(report_entries)}
 
-    def line(at: int) -> Line:
-        path = f"time.{name}[{places[id(shown[at])]}]"
-        return Line(key=path, cells=cells(shown[at], path))
+    def make_line(number: int) -> Line:
+        entry = shown_entries[number]
+        path = f"time.{name}[{indices[id(entry)]}]"
+        return Line(key=path, cells=make_cells(entry, path))
 
-    return LazyLines(len(shown), line)
+    return LazyLines(len(shown_entries), make_line)

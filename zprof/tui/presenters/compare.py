@@ -1,4 +1,4 @@
-"""Tables of the compare screen: rows with both figures, change, interval and verdict; settings; headline."""
+"""Build the tables of the compare screen: rows with both values, change and verdict; settings; headline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,16 +41,16 @@ _MAX_TEXT = 10
 
 
 def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
-    """Return a row with its figures per step."""
+    """Build a row with its values per step."""
     row = place.row
-    own = find_interval(loaded, place)
+    interval = find_interval(loaded, place)
     judgement = judge_place(loaded, place, uncertainty)
     cells: tuple[Cell, ...] = (
         TextCell(name_row(place)),
         _make_side_cell(loaded, place, after=False),
         _make_side_cell(loaded, place, after=True),
         _make_change_cell(row),
-        own if own is not None else _make_limit_cell(row, judgement, uncertainty),
+        interval if interval is not None else _make_limit_cell(row, judgement, uncertainty),
         format_judgement(judgement),
         TextCell(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
     )
@@ -67,21 +67,21 @@ def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> 
 def _make_side_cell(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Cell:
     value = place.row.b if after else place.row.a
     if place.row.unit != "text":
-        found = make_side_figure(loaded, place.section, place.row, after=after)
-        return _add_sign(found, find_bound_sign(loaded, place, after=after))
+        number = make_side_figure(loaded, place.section, place.row, after=after)
+        return _add_sign(number, find_bound_sign(loaded, place, after=after))
     if classify_section(place.section) is SectionKind.FINDINGS:
         return TextCell("not tested" if value is None else value if value == "not found" else "found")
     return TextCell(shorten(figure(value, "text"), _MAX_TEXT))
 
 
-def _add_sign(found: Figure, sign: str) -> Figure:
-    if isinstance(found, CompareFigure):
-        return replace(found, words=f"{sign}{found.text}") if sign and found.value is not None else found
-    return add_bound_sign(found, sign)
+def _add_sign(number: Figure, sign: str) -> Figure:
+    if isinstance(number, CompareFigure):
+        return replace(number, words=f"{sign}{number.text}") if sign and number.value is not None else number
+    return add_bound_sign(number, sign)
 
 
 def _make_change_cell(row: Row) -> Cell:
-    """Return the change as ``zprof compare`` writes it; it sorts by the change relative to A."""
+    """Make a cell with the change as ``zprof compare`` writes it; it sorts by the change relative to A."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return TextCell("")
     share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
@@ -94,7 +94,7 @@ def _make_exact_cell(row: Row, judgement: Judgement) -> TextCell:
 
 
 def _make_limit_cell(row: Row, judgement: Judgement, uncertainty: Uncertainty) -> Cell:
-    """Return the change that a time must exceed to be significant, if it was judged by that."""
+    """Make a cell with the change that a time must exceed to be significant, if it was judged by that."""
     is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
     if row.unit != "ns" or not is_judged or uncertainty.times_ns is None:
         return _make_exact_cell(row, judgement)
@@ -103,7 +103,7 @@ def _make_limit_cell(row: Row, judgement: Judgement, uncertainty: Uncertainty) -
 
 
 def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
-    """Return a step time per token: summed over all ranks, so that jobs of any size compare."""
+    """Build a row with a step time per token, summed over all ranks so that jobs of any size compare."""
     row, tree = place.row, loaded.tree
     before = leaf_figure(
         tree,
@@ -120,20 +120,19 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncert
         how=Aggregation.PER_WORK,
     )
     scaled = replace(row, a=before.value, b=after.value)
-    own = _is_wall_time(place)
-    judgement = judge_row(
-        scaled, uncertainty, own=_get_work_interval(loaded) if own else None, is_bound=is_bound(loaded, place)
-    )
+    is_wall = _is_wall_time(place)
+    interval = _get_work_interval(loaded) if is_wall else None
+    judgement = judge_row(scaled, uncertainty, own=interval, is_bound=is_bound(loaded, place))
     cells: Sequence[Cell] = (
-        TextCell("rank time" if own else name_row(place)),
+        TextCell("rank time" if is_wall else name_row(place)),
         add_bound_sign(before, find_bound_sign(loaded, place, after=False)),
         add_bound_sign(after, find_bound_sign(loaded, place, after=True)),
         _make_change_cell(scaled),
-        make_interval(tree, "equal_work") if own else _make_limit_cell(scaled, judgement, uncertainty),
+        make_interval(tree, "equal_work") if is_wall else _make_limit_cell(scaled, judgement, uncertainty),
         format_judgement(judgement),
-        TextCell("step times of all ranks, over the work of all", Mark.MUTED),
+        TextCell("step times of all ranks / work of all ranks", Mark.MUTED),
     )
-    return Line(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if own else Mark.PLAIN)
+    return Line(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if is_wall else Mark.PLAIN)
 
 
 def _is_wall_time(place: RowPlace) -> bool:
@@ -145,7 +144,7 @@ def _get_work_interval(loaded: LoadedRun) -> tuple[int, int] | None:
     return comparison.equal_work.ci95 if comparison and comparison.equal_work else None
 
 
-#: Columns of the header line without the two names.
+#: Terminal columns of the header line, excluding the two names.
 _OTHER_WIDTH = 62
 _MIN_NAME_WIDTH = 14
 #: A common prefix of two names is cut if it has at least this many characters.
@@ -161,16 +160,16 @@ class CompareOptions:
 
 
 def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[TextCell]:
-    """Return the names of A and B and the display options, for a terminal width."""
+    """Format the names of A and B and the display options, for a terminal width."""
     comparison = loaded.report.comparison
     before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
-    longest = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
-    names = shorten_names(before, loaded.report.run.name, longest)
+    max_width = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
+    names = shorten_names(before, loaded.report.run.name, max_width)
     return [
         TextCell(f"A {names[0]} (baseline)", Mark.TITLE),
         TextCell(f"B {names[1]} (this run)", Mark.TITLE),
         TextCell(f"per {get_work_unit(loaded) if shown.per_token else 'step'}", Mark.MUTED),
-        TextCell("only differences" if shown.only_differences else "all rows", Mark.MUTED),
+        TextCell("differences only" if shown.only_differences else "all rows", Mark.MUTED),
     ]
 
 
@@ -180,26 +179,26 @@ def get_work_unit(loaded: LoadedRun) -> str:
     return work.unit.value.removesuffix("s") if work else ""
 
 
-def shorten_names(before: str, after: str, longest: int) -> tuple[str, str]:
-    """Shorten two names to `longest` columns each, cutting their common prefix first."""
+def shorten_names(before: str, after: str, max_width: int) -> tuple[str, str]:
+    """Shorten two names to ``max_width`` columns each, cutting their common prefix first."""
     names = (printable(before), printable(after))
-    alike = next((at for at, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
-    if alike >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > longest:
-        names = (f"…{names[0][alike:]}", f"…{names[1][alike:]}")
-    return shorten(names[0], longest), shorten(names[1], longest)
+    prefix = next((index for index, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
+    if prefix >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > max_width:
+        names = (f"…{names[0][prefix:]}", f"…{names[1][prefix:]}")
+    return shorten(names[0], max_width), shorten(names[1], max_width)
 
 
 def format_short_verdict(loaded: LoadedRun) -> list[TextCell]:
-    """Return the verdict without its cause, which the overview shows."""
+    """Format the verdict without its cause, which the overview shows."""
     status, sentence = format_verdict(loaded.report)
     return [status, TextCell(sentence.raw.partition(", because ")[0])]
 
 
 NO_BASELINE = (
-    "There is nothing to compare with: this run has no baseline.\n\n"
-    "  b              type the path of another run: it is measured beside this one\n"
+    "No comparison: this run has no baseline.\n\n"
+    "  b              enter the path of another run to use as the baseline\n"
     "  zprof tui RUN --baseline OTHER_RUN\n\n"
-    "The verdict then says whether this run is slower than the other, by how much, and why."
+    "The verdict then shows whether this run is slower than the baseline, by how much, and why."
 )
 _MAX_SETTING, _MAX_VALUE = 22, 22
 _PER_STEP = frozenset(
@@ -217,37 +216,39 @@ _ENVIRONMENT = "environment"
 
 
 def explain_no_tokens(loaded: LoadedRun) -> str:
-    """Return why times cannot be given per token; empty if they can."""
+    """Explain why times cannot be shown per token; empty if they can."""
     comparison = loaded.report.comparison
     if comparison is None or comparison.step_time is None:
-        return "the steps of both runs are not timed"
+        return "step times of both runs are required"
     if comparison.equal_work is None:
         gap = next((gap for gap in loaded.report.gaps if gap.kind is GapKind.UNEQUAL_WORK), None)
-        return f"{gap.reason} ({gap.remedy})" if gap else "the work of a step is unknown of both runs"
+        return f"{gap.reason} ({gap.remedy})" if gap else "the work per step is unknown for both runs"
     runs = [loaded.report.run, *([comparison.baseline_run] if comparison.baseline_run else [])]
     if any(len(run.ranks_loaded) < run.world_size for run in runs):
-        return "not all ranks are loaded, and the tokens are those of all"
+        return "not all ranks are loaded, but the token count covers all ranks"
     return ""
 
 
 def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
-    """Return every figure of both runs, or only those that differ."""
+    """Build the table of all values of both runs, or only of those that differ."""
     columns = (
         Column(
             title="metric",
             rest=True,
-            says="of memory the largest rank of each side, else the mean of the ranks",
+            says="memory: the largest rank of each run; otherwise the mean over ranks",
         ),
         Column(title="A", says="the baseline", numeric=True),
         Column(title="B", says="this run", numeric=True),
-        Column(title="change", says="from A to B, of A's value; pt: of a share, in points", numeric=True),
+        Column(
+            title="change", says="from A to B, relative to A; pt: percentage points, for shares", numeric=True
+        ),
         Column(
             title="interval",
-            says="the interval of the change; ±: of a time without one, what it must change by to be more "
-            "than chance; exact: bytes and counts",
+            says="95 % interval of the change; ±: the change that a time without an interval must exceed "
+            "to be significant; exact: bytes and counts",
         ),
         Column(title="verdict", says=VERDICTS),
-        Column(title="of", says="what it belongs to in zprof compare", from_width=112, rest=True),
+        Column(title="section", says="its section in zprof compare", from_width=112, rest=True),
     )
     lines = _build_token_lines(loaded, shown) if shown.per_token else _build_step_lines(loaded, shown)
     return Table(
@@ -255,34 +256,35 @@ def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
         title=_format_token_title(loaded) if shown.per_token else "side by side",
         columns=columns,
         lines=tuple(lines),
-        help="Rows of zprof compare. enter on a number that is a leaf of the report: its formula and inputs; "
-        "on the rest of a row: both figures in full, and why the verdict is what it is.",
-        note="not here: what is 0 or unknown in both (zprof compare --all)",
+        help="Rows of zprof compare. Press enter on a number from the report for its formula and inputs, and "
+        "elsewhere in a row for both values in full and an explanation of the verdict.",
+        note="rows that are 0 or unknown in both runs are omitted (zprof compare --all)",
     )
 
 
 def _format_token_title(loaded: LoadedRun) -> str:
-    """Return the title of times per token, which are rank times, not step times."""
+    """Format the title of times per token, which are rank times, not step times."""
     unit = get_work_unit(loaded)
-    return f"rank time a {unit}: step times of all ranks / {unit}s of all ranks"
+    return f"rank time per {unit}: step times of all ranks / {unit}s of all ranks"
 
 
 VERDICTS = (
-    "times by the 95 % interval of the step time, bytes and counts exactly. noise: within that "
-    "interval, be it many times as much; exact, differs: changed, and neither side is better; unknown: a "
-    "side does not know it; not judged: nobody can say, enter says why"
+    "times are judged by the 95 % interval of the step time, bytes and counts exactly. noise: the change "
+    "is within that interval, even if it is large relative to A; exact, differs: changed, but neither is "
+    "better; unknown: unknown in one of the runs; not judged: significance unknown, press enter for the "
+    "reason"
 )
 
 
 def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report)
-    found = select_places(loaded.both, only_differences=shown.only_differences)
-    return [build_line(loaded, place, uncertainty) for place in found]
+    places = select_places(loaded.both, only_differences=shown.only_differences)
+    return [build_line(loaded, place, uncertainty) for place in places]
 
 
 def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
-    """Return the ledger per token, plus rows such as memory that do not depend on the step."""
+    """Build the ledger rows per token, plus rows such as memory that do not depend on the step."""
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report, per_token=True)
     lines = []
@@ -307,40 +309,42 @@ def _scale_to_token(uncertainty: Uncertainty, loaded: LoadedRun) -> Uncertainty:
 
 
 def settings_differ(loaded: LoadedRun) -> bool:
-    """Return whether any setting differs."""
+    """Return True if any setting differs."""
     return loaded.both is not None and bool(shown_settings(loaded.both.settings, everything=False))
 
 
 def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
-    """Return the settings of both runs, those that differ first."""
+    """Build the table of the settings of both runs, those that differ first."""
     assert loaded.both is not None
-    found = list(enumerate(loaded.both.settings))
+    settings = enumerate(loaded.both.settings)
     differing = shown_settings(loaded.both.settings, everything=False)
-    ordered = sorted(found, key=lambda entry: entry[1].a == entry[1].b)
-    lines = [_build_setting_line(at, setting) for at, setting in ordered if setting in differing]
+    ordered = sorted(settings, key=lambda entry: entry[1].a == entry[1].b)
+    lines = [_build_setting_line(index, setting) for index, setting in ordered if setting in differing]
     if not shown.only_differences:
-        lines += [_build_setting_line(at, setting) for at, setting in ordered if setting not in differing]
+        lines += [
+            _build_setting_line(index, setting) for index, setting in ordered if setting not in differing
+        ]
     return Table(
         name="settings",
         title=f"settings: {len(differing) or 'none'} {'differs' if len(differing) == 1 else 'differ'}",
         columns=(
-            Column(title="setting", says="of the environment, the training program or the run"),
+            Column(title="setting", says="from the environment, the training program or the run"),
             Column(title="A", says="the baseline"),
             Column(title="verdict"),
             Column(title="B", says="this run", rest=True),
         ),
         lines=tuple(lines),
-        note="" if differing else "all settings are the same",
-        help="How both were run. enter: both values in full.",
+        note="" if differing else "all settings are equal",
+        help="Settings of both runs. Press enter for both values in full.",
     )
 
 
-def _build_setting_line(at: int, setting: Setting) -> Line:
+def _build_setting_line(index: int, setting: Setting) -> Line:
     is_same = setting.a == setting.b
     name = setting.name if setting.where == _ENVIRONMENT else setting.name.replace("_", " ")
     before, after = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
     return Line(
-        key=f"settings[{at}]",
+        key=f"settings[{index}]",
         cells=(
             TextCell(shorten(name, _MAX_SETTING)),
             TextCell(shorten(before, _MAX_VALUE)),
@@ -353,14 +357,14 @@ def _build_setting_line(at: int, setting: Setting) -> Line:
 
 
 def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
-    """Return title and text on a row or setting, with both sides in full."""
+    """Return the title and text for a row or setting, with both values in full."""
     both = loaded.both
     assert both is not None
-    settings = {f"settings[{at}]": setting for at, setting in enumerate(both.settings)}
+    settings = {f"settings[{index}]": setting for index, setting in enumerate(both.settings)}
     if key in settings:
         setting = settings[key]
-        sides = [UNKNOWN if value is None else value for value in (setting.a, setting.b)]
-        return f"{setting.where}: {setting.name}", _format_sides(loaded, sides, setting.name, key)
+        values = [UNKNOWN if value is None else value for value in (setting.a, setting.b)]
+        return f"{setting.where}: {setting.name}", _format_sides(loaded, values, setting.name, key)
     place = next(place for place in select_places(both, only_differences=False) if place.key == key)
     return name_row(place), _format_row(loaded, place)
 
@@ -368,22 +372,22 @@ def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
 def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
     section, row, uncertainty = place.section, place.row, find_uncertainty(loaded.report)
     judgement = judge_place(loaded, place, uncertainty)
-    figures = [
+    values = [
         f"{find_bound_sign(loaded, place, after=after)}{figure(row.b if after else row.a, row.unit)}"
         for after in (False, True)
     ]
-    said = [
+    lines = [
         f"{section.title}: {row.name}",
         section.note,
         "",
-        _format_sides(loaded, figures, name_row(place), place.key),
+        _format_sides(loaded, values, name_row(place), place.key),
     ]
     return "\n".join(
-        [*said, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, uncertainty)]
+        [*lines, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, uncertainty)]
     )
 
 
-def _format_sides(loaded: LoadedRun, values: list[str], what: str, key: str) -> str:
+def _format_sides(loaded: LoadedRun, values: list[str], name: str, key: str) -> str:
     assert loaded.both is not None
     lines = [f"A  {loaded.both.a.name}", f"   {values[0]}", f"B  {loaded.both.b.name}", f"   {values[1]}"]
-    return "\n".join([*lines, "", f"{what}, in zprof compare A B -f json: {key}"])
+    return "\n".join([*lines, "", f"{name}, in zprof compare A B -f json: {key}"])

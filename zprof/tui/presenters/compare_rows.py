@@ -1,4 +1,4 @@
-"""Rows of `zprof compare` on the screen: selection, order, names, and their leaves of the report."""
+"""Select, order and name the rows of `zprof compare` for the screen, and find their report leaves."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,38 +28,38 @@ class RowPlace:
 
     @property
     def key(self) -> str:
-        """Path of the row in that report's JSON."""
+        """Return the path of the row in that report's JSON."""
         return f"sections[{self.at[0]}].rows[{self.at[1]}]"
 
 
 def select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace]:
-    """Return the informative rows, the step first; of many ranks the telling ones, of kernels the longest."""
+    """Select the informative rows, the step first; only notable ranks and the longest kernels."""
     ranks = _select_ranks(both)
-    found = [
+    places = [
         (list(SectionKind).index(classify_section(section)), place)
         for at, section in enumerate(both.sections)
         if parse_rank(section) in ranks
         for place in _select_section_rows(section, at)
     ]
-    ordered = [place for _, place in sorted(found, key=lambda entry: (entry[0], entry[1].at))]
+    ordered = [place for _, place in sorted(places, key=lambda entry: (entry[0], entry[1].at))]
     return [place for place in ordered if not only_differences or _differs(place.row)]
 
 
 def _select_section_rows(section: Section, at: int) -> Iterator[RowPlace]:
-    shown = shown_rows(section, everything=False)
-    most = _MAX_KERNELS if classify_section(section) is SectionKind.KERNELS else len(section.rows)
-    kept = {id(row) for row in shown[:most]}
+    informative = shown_rows(section, everything=False)
+    max_rows = _MAX_KERNELS if classify_section(section) is SectionKind.KERNELS else len(section.rows)
+    selected = {id(row) for row in informative[:max_rows]}
     for number, row in enumerate(section.rows):
-        if id(row) in kept:
+        if id(row) in selected:
             yield RowPlace(section=section, row=row, at=(at, number))
 
 
 def _select_ranks(both: SideBySide) -> set[int | None]:
     """Return the ranks to show individually; None stands for rows without a rank."""
-    seen = [rank for rank in map(parse_rank, both.sections) if rank is not None]
+    ranks = [rank for rank in map(parse_rank, both.sections) if rank is not None]
     times = both.comparison.baseline_time if both.comparison else ()
-    telling = [entry.rank for entry in telling_ranks(times, _MAX_RANKS)] or sorted(set(seen))[:_MAX_RANKS]
-    return {None, *telling}
+    notable = [entry.rank for entry in telling_ranks(times, _MAX_RANKS)] or sorted(set(ranks))[:_MAX_RANKS]
+    return {None, *notable}
 
 
 def _differs(row: Row) -> bool:
@@ -74,7 +74,7 @@ def name_row(place: RowPlace) -> str:
         return "step time" if place.row.name == "wall_ns" else name
     if part is SectionKind.MEMORY:
         return "peak memory" if place.row.name == "peak_bytes" else name
-    named = {
+    names = {
         SectionKind.RANK: f"rank {rank} {name}",
         SectionKind.LATE: f"rank {rank} late: {name}",
         SectionKind.COLLECTIVE: f"{section.title.removesuffix(_ALL_RANKS_SUFFIX)} {name}",
@@ -84,7 +84,7 @@ def name_row(place: RowPlace) -> str:
         SectionKind.CLOCKS: f"clocks {name}",
         SectionKind.VOLUME: f"volume {name}",
     }
-    return named.get(part, name)
+    return names.get(part, name)
 
 
 class SectionKind(StrEnum):
@@ -106,7 +106,7 @@ class SectionKind(StrEnum):
 _LATE = re.compile(r"rank (\d+) as the late one")
 _RANK = re.compile(r"rank (\d+)")
 _LINK = "link of "
-_WHOLE_PERCENT_FROM = 10
+_MIN_WHOLE_PERCENT = 10
 #: `zprof compare` rounds mean times and bytes to integers (tolerance 1.0), but not shares and counts.
 _RATIO_ROUNDING = 1e-9
 _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
@@ -114,7 +114,7 @@ _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareFigure(Figure):
-    """A number of ``zprof compare``'s own report, or computed from two of them, without a leaf here.
+    """A number from ``zprof compare``'s report, or computed from two of them, without a leaf in this report.
 
     ``words``: its text in that report, if it is not formatted by unit.
     """
@@ -123,7 +123,7 @@ class CompareFigure(Figure):
 
     @property
     def text(self) -> str:
-        """The number as ``zprof compare`` shows it."""
+        """Return the number as ``zprof compare`` shows it."""
         return str(Figure.text.fget(self)) if self.words is None else self.words  # type: ignore[attr-defined]
 
     def in_report(self) -> tuple[Figure, ...]:
@@ -137,11 +137,11 @@ class ShareInterval(Range):
 
     @property
     def text(self) -> str:
-        """Whole percents if either end is 10 % or more, else one decimal."""
+        """Return whole percents if either end is 10 % or more, else one decimal."""
         if self.value is None or self.low.value is None:
             return UNKNOWN
         ends = (self.low.value * 100, self.value * 100)
-        digits = 0 if max(map(abs, ends)) >= _WHOLE_PERCENT_FROM else 1
+        digits = 0 if max(map(abs, ends)) >= _MIN_WHOLE_PERCENT else 1
         return "{:+.{digits}f}..{:+.{digits}f} %".format(*ends, digits=digits)
 
 
@@ -159,24 +159,23 @@ def classify_section(section: Section) -> SectionKind:
 
 def parse_rank(section: Section) -> int | None:
     """Return the rank that a section is about, or None."""
-    found = _RANK.match(section.title)
-    return (
-        int(found[1]) if found and classify_section(section) in (SectionKind.RANK, SectionKind.LATE) else None
-    )
+    match = _RANK.match(section.title)
+    is_rank = classify_section(section) in (SectionKind.RANK, SectionKind.LATE)
+    return int(match[1]) if match and is_rank else None
 
 
 def make_side_figure(loaded: LoadedRun, section: Section, row: Row, *, after: bool) -> Figure:
-    """Return one side's figure, with its report leaves if they yield exactly this number."""
+    """Make one side's figure, with its report leaves if they yield exactly this number."""
     value = row.b if after else row.a
     assert not isinstance(value, str)
     unit = Unit(row.unit)
-    found = _find_leaves(loaded.report, section, row, after=after)
-    if found is not None:
-        how, leaf = found
-        made = figure(loaded.tree, unit, leaf, how=how)
-        rounding = 1.0 if unit in (Unit.NS, Unit.BYTES) else _RATIO_ROUNDING
-        if made.value is not None and value is not None and abs(made.value - value) <= rounding:
-            return made
+    source = _find_leaves(loaded.report, section, row, after=after)
+    if source is not None:
+        how, leaf = source
+        number = figure(loaded.tree, unit, leaf, how=how)
+        tolerance = 1.0 if unit in (Unit.NS, Unit.BYTES) else _RATIO_ROUNDING
+        if number.value is not None and value is not None and abs(number.value - value) <= tolerance:
+            return number
     return CompareFigure(value=value, unit=unit, leaves=())
 
 
@@ -214,16 +213,16 @@ def _find_rank_leaf(
     return (Aggregation.LEAF, leaf.format(ranks.index(rank))) if rank in ranks else None
 
 
-def make_interval(tree: Mapping[str, Any], of: str) -> Figure:
-    """Return the 95 % interval of the change relative to A's step time.
+def make_interval(tree: Mapping[str, Any], quantity: str) -> Figure:
+    """Make the 95 % interval of the change, relative to A's step time.
 
-    ``of``: ``step_time`` or ``equal_work``.
+    ``quantity``: ``step_time`` or ``equal_work``.
     """
     low, high = (
         figure(
             tree,
             Unit.RATIO,
-            f"comparison.{of}.ci95[{end}]",
+            f"comparison.{quantity}.ci95[{end}]",
             "comparison.step_time.a_ns",
             how=Aggregation.SHARE,
             signed=True,

@@ -1,9 +1,9 @@
-"""The verdict on a row of two runs: better, worse, noise, or not judged.
+"""Judge a row of two runs: better, worse, noise, or not judged.
 
-Counts are exact, so a difference of one byte counts. Times vary from step to step: the step time has its own
-interval; any other time must change by more than the uncertainty of the step time (half its interval, or the
-noise floor if that is larger). The hidden share has its own bootstrap interval. Fits, samples, bounds and
-rates have no interval and are not judged.
+Bytes and counts are exact, so a difference of one byte counts. Times vary from step to step: the step time
+has its own interval; any other time must change by more than the uncertainty of the step time (half its
+interval, or the noise floor if that is larger). The hidden share has its own bootstrap interval. Fits,
+samples, bounds and rates have no interval and are not judged.
 """
 
 from dataclasses import dataclass, replace
@@ -39,8 +39,8 @@ Interval = tuple[float, float]
 class Judgement(StrEnum):
     """Verdict on a row.
 
-    ``EXACT`` and ``DIFFERS``: the value changed, and neither side is better for it. ``UNKNOWN``: a side's
-    value is unknown. ``UNJUDGED``: both are known, but the change cannot be told from chance.
+    ``EXACT`` and ``DIFFERS``: the value changed, but neither side is better. ``UNKNOWN``: one side's value is
+    unknown. ``UNJUDGED``: both are known, but it is unknown whether the change is significant.
     """
 
     BETTER = "better"
@@ -55,16 +55,16 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """Uncertainty of step times: how much they may differ by chance.
+    """Uncertainty of step times: the largest difference that noise explains.
 
-    ``times_ns``: None if unknown, with the reason in ``why_not``.
+    ``times_ns``: None if unknown, with the reason in ``reason``.
     """
 
     times_ns: float | None
-    why_not: str = ""
+    reason: str = ""
 
 
-#: Times of a step, and bytes, for which less is better; of other times and counts neither side is better.
+#: Step times and bytes for which less is better; for other times and counts, neither side is better.
 _LESS_IS_BETTER = frozenset({
     "wall_ns", "wall_median_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns",
     "idle_ns", "unexplained_ns", "exposed_ns", "wait_ns", "transfer_ns", "total_ns", "memcpy_ns", "bytes",
@@ -88,19 +88,18 @@ _SIGNS = {
     Judgement.UNKNOWN: ("?", Mark.MUTED),
     Judgement.UNJUDGED: ("", Mark.MUTED),
 }
-#: Differences that make the steps of two jobs different amounts of work.
 
 
 def judge_row(
     row: Row, uncertainty: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
 ) -> Judgement:
-    """Return the verdict on a row, of b against a.
+    """Judge a row: b compared with a.
 
     Args:
-        row: The row with both figures.
-        doubt: Uncertainty of the step times.
+        row: The row with both values.
+        uncertainty: Uncertainty of the step times.
         own: The 95 % interval of b minus a, if this row has its own.
-        is_bound: Whether one of the figures is a lower or upper bound.
+        is_bound: True if one of the values is a lower or upper bound.
     """
     if row.a is None or row.b is None:
         return Judgement.UNKNOWN
@@ -133,8 +132,10 @@ def _judge_by_uncertainty(name: str, change: float, uncertainty: Uncertainty) ->
 
 
 def _judge_exact(row: Row, change: float) -> Judgement:
-    is_less = row.name in _LESS_IS_BETTER or (row.name.endswith("_bytes") and row.name not in _NEITHER_BYTES)
-    return _judge_less_is_better(change) if is_less else Judgement.EXACT
+    is_less_better = row.name in _LESS_IS_BETTER or (
+        row.name.endswith("_bytes") and row.name not in _NEITHER_BYTES
+    )
+    return _judge_less_is_better(change) if is_less_better else Judgement.EXACT
 
 
 def _judge_less_is_better(change: float) -> Judgement:
@@ -142,80 +143,82 @@ def _judge_less_is_better(change: float) -> Judgement:
 
 
 def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
-    """Return the uncertainty of step times of this report and its baseline.
+    """Return the uncertainty of the step times of this report and its baseline.
 
-    ``per_token``: that of times at equal work.
+    ``per_token``: return the uncertainty of times at equal work instead.
     """
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
-        return Uncertainty(times_ns=None, why_not="times of both are unknown")
-    few = next((gap for gap in report.gaps if gap.kind is GapKind.NO_INTERVAL), None)
-    if few is not None:
-        return Uncertainty(times_ns=None, why_not=few.reason)
+        return Uncertainty(times_ns=None, reason="the step times of both runs are not known")
+    interval_gap = next((gap for gap in report.gaps if gap.kind is GapKind.NO_INTERVAL), None)
+    if interval_gap is not None:
+        return Uncertainty(times_ns=None, reason=interval_gap.reason)
     work, times = comparison.equal_work, comparison.step_time
     if work is None and any(entry.key in WORK_SETTINGS for entry in comparison.differences):
-        return Uncertainty(times_ns=None, why_not="these are other jobs, and the work of a step is unknown")
+        return Uncertainty(times_ns=None, reason="the jobs differ, and their work per step is unknown")
     if work is not None and not per_token and work.b_ns != times.b_ns:
         return Uncertainty(
             times_ns=None,
-            why_not=f"the steps are other work: n shows rank times a {work.unit.value.removesuffix('s')}",
+            reason=f"work per step differs; press n for rank times per {work.unit.value.removesuffix('s')}",
         )
     if any(map(spoils_times, report.findings)):
-        return Uncertainty(times_ns=None, why_not="the recordings of the ranks do not fit together")
+        return Uncertainty(times_ns=None, reason="the recordings of the ranks are inconsistent")
     low, high = work.ci95 if work is not None and per_token else times.ci95
-    floors = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
-    return Uncertainty(times_ns=max((high - low) / 2, *floors))
+    noise_ns = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
+    return Uncertainty(times_ns=max((high - low) / 2, *noise_ns))
 
 
 def format_judgement(judgement: Judgement) -> TextCell:
-    """Return the verdict as a cell: sign and word."""
+    """Format the verdict as a cell: symbol and word."""
     sign, mark = _SIGNS[judgement]
     return TextCell(f"{sign} {judgement.value}".strip(), mark)
 
 
 def explain_judgement(judgement: Judgement, row: Row, uncertainty: Uncertainty) -> str:
-    """Return one line on how the verdict was reached."""
+    """Explain the verdict in one line."""
     if judgement is Judgement.UNKNOWN:
-        return "unknown  a side does not know it"
+        return "unknown  the value of one run is unknown"
     if judgement is Judgement.UNJUDGED:
         return f"not judged: {_explain_unjudged(row, uncertainty)}"
     if row.unit == "ratio":
         return f"{judgement.value:<8} {_explain_share(judgement)}"
     if judgement in (Judgement.SAME, Judgement.DIFFERS) or row.unit != "ns":
-        said = {
+        texts = {
             Judgement.SAME: "both are equal",
-            Judgement.DIFFERS: "they differ, and neither side is better for that",
-            Judgement.EXACT: "counted exactly; neither side is better for that",
+            Judgement.DIFFERS: "the values differ; neither is better",
+            Judgement.EXACT: "counted exactly; neither value is better",
         }
-        return f"{judgement.value:<8} {said.get(judgement, 'counted exactly; less is better')}"
+        return f"{judgement.value:<8} {texts.get(judgement, 'counted exactly; less is better')}"
     return f"{judgement.value:<8} {_explain_time(judgement, uncertainty)}"
 
 
 def _explain_unjudged(row: Row, uncertainty: Uncertainty) -> str:
-    is_of_steps = row.unit == "ns" or row.name in _MORE_IS_BETTER
-    if is_of_steps and row.name not in _WITHOUT_INTERVAL and uncertainty.times_ns is None:
-        return uncertainty.why_not
-    return "no interval is known of it: it is a rate, a share, a fit, a sample or a bound"
+    is_step_value = row.unit == "ns" or row.name in _MORE_IS_BETTER
+    if is_step_value and row.name not in _WITHOUT_INTERVAL and uncertainty.times_ns is None:
+        return uncertainty.reason
+    return "it has no interval, because it is a rate, a share, a fit, a sample or a bound"
 
 
 def _explain_share(judgement: Judgement) -> str:
     if judgement is Judgement.NOISE:
-        return "the 95 % interval of the change, by the shares of the steps, has 0 in it"
-    return "by the 95 % interval of the change, by the shares of the steps; more is better"
+        return "the 95 % interval of the change, from the shares of the individual steps, contains 0"
+    return (
+        "the 95 % interval of the change, from the shares of the individual steps, excludes 0; more is better"
+    )
 
 
 def _explain_time(judgement: Judgement, uncertainty: Uncertainty) -> str:
     limit = format_ns(uncertainty.times_ns or 0)
     if judgement is Judgement.NOISE:
-        return f"no more than the uncertainty of the step time, {limit}"
-    return f"by more than the uncertainty of the step time, {limit}; less is better"
+        return f"the change is within the uncertainty of the step time, {limit}"
+    return f"the change exceeds the uncertainty of the step time, {limit}; less is better"
 
 
-_NO_TIME_INTERVAL = Uncertainty(times_ns=None, why_not="no interval is known of these times")
+_NO_TIME_INTERVAL = Uncertainty(times_ns=None, reason="these times have no interval")
 _EXPOSED = frozenset({
     "exposed_wait_ns", "exposed_wait_per_rank_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns",
 })  # fmt: skip
-#: The split of collectives into wait and transfer: bounds if a collective was not seen on all ranks.
+#: Wait and transfer of collectives: bounds if a collective was not recorded on all ranks.
 _SPLIT = {
     "exposed_wait_ns": AT_LEAST,
     "exposed_wait_per_rank_ns": AT_LEAST,
@@ -234,8 +237,8 @@ def find_interval(loaded: LoadedRun, place: RowPlace) -> Figure | None:
     Runs with too few steps have none.
     """
     comparison = loaded.report.comparison
-    few = any(gap.kind is GapKind.NO_INTERVAL for gap in loaded.report.gaps)
-    if comparison is None or comparison.step_time is None or few:
+    has_few_steps = any(gap.kind is GapKind.NO_INTERVAL for gap in loaded.report.gaps)
+    if comparison is None or comparison.step_time is None or has_few_steps:
         return None
     if classify_section(place.section) is SectionKind.STEP and place.row.name == "wall_ns":
         return make_interval(loaded.tree, "step_time")
@@ -255,19 +258,19 @@ def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
     if comparison is None:
         return EXACT
     if classify_section(place.section) is SectionKind.MEMORY:
-        held = loaded.report.memory.per_rank if after else comparison.baseline_memory
-        is_peak = bool(held) and name == "peak_bytes"
-        return peak_mark(max(held, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
+        memory = loaded.report.memory.per_rank if after else comparison.baseline_memory
+        is_peak = bool(memory) and name == "peak_bytes"
+        return peak_mark(max(memory, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
     rank = parse_rank(place.section)
     times = loaded.report.time.per_rank if after else comparison.baseline_time
-    mine = [entry for entry in times if rank in (None, entry.rank)]
-    if name in _SPLIT and unsplit_ns(mine):
+    entries = [entry for entry in times if rank in (None, entry.rank)]
+    if name in _SPLIT and unsplit_ns(entries):
         return _SPLIT[name]
-    return AT_MOST if name in _EXPOSED and any(entry.upper_bound for entry in mine) else EXACT
+    return AT_MOST if name in _EXPOSED and any(entry.upper_bound for entry in entries) else EXACT
 
 
 def judge_place(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Judgement:
-    """Return the verdict on a row of the report."""
+    """Judge a row of the report."""
     comparison, part = loaded.report.comparison, classify_section(place.section)
     own: Interval | None = bootstrap_share_interval(loaded, place)
     is_time = place.row.unit == "ns" and find_interval(loaded, place) is not None
@@ -277,20 +280,20 @@ def judge_place(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) ->
         uncertainty = find_uncertainty(loaded.report, per_token=True) if work else uncertainty
     row = replace(place.row, name="kernel_ns") if part is SectionKind.KERNELS else place.row
     times = _NO_TIME_INTERVAL if part in _WITHOUT_STEP_INTERVAL else uncertainty
-    found = judge_row(row, times, own=own, is_bound=is_bound(loaded, place))
-    is_merit = found in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE)
-    return Judgement.DIFFERS if is_merit and _is_one_sided(place.section) else found
+    judgement = judge_row(row, times, own=own, is_bound=is_bound(loaded, place))
+    is_ranked = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE)
+    return Judgement.DIFFERS if is_ranked and _is_one_sided(place.section) else judgement
 
 
 def _is_one_sided(section: Section) -> bool:
-    """Return whether only one side uses this collective, so that less of it is no improvement."""
+    """Return True if only one side uses this collective, so that less of it is not an improvement."""
     if classify_section(section) is not SectionKind.COLLECTIVE:
         return False
     return any(row.name == "count" and (not row.a) != (not row.b) for row in section.rows)
 
 
 def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
-    """Return whether either side's figure is a lower or upper bound."""
+    """Return True if either side's value is a lower or upper bound."""
     report, comparison = loaded.report, loaded.report.comparison
     before = comparison.baseline_memory if comparison else ()
     if classify_section(place.section) is SectionKind.MEMORY:
@@ -330,16 +333,16 @@ def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float,
 
 
 def _compute_shares(steps: pd.DataFrame, rank: int | None) -> npt.NDArray[np.float64]:
-    """Return the hidden share of each step with collectives, of one rank or of all ranks."""
+    """Compute the hidden share of each step with collectives, for one rank or all ranks."""
     if steps.empty:
         return np.empty(0)
-    mine = steps if rank is None else steps[steps["rank"] == rank]
-    sums = mine.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
+    rank_steps = steps if rank is None else steps[steps["rank"] == rank]
+    sums = rank_steps.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
     sums = sums[sums["collective_ns"] > 0]
     return (sums["overlapped_ns"] / sums["collective_ns"]).to_numpy(dtype=np.float64)
 
 
 def make_share_figure(interval: tuple[float, float]) -> CompareFigure:
-    """Return the interval in percentage points, as the change is: ``-84..-78 pt``."""
+    """Format the interval in percentage points, like the change: ``-84..-78 pt``."""
     low, high = (100 * end for end in interval)
     return CompareFigure(value=interval[1], unit=Unit.RATIO, leaves=(), words=f"{low:+.0f}..{high:+.0f} pt")

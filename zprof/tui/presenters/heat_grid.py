@@ -1,7 +1,7 @@
-"""A heat map of ranks and steps, independent of how it is drawn: grid, visible page, axis labels.
+"""Model a heat map of ranks and steps, independent of drawing: grid, visible page, axis labels.
 
-A cell that stands for several ranks and steps shows the worst of them, never their mean, in which a single
-late rank of a thousand would vanish.
+A cell for several ranks and steps shows the worst of them, never their mean, in which a single late rank of a
+thousand would vanish.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,8 @@ class HeatGrid:
     """One metric of all ranks and steps.
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
-    unknown; ``leaf`` formatted with the index is the number's path. A step of None stands for the whole run.
-    ``floor``: smallest meaningful difference. ``bounds``: sign by rank for numbers of which only a bound is
-    known.
+    unknown; ``leaf`` formatted with the index is the number's path. A step of None stands for the entire run.
+    ``floor``: smallest significant difference. ``bounds``: bound sign of ranks whose values are only bounds.
     """
 
     title: str
@@ -47,43 +46,43 @@ class HeatGrid:
 
     @cached_property
     def is_known(self) -> bool:
-        """Return whether any number is known."""
+        """Return True if any number is known."""
         return bool(np.isfinite(self.values).any())
 
     def figure_at(self, row: int, column: int) -> Figure:
         """Return the figure at a row and column of the grid."""
-        place = int(self.places[row, column])
-        if place < 0:
+        index = int(self.places[row, column])
+        if index < 0:
             return Figure(value=None, unit=self.unit, leaves=(self.leaf.partition("[")[0],))
         sign = self.bounds.get(self.ranks[row], EXACT)
-        return make_bound_figure(self.tree, self.unit, self.leaf.format(place), sign=sign)
+        return make_bound_figure(self.tree, self.unit, self.leaf.format(index), sign=sign)
 
     @cached_property
     def least(self) -> Figure:
-        """The smallest known number."""
-        return self.figure_at(*_find_place(np.nanargmin, self.values))
+        """Return the smallest known number."""
+        return self.figure_at(*_find_extremum(np.nanargmin, self.values))
 
     @cached_property
     def most(self) -> Figure:
-        """The largest known number."""
-        return self.figure_at(*_find_place(np.nanargmax, self.values))
+        """Return the largest known number."""
+        return self.figure_at(*_find_extremum(np.nanargmax, self.values))
 
     @cached_property
     def fence(self) -> float:
-        """Value above which a number counts as far above the rest.
+        """Return the value above which a number is an outlier.
 
-        The upper quartile plus the largest of 3 interquartile ranges, 2 % of the upper quartile, and
-        ``floor``. Infinite if fewer than 8 numbers are known.
+        It is the upper quartile plus the largest of 3 interquartile ranges, 2 % of the upper quartile, and
+        ``floor``. It is infinite if fewer than 8 numbers are known.
         """
         known = self.values[np.isfinite(self.values)]
         if len(known) < _MIN_KNOWN:
             return np.inf
         low, high = np.percentile(known, (25, 75))
-        floor = self.floor.value if self.floor and self.floor.value else 0.0
-        return float(high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), floor))
+        min_difference = self.floor.value if self.floor and self.floor.value else 0.0
+        return float(high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), min_difference))
 
 
-def _find_place(find: Any, values: Floats) -> tuple[int, int]:
+def _find_extremum(find: Any, values: Floats) -> tuple[int, int]:
     row, column = np.unravel_index(find(values), values.shape)
     return int(row), int(column)
 
@@ -111,8 +110,8 @@ def find_cell(edges: Int64s, at: int) -> int:
 def reduce_to_worst(values: Floats, rows: Int64s, columns: Int64s) -> Floats:
     """Return the largest known number per cell between the edges; NaN if there is none."""
     block = values[rows[0] : rows[-1], columns[0] : columns[-1]]
-    of_rows = np.fmax.reduceat(block, rows[:-1] - rows[0], axis=0)
-    largest: Floats = np.fmax.reduceat(of_rows, columns[:-1] - columns[0], axis=1)
+    row_maxima = np.fmax.reduceat(block, rows[:-1] - rows[0], axis=0)
+    largest: Floats = np.fmax.reduceat(row_maxima, columns[:-1] - columns[0], axis=1)
     return largest
 
 
@@ -122,17 +121,17 @@ def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: 
     block = values[top : rows[row + 1], left : columns[column + 1]]
     if not np.isfinite(block).any():
         return top, left
-    down, right = _find_place(np.nanargmax, block)
+    down, right = _find_extremum(np.nanargmax, block)
     return top + down, left + right
 
 
 def quantize(values: Floats, low: float, high: float, count: int) -> Int64s:
     """Return each number's level on the scale from low to high, 0 to ``count - 1``; -1 if unknown."""
-    breadth = high - low
+    extent = high - low
     known = np.isfinite(values)
-    share = (np.where(known, values, low) - low) / breadth if breadth > 0 else np.zeros(values.shape)
-    found: Int64s = np.clip(np.floor(share * count), 0, count - 1).astype(np.int64)
-    return np.where(known, found, -1)
+    share = (np.where(known, values, low) - low) / extent if extent > 0 else np.zeros(values.shape)
+    levels: Int64s = np.clip(np.floor(share * count), 0, count - 1).astype(np.int64)
+    return np.where(known, levels, -1)
 
 
 _MAX_CELL_WIDTH = 6
@@ -150,7 +149,7 @@ class Cursor:
 class HeatPage:
     """The visible page: ranks and steps per cell, cell width, colour levels and marks.
 
-    ``label``: terminal columns before the first cell. ``far``: cells far above the rest.
+    ``label``: terminal columns before the first cell. ``far``: True for outliers.
     """
 
     grid: HeatGrid
@@ -184,8 +183,8 @@ class HeatPage:
     def at(self, x: int, y: int) -> Cursor | None:
         """Return the cell at a column and line of the widget, or None."""
         row, column = y - 1, (x - self.label) // self.cell
-        inside = 0 <= row < len(self.rows) - 1 and 0 <= column < len(self.columns) - 1
-        return Cursor(row=int(self.rows[row]), column=int(self.columns[column])) if inside else None
+        is_inside = 0 <= row < len(self.rows) - 1 and 0 <= column < len(self.columns) - 1
+        return Cursor(row=int(self.rows[row]), column=int(self.columns[column])) if is_inside else None
 
     def row_name(self, row: int) -> str:
         """Return the label of a row: its ranks."""
@@ -198,13 +197,13 @@ class HeatPage:
         return format_header(names, self.cell, self.column_of(cursor))
 
     def shared(self, cursor: Cursor) -> str:
-        """Return the ranks and steps that share the cursor's cell; empty if it holds a single one."""
+        """Format the ranks and steps that share the cursor's cell; empty if it contains a single one."""
         row, column = self.row_of(cursor), self.column_of(cursor)
         ranks = self.grid.ranks[self.rows[row] : self.rows[row + 1]]
         steps = self.grid.steps[self.columns[column] : self.columns[column + 1]]
         parts = [f"ranks {ranks[0]}-{ranks[-1]}"] if len(ranks) > 1 else []
         parts += [f"steps {steps[0]}-{steps[-1]}"] if len(steps) > 1 else []
-        return f"the most of {', '.join(parts)}" if parts else ""
+        return f"maximum of {', '.join(parts)}" if parts else ""
 
 
 def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, folded: bool) -> HeatPage:
@@ -215,16 +214,16 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
     max_cells = max(1, width - label)
     cell = max(1, min(_MAX_CELL_WIDTH, max_cells // len(grid.steps)))
     columns = split_axis(len(grid.steps), max_cells // cell, cursor.column, folded=folded)
-    shown = reduce_to_worst(grid.values, rows, columns)
-    ends = (grid.least.value or 0.0, grid.most.value or 0.0) if grid.is_known else (0.0, 0.0)
+    worst = reduce_to_worst(grid.values, rows, columns)
+    limits = (grid.least.value or 0.0, grid.most.value or 0.0) if grid.is_known else (0.0, 0.0)
     return HeatPage(
         grid=grid,
         rows=rows,
         columns=columns,
         label=label,
         cell=cell,
-        levels=quantize(shown, *ends, len(HEAT)).tolist(),
-        far=(shown > grid.fence).tolist(),
+        levels=quantize(worst, *limits, len(HEAT)).tolist(),
+        far=(worst > grid.fence).tolist(),
     )
 
 
@@ -235,15 +234,15 @@ def format_row_name(grid: HeatGrid, rows: Int64s, row: int) -> str:
 
 
 def format_header(names: list[str], cell: int, at: int) -> tuple[str, tuple[int, int]]:
-    """Return as many column labels as fit, always the cursor's, and the extent of that one."""
+    """Format as many column labels as fit, always the cursor's, and return the extent of that one."""
     line = [" "] * (len(names) * cell + max(map(len, names)))
-    taken: list[tuple[int, int]] = []
-    for place in [at, *(place for place in range(len(names)) if place != at)]:
-        begin, end = place * cell, place * cell + len(names[place])
-        if all(end < low or begin > high for low, high in taken):
-            line[begin:end] = names[place]
-            taken.append((begin, end))
-    return "".join(line).rstrip(), taken[0]
+    extents: list[tuple[int, int]] = []
+    for index in [at, *(index for index in range(len(names)) if index != at)]:
+        start, end = index * cell, index * cell + len(names[index])
+        if all(end < low or start > high for low, high in extents):
+            line[start:end] = names[index]
+            extents.append((start, end))
+    return "".join(line).rstrip(), extents[0]
 
 
 def _move_along(edges: Int64s, at: int, by: int, count: int) -> int:

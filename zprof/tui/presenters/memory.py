@@ -1,6 +1,6 @@
-"""Bars of the memory screen: each rank at its own peak by tenant, and the legend of one rank.
+"""Build the bars of the memory screen: each rank at its own peak by tenant, and the legend of one rank.
 
-Also explains why memory was not measured.
+It also explains why memory was not measured.
 """
 
 import textwrap
@@ -35,7 +35,7 @@ _MIN_DEVICE_RATIO = 0.1
 class RankBar:
     """One rank at its peak.
 
-    ``parts``: name of the paint, and bytes. ``bound``: bound sign of the peak. ``moment``: step and phase of
+    ``parts``: name of the colour, and bytes. ``bound``: bound sign of the peak. ``moment``: step and phase of
     the peak.
     """
 
@@ -78,45 +78,46 @@ def build_stacks(loaded: LoadedRun, selected: Selection) -> Stacks | None:
     subject = find_subject(loaded.report, selected)
     if subject is None:
         return None
-    place = memory.per_rank.index(subject)
+    subject_index = memory.per_rank.index(subject)
     whole, whole_is = _find_scale(loaded, memory)
     return Stacks(
         bars=tuple(
-            _build_bar(loaded, at, at == place) for at in sort_places(memory.per_rank, place)[:MAX_BARS]
+            _build_bar(loaded, index, index == subject_index)
+            for index in sort_indices(memory.per_rank, subject_index)[:MAX_BARS]
         ),
         order=tuple(sorted(rank.rank for rank in memory.per_rank)),
         subject=subject.rank,
         whole=whole,
         whole_is=whole_is,
         window=format_window(loaded.report),
-        legend=build_legend_table(loaded, subject, place),
-        total=build_total(loaded, subject, place),
+        legend=build_legend_table(loaded, subject, subject_index),
+        total=build_total(loaded, subject, subject_index),
         notes=tuple(build_notes(loaded, selected, subject)),
     )
 
 
 def format_window(report: Report) -> str:
-    """Return ``steps 2-3``; empty if unknown."""
+    """Format the steps of the memory window as ``steps 2-3``; empty if unknown."""
     steps = report.run.memory_steps
     if not steps:
         return ""
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {min(steps)}-{max(steps)}"
 
 
-def sort_places(ranks: Sequence[RankMemory], subject: int) -> list[int]:
-    """Return the indices of the ranks: the subject, the largest peak, the smallest, then by size."""
-    by_size = sorted(range(len(ranks)), key=lambda place: (-ranks[place].peak_bytes, ranks[place].rank))
+def sort_indices(ranks: Sequence[RankMemory], subject: int) -> list[int]:
+    """Sort the indices of the ranks: the subject, the largest peak, the smallest, then by size."""
+    by_size = sorted(range(len(ranks)), key=lambda index: (-ranks[index].peak_bytes, ranks[index].rank))
     return list(dict.fromkeys([subject, *by_size[:1], *by_size[-1:], *by_size]))
 
 
-def _build_bar(loaded: LoadedRun, place: int, is_subject: bool) -> RankBar:
-    rank = loaded.report.memory.per_rank[place]
+def _build_bar(loaded: LoadedRun, index: int, is_subject: bool) -> RankBar:
+    rank = loaded.report.memory.per_rank[index]
     outside = [(name, getattr(rank, leaf) or 0) for name, leaf in OUTSIDE]
     tenants = [(tenant.value, rank.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
     return RankBar(
         rank=rank.rank,
         parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
-        peak=figure(loaded.tree, Unit.BYTES, f"{RANKS}[{place}].peak_bytes"),
+        peak=figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes"),
         bound=peak_mark(rank),
         moment=format_moment(rank.peak_step, rank.peak_phase),
         is_subject=is_subject,
@@ -124,7 +125,7 @@ def _build_bar(loaded: LoadedRun, place: int, is_subject: bool) -> RankBar:
 
 
 def format_moment(step: int, phase: str) -> str:
-    """Return ``step 4 backward``, as far as it is known."""
+    """Format a moment as ``step 4 backward``, omitting unknown parts."""
     return " ".join(part for part in (f"step {step}" if step >= 0 else "", phase) if part)
 
 
@@ -136,8 +137,8 @@ def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Figure, str]:
     peak = max(rank.peak_bytes for rank in memory.per_rank)
     if totals and max(totals) * _MIN_DEVICE_RATIO <= peak and max(sizes) <= max(totals):
         leaf = f"memory.devices[{totals.index(max(totals))}].device_total_bytes"
-        return figure(loaded.tree, Unit.BYTES, leaf), "what the device has"
-    return make_used_figure(loaded, largest), "the largest"
+        return figure(loaded.tree, Unit.BYTES, leaf), "device memory"
+    return make_used_figure(loaded, largest), "the largest rank"
 
 
 def _sum_used(rank: RankMemory) -> int:
@@ -149,18 +150,18 @@ OUTSIDE = ((RESERVED_UNUSED, "reserved_unused_bytes"), (NON_PYTORCH, "non_pytorc
 _NAMES = {UNTAGGED: "untagged", RESERVED_UNUSED: "reserved, unused", NON_PYTORCH: "outside PyTorch"}
 
 
-def make_used_figure(loaded: LoadedRun, place: int) -> Figure:
-    """Return all memory of a rank's process, as far as it is known."""
-    stem, rank = f"{RANKS}[{place}]", loaded.report.memory.per_rank[place]
+def make_used_figure(loaded: LoadedRun, index: int) -> Figure:
+    """Return the total memory of a rank's process, as far as it is known."""
+    stem, rank = f"{RANKS}[{index}]", loaded.report.memory.per_rank[index]
     known = [f"{stem}.{leaf}" for _, leaf in OUTSIDE if getattr(rank, leaf) is not None]
     if not known:
         return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes")
     return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
 
 
-def build_legend_table(loaded: LoadedRun, rank: RankMemory, place: int) -> Table:
-    """Return tenants of one rank with their bytes; the key of a line is the name of its paint."""
-    stem, peak = f"{RANKS}[{place}]", f"{RANKS}[{place}].peak_bytes"
+def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table:
+    """Build the table of one rank's tenants with their bytes; a line's key is the name of its colour."""
+    stem, peak = f"{RANKS}[{index}]", f"{RANKS}[{index}].peak_bytes"
     leaves = [
         (tenant.value, f"{stem}.tenants.{tenant.value}", _find_basis(rank, tenant))
         for tenant in DISPLAY_ORDER
@@ -190,12 +191,13 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, place: int) -> Table
             Column(title="tenant"),
             Column(title="size", numeric=True),
             Column(title="of the peak", numeric=True),
-            Column(title="by", says=f"{BY_RULE}: told by a rule on stacks, not by what hooks or tags saw"),
+            Column(title="by", says=f"{BY_RULE}: classified by a rule on call stacks, not by hooks or tags"),
         ),
         lines=tuple(lines),
         help=(
-            "One bar a rank, each at its own peak. up and down: another rank; left and right: another tenant "
-            "of it; enter: what its bytes are.\nThe six tenants and untagged sum to the allocated peak."
+            "One bar per rank, each at its own peak. Press up and down to select a rank, left and right to "
+            "select a tenant, and enter to explain its bytes.\nThe six tenants and untagged sum to the "
+            "allocated peak."
         ),
     )
 
@@ -210,9 +212,9 @@ def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
     return UNKNOWN if text == UNKNOWN else BY_RULE if text.startswith(BY_RULE) else ""
 
 
-def build_total(loaded: LoadedRun, rank: RankMemory, place: int) -> tuple[Cell, ...]:
-    """Return the cells of the line below the legend: the sum of the tenants, and the process total."""
-    peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{place}].peak_bytes")
+def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, ...]:
+    """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
+    peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes")
     cells: tuple[Cell, ...] = (
         TextCell(f"sum {peak_mark(rank)}".rstrip(), Mark.TITLE),
         peak,
@@ -220,27 +222,26 @@ def build_total(loaded: LoadedRun, rank: RankMemory, place: int) -> tuple[Cell, 
     )
     if all(getattr(rank, leaf) is None for _, leaf in OUTSIDE):
         return (*cells, TextCell("· reserved, outside PyTorch: unknown (g)", Mark.MUTED))
-    with_them = "reserved" if rank.non_pytorch_bytes is None else "used by the process"
-    return (*cells, TextCell("·"), make_used_figure(loaded, place), TextCell(with_them))
+    total_name = "reserved" if rank.non_pytorch_bytes is None else "used by the process"
+    return (*cells, TextCell("·"), make_used_figure(loaded, index), TextCell(total_name))
 
 
 def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> list[tuple[Cell, ...]]:
-    """Return notes on the rank and its bars, as cells."""
+    """Build notes on the rank and its bars, as cells."""
     notes: list[tuple[Cell, ...]] = []
     if selected.rank is not None and subject.rank != selected.rank:
-        said = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
-        notes.append((TextCell(said, Mark.DOUBTFUL),))
+        text = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
+        notes.append((TextCell(text, Mark.DOUBTFUL),))
     if note := basis_note(subject):
         notes.append((TextCell(note),))
     spread = loaded.report.memory.spread
     if spread is not None and spread.difference_bytes:
-        more = figure(loaded.tree, Unit.BYTES, "memory.spread.difference_bytes")
-        than = f"more than rank {spread.smallest_rank}"
+        difference = figure(loaded.tree, Unit.BYTES, "memory.spread.difference_bytes")
         notes.append(
             (
-                TextCell(f"rank {spread.largest_rank} holds"),
-                more,
-                TextCell(than),
+                TextCell(f"rank {spread.largest_rank} uses"),
+                difference,
+                TextCell(f"more than rank {spread.smallest_rank}"),
                 *_find_largest_difference(loaded),
             )
         )
@@ -257,11 +258,11 @@ def _find_largest_difference(loaded: LoadedRun) -> tuple[Cell, ...]:
 
 
 _WIDTH = 72
-_RECORD = "record the job with its memory: zprof record -o RUN -- python ..."
+_RECORD = "record the job including memory: zprof record -o RUN -- python ..."
 
 
 def explain_missing_rank(report: Report, rank: int) -> str:
-    """Return one line on why a rank has no memory."""
+    """Explain in one line why a rank has no memory data."""
     gap = _find_gap(report, (GapKind.MEMORY,), rank) or _find_gap(
         report, (GapKind.RANK_MISSING, GapKind.RANK_CUT_SHORT), rank
     )
@@ -269,30 +270,34 @@ def explain_missing_rank(report: Report, rank: int) -> str:
 
 
 def explain_missing_memory(report: Report) -> list[str]:
-    """Return lines for a screen without memory to show."""
+    """Explain in a few lines why there is no memory to show."""
     gaps = [gap for gap in report.gaps if gap.kind is GapKind.MEMORY]
-    said = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps) or {("it was not recorded", _RECORD): None}
+    reasons = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps)
     lines = ["memory was not measured"]
-    for reason, remedy in list(said)[:3]:
-        lines += ["", *textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {remedy}", _WIDTH)]
+    for reason, remedy in list(reasons or {("it was not recorded", _RECORD): None})[:3]:
+        lines += ["", *textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"remedy: {remedy}", _WIDTH)]
     return lines
 
 
 def build_missing_table(
-    report: Report, name: str, title: str, kind: GapKind | None, otherwise: str, remedy: str
+    report: Report, name: str, title: str, kind: GapKind | None, reason: str, remedy: str
 ) -> Table:
-    """Return a table that explains why it has no rows; ``kind``: the gap that says why, if one does."""
+    """Build a table that explains why it has no rows.
+
+    ``kind``: the gap that gives reason and remedy; without such a gap the arguments are used.
+    """
     gap = _find_gap(report, (kind,), None) if kind else None
-    reason, helps = (gap.reason, gap.remedy) if gap else (otherwise, remedy)
-    said = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {helps}", _WIDTH)]
+    if gap:
+        reason, remedy = gap.reason, gap.remedy
+    texts = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"remedy: {remedy}", _WIDTH)]
     lines = [
-        Line(key=str(place), cells=(TextCell(text),), opens=Opens.GAP, target=place)
-        for place, text in enumerate(said)
+        Line(key=str(number), cells=(TextCell(text),), opens=Opens.GAP, target=number)
+        for number, text in enumerate(texts)
     ]
     return Table(name=name, title=title, columns=(Column(title="not measured"),), lines=tuple(lines))
 
 
 def _find_gap(report: Report, kinds: Collection[GapKind], rank: int | None) -> Gap | None:
-    fits = [gap for gap in report.gaps if gap.kind in kinds]
-    mine = [gap for gap in fits if gap.rank in (None, rank)] if rank is not None else fits
-    return next(iter(mine), None)
+    gaps = [gap for gap in report.gaps if gap.kind in kinds]
+    rank_gaps = [gap for gap in gaps if gap.rank in (None, rank)] if rank is not None else gaps
+    return next(iter(rank_gaps), None)

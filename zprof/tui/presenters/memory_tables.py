@@ -1,6 +1,6 @@
-"""Tables of one rank's memory.
+"""Build the tables of one rank's memory.
 
-Largest allocations, ZeRO formula check, phases, modules, the whole device.
+They are the largest allocations, the ZeRO formula check, phases, modules, and the entire device.
 """
 
 import re
@@ -14,7 +14,7 @@ from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
 
-#: Table width from which on more columns are shown.
+#: Minimum table width for additional columns.
 MIDDLE_WIDTH = 100
 _SHORT = {
     Tenant.PARAMETERS: "params",
@@ -23,7 +23,7 @@ _SHORT = {
     Tenant.COMMUNICATION_BUFFERS: "comm. buf.",
 }
 
-#: Prefixes that wrappers of a whole model add to module names; other screens show names without them.
+#: Prefixes that model wrappers add to module names; other screens show names without them.
 _WRAPPER = re.compile(r"^(?:(?:module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?:\.|$))+")
 
 
@@ -35,23 +35,23 @@ def strip_wrappers(module: str) -> str:
 def _name_module(entry: Allocation) -> str:
     """Return the allocation's module, or the kind of memory if it has none."""
     if entry.module:
-        return strip_wrappers(entry.module) or "(the whole model)"
+        return strip_wrappers(entry.module) or "(entire model)"
     return f"({entry.sub.replace('_', ' ') or 'no module'})"
 
 
 def shorten_tenant(tenant: str) -> str:
-    """Return a short name of a tenant."""
+    """Return the short name of a tenant."""
     return _SHORT.get(tenant) or name_tenant(tenant)  # type: ignore[call-overload]
 
 
 def build_top_table(loaded: LoadedRun, rank: int) -> Table:
-    """Return the largest allocations that were live at the rank's peak."""
-    found = [(at, entry) for at, entry in enumerate(loaded.report.memory.top) if entry.rank == rank]
-    title = f"largest live at the peak, rank {rank}"
-    if not found:
-        otherwise = "no allocation was seen one by one"
+    """Build the table of the largest allocations that were live at the rank's peak."""
+    entries = [(index, entry) for index, entry in enumerate(loaded.report.memory.top) if entry.rank == rank]
+    title = f"largest live allocations at the peak, rank {rank}"
+    if not entries:
+        reason = "individual allocations were not recorded"
         return build_missing_table(
-            loaded.report, "top", title, GapKind.ALLOCATOR_EVENTS, otherwise, "record in full mode"
+            loaded.report, "top", title, GapKind.ALLOCATOR_EVENTS, reason, "record in full mode"
         )
     return Table(
         name="top",
@@ -59,49 +59,49 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
         columns=(
             Column(
                 title="module",
-                says="in whose forward, or backward, it was allocated; in brackets its kind, where in none",
+                says="module whose forward or backward allocated it; if none, the kind of memory in brackets",
             ),
             numeric_column("size"),
-            Column(title="tenant", says=f"{BY_RULE} before it: told by a rule on its stack"),
+            Column(title="tenant", says=f"{BY_RULE} prefix: classified by a rule on the call stack"),
             Column(title="kind", from_width=MIDDLE_WIDTH),
-            Column(title="allocated at", says="the innermost frame of the program itself"),
+            Column(title="allocated at", says="innermost stack frame of the user's program"),
             Column(title="operator", from_width=MIDDLE_WIDTH),
         ),
-        lines=tuple(_build_allocation_line(loaded, place, entry) for place, entry in found),
-        help="enter on a row: its whole stack; on a size: the number.",
+        lines=tuple(_build_allocation_line(loaded, index, entry) for index, entry in entries),
+        help="Press enter on a row for the full call stack, and on a size to explain the number.",
     )
 
 
-def _build_allocation_line(loaded: LoadedRun, place: int, entry: Allocation) -> Line:
+def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> Line:
     return Line(
-        key=str(place),
+        key=str(index),
         cells=(
             TextCell(_name_module(entry)),
-            figure(loaded.tree, Unit.BYTES, f"memory.top[{place}].bytes"),
+            figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes"),
             TextCell(f"{BY_RULE if entry.basis is Basis.RULE else ''}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
             TextCell(find_telling_frame(entry).rpartition("/")[2] or "(no stack)"),
             TextCell(entry.operator),
         ),
         opens=Opens.ALLOCATION,
-        target=place,
+        target=index,
     )
 
 
 def find_telling_frame(entry: Allocation) -> str:
-    """Return the innermost frame of the user's program, else the innermost; empty without a stack."""
+    """Return the innermost frame of the user's program, else the innermost frame; empty without a stack."""
     frames = telling_frames(("", *entry.stack), 2)
     return frames[1] if len(frames) > 1 else ""
 
 
 def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
-    """Return the rank's model states against the ZeRO formula of the stage."""
-    found = [(at, state) for at, state in enumerate(loaded.report.memory.laws) if state.rank == rank]
-    title = f"ZeRO formula against measured, rank {rank}"
-    if not found:
-        otherwise = "no formula is known for this rank's states, or they were never complete"
-        remedy = "tell the recorder: zprof.record(..., training=TrainingFacts(...))"
-        return build_missing_table(loaded.report, "formulas", title, GapKind.MODEL_STATES, otherwise, remedy)
+    """Build the table of the rank's model states, compared with the ZeRO formula for the stage."""
+    states = [(index, state) for index, state in enumerate(loaded.report.memory.laws) if state.rank == rank]
+    title = f"ZeRO formula and measured, rank {rank}"
+    if not states:
+        reason = "no formula is known for this rank's model states, or they were never complete"
+        remedy = "pass the training facts: zprof.record(..., training=TrainingFacts(...))"
+        return build_missing_table(loaded.report, "formulas", title, GapKind.MODEL_STATES, reason, remedy)
     return Table(
         name="formulas",
         title=title,
@@ -111,39 +111,39 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
             numeric_column("measured"),
             numeric_column("padding"),
             numeric_column("counters", "the optimizer's step counters"),
-            numeric_column("unexplained", "what neither the formula nor padding nor counters give"),
+            numeric_column("unexplained", "not covered by formula, padding and counters"),
             Column(title="cause", rest=True),
         ),
-        lines=tuple(_build_formula_line(loaded, place, state) for place, state in found),
-        help="measured = formula + padding + counters + unexplained, of each state where it is complete: "
-        "gradients when the optimizer begins. At the peak, which the bars are of, not all need be alive. "
-        "enter on a state: the formula, and the cause.",
-        note="each state where it is complete, not at the peak",
+        lines=tuple(_build_formula_line(loaded, index, state) for index, state in states),
+        help="measured = formula + padding + counters + unexplained. Each state is measured when it is "
+        "complete (gradients when the optimizer starts), not at the peak that the bars show, at which some "
+        "states may not be live. Press enter on a state for the formula and the cause.",
+        note="each state when it is complete, not at the peak",
     )
 
 
-def _build_formula_line(loaded: LoadedRun, place: int, state: FormulaCheck) -> Line:
-    stem = f"memory.laws[{place}]"
+def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> Line:
+    stem = f"memory.laws[{index}]"
     leaves = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     sizes = [
         figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes")
         for leaf in leaves
     ]
-    exact = not state.unexplained_bytes
+    is_exact = not state.unexplained_bytes
     return Line(
         key=state.tenant.value,
         cells=(
             TextCell(shorten_tenant(state.tenant)),
             *sizes,
-            TextCell(state.cause or "to the byte", Mark.GOOD if exact else Mark.DOUBTFUL),
+            TextCell(state.cause or "exact", Mark.GOOD if is_exact else Mark.DOUBTFUL),
         ),
         opens=Opens.LAW,
-        target=place,
+        target=index,
     )
 
 
 def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
-    """Return the rank's peak in each phase, before the first step, and of its host memory."""
+    """Build the table of the rank's peaks: in each phase, before the first step, and of its host memory."""
     memory = loaded.report.memory
     lines = [
         _build_point_line(loaded, f"memory.phases[{at}]", TextCell(entry.phase), entry.step)
@@ -152,12 +152,10 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
     ]
     lines += _build_other_lines(loaded, "init", memory.init, rank, "before step 1")
     lines += _build_other_lines(loaded, "host", memory.host, rank, "host memory")
-    title = f"highest point of each phase, rank {rank}"
+    title = f"peak of each phase, rank {rank}"
     if not lines:
-        otherwise = "no phase is known of this rank's memory"
-        return build_missing_table(
-            loaded.report, "phases", title, None, otherwise, "zprof record marks phases"
-        )
+        reason = "the phases of this rank's memory are unknown"
+        return build_missing_table(loaded.report, "phases", title, None, reason, "zprof record marks phases")
     narrow = (Tenant.GRADIENTS, Tenant.ACTIVATIONS, Tenant.COMMUNICATION_BUFFERS)
     return Table(
         name="phases",
@@ -173,7 +171,8 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
             numeric_column("untagged", from_width=MIDDLE_WIDTH),
         ),
         lines=tuple(lines),
-        help="The highest live bytes in each phase over the steps of the window; tenants sum to the peak.",
+        help="Maximum of live bytes in each phase over the steps of the window. The tenants and untagged "
+        "sum to the peak.",
     )
 
 
@@ -203,24 +202,25 @@ def _build_other_lines(
 
 
 def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
-    """Return what the rank's modules allocated, each including its submodules."""
-    found = [(at, entry) for at, entry in enumerate(loaded.report.memory.modules) if entry.rank == rank]
-    found.sort(key=lambda item: -item[1].at_rank_peak_bytes)
-    title = f"who allocated it, rank {rank}"
-    if not found:
-        otherwise = "no module is known of this rank's memory"
+    """Build the table of memory allocated by the rank's modules, each including its submodules."""
+    modules = loaded.report.memory.modules
+    entries = [(index, entry) for index, entry in enumerate(modules) if entry.rank == rank]
+    entries.sort(key=lambda item: -item[1].at_rank_peak_bytes)
+    title = f"memory by module, rank {rank}"
+    if not entries:
+        reason = "the modules of this rank's memory are unknown"
         return build_missing_table(
-            loaded.report, "modules", title, None, otherwise, "give zprof.record the model"
+            loaded.report, "modules", title, None, reason, "pass the model to zprof.record"
         )
-    peak = f"{RANKS}[{_find_place(loaded, rank)}].peak_bytes"
+    peak = f"{RANKS}[{_find_rank_index(loaded, rank)}].peak_bytes"
     return Table(
         name="modules",
         title=title,
         columns=(
-            Column(title="module", says="with all inside of it"),
+            Column(title="module", says="including its submodules"),
             numeric_column("at the peak", "live at the rank's own peak"),
-            numeric_column("of it"),
-            numeric_column("most at once", "the most that was live of it at one time"),
+            numeric_column("of the peak"),
+            numeric_column("own peak", "maximum of the module's live bytes"),
         ),
         lines=tuple(
             Line(
@@ -228,39 +228,39 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
                 cells=(
                     TextCell(_name_owner(entry.module)),
                     figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].at_rank_peak_bytes"),
-                    _share(loaded, f"memory.modules[{at}].at_rank_peak_bytes", peak),
+                    _make_share(loaded, f"memory.modules[{at}].at_rank_peak_bytes", peak),
                     figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].peak_bytes"),
                 ),
             )
-            for at, entry in found
+            for at, entry in entries
         ),
-        help="A module counts all modules inside of it, so that the rows do not sum.",
+        help="Each module includes its submodules, so the rows do not add up.",
     )
 
 
 def _name_owner(module: str) -> str:
     """Return a module's name; a wrapped model appears twice, once with its wrapper."""
-    return strip_wrappers(module) or ("(the model in its wrapper)" if module else "(the whole model)")
+    return strip_wrappers(module) or ("(wrapped model)" if module else "(entire model)")
 
 
-def _share(loaded: LoadedRun, part: str, whole: str) -> Figure:
-    return figure(loaded.tree, Unit.RATIO, part, whole, how=Aggregation.SHARE)
+def _make_share(loaded: LoadedRun, part: str, total: str) -> Figure:
+    return figure(loaded.tree, Unit.RATIO, part, total, how=Aggregation.SHARE)
 
 
-def _find_place(loaded: LoadedRun, rank: int) -> int:
+def _find_rank_index(loaded: LoadedRun, rank: int) -> int:
     return next(at for at, entry in enumerate(loaded.report.memory.per_rank) if entry.rank == rank)
 
 
 _COUNTERS = (
-    ("peak_allocated_bytes", "the allocator's own peak, allocated", Unit.BYTES),
-    ("peak_reserved_bytes", "the allocator's own peak, reserved", Unit.BYTES),
-    ("retries", "allocations that were tried again", Unit.COUNT),
-    ("ooms", "out of memory", Unit.COUNT),
+    ("peak_allocated_bytes", "peak allocated (allocator's counter)", Unit.BYTES),
+    ("peak_reserved_bytes", "peak reserved (allocator's counter)", Unit.BYTES),
+    ("retries", "allocation retries", Unit.COUNT),
+    ("ooms", "out-of-memory errors", Unit.COUNT),
 )
 
 
 def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
-    """Return the split of the device's memory by moment, or None if no device was measured."""
+    """Build the table of the device's memory at each moment, or None if no device was measured."""
     memory = loaded.report.memory
     moments = [(at, entry) for at, entry in enumerate(memory.devices) if entry.rank == rank]
     counters = [(at, entry) for at, entry in enumerate(memory.counters) if entry.rank == rank]
@@ -269,11 +269,14 @@ def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
     lines = [_build_term_line(loaded, moments, *term) for term in DEVICE_TERMS if moments]
     return Table(
         name="device",
-        title=f"the whole device, rank {rank}",
+        title=f"device memory, rank {rank}",
         columns=(
             Column(title="term"),
-            *(Column(title=entry.moment, says="when it was so", numeric=True) for _, entry in moments),
-            *([] if moments else [Column(title="since the process began", numeric=True)]),
+            *(
+                Column(title=entry.moment, says="moment of the measurement", numeric=True)
+                for _, entry in moments
+            ),
+            *([] if moments else [Column(title="since process start", numeric=True)]),
         ),
         lines=(
             *(line for line in lines if any(cell.text != "unknown" for cell in line.cells[1:])),
@@ -283,7 +286,8 @@ def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
                 for line in _build_counter_lines(loaded, at, entry, max(1, len(moments)))
             ),
         ),
-        help="Each sum (=) stands under its terms. Running out of memory is about the reserved peak.",
+        help="Each sum (=) follows its terms. The reserved peak decides whether the device runs out of "
+        "memory.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Live memory over time for a terminal: the highest point per column, stacked by tenant.
+"""Prepare live memory over time for a terminal: the highest point per column, stacked by tenant.
 
 No peak is lost.
 """
@@ -32,17 +32,17 @@ class Curve:
 
     @cached_property
     def heights(self) -> tuple[int, ...]:
-        """Live bytes at each point: all tenants and untagged."""
+        """Return the live bytes at each point: all tenants plus untagged."""
         return tuple(sum(values) for values in zip(*self.timeline.tenants.values(), strict=True))
 
     @cached_property
     def peak(self) -> int:
-        """Index of the first highest point."""
+        """Return the index of the first highest point."""
         return self.heights.index(max(self.heights))
 
     @property
     def end_ns(self) -> int:
-        """End of the last point, which is given the mean duration of the others."""
+        """Return the end of the last point, whose duration is taken to be the mean of the others."""
         times = self.timeline.time_ns
         return times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1))
 
@@ -66,17 +66,17 @@ class Curve:
 def find_curve(loaded: LoadedRun, rank: int) -> Curve | None:
     """Return the rank's timeline, else that of the rank with the largest peak, else None."""
     memory = loaded.report.memory
-    mine = _place(memory, rank)
-    if mine is not None:
-        return Curve(timeline=memory.timelines[mine], place=mine)
+    index = _find_timeline(memory, rank)
+    if index is not None:
+        return Curve(timeline=memory.timelines[index], place=index)
     largest = largest_rank(memory.per_rank)
-    other = _place(memory, largest.rank) if largest else None
+    other = _find_timeline(memory, largest.rank) if largest else None
     return None if other is None else Curve(timeline=memory.timelines[other], place=other, instead_of=rank)
 
 
-def _place(memory: Memory, rank: int) -> int | None:
-    places = (at for at, entry in enumerate(memory.timelines) if entry.rank == rank and entry.time_ns)
-    return next(places, None)
+def _find_timeline(memory: Memory, rank: int) -> int | None:
+    timelines = enumerate(memory.timelines)
+    return next((index for index, entry in timelines if entry.rank == rank and entry.time_ns), None)
 
 
 def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:
@@ -85,12 +85,12 @@ def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns:
     Never a mean: the highest point of all is in some column.
     """
     edges = [times[0] + (end_ns - times[0]) * column // columns for column in range(columns + 1)]
-    chosen = []
-    for begin, end in pairwise(edges):
-        first = max(0, bisect_right(times, begin) - 1)
+    points = []
+    for start, end in pairwise(edges):
+        first = max(0, bisect_right(times, start) - 1)
         last = max(first + 1, bisect_left(times, end))
-        chosen.append(max(range(first, last), key=lambda point: (heights[point], -point)))
-    return chosen
+        points.append(max(range(first, last), key=lambda point: (heights[point], -point)))
+    return points
 
 
 def find_column(time_ns: int, begin_ns: int, end_ns: int, columns: int) -> int:
@@ -115,33 +115,34 @@ def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[s
 
 
 def _find_owner(sizes: Sequence[tuple[str, int]], low: int, high: int, rows: int) -> str:
-    """Return the tenant with most bytes between two heights, in units of 1/``rows`` byte."""
-    below, best, most = 0, sizes[0][0], -1
+    """Return the tenant with the most bytes between two heights, in units of 1/``rows`` byte."""
+    bottom, owner, max_overlap = 0, sizes[0][0], -1
     for name, size in sizes:
-        above = below + size * rows
-        shared = min(above, high) - max(below, low)
-        if size > 0 and shared > most:
-            best, most = name, shared
-        below = above
-    return best
+        top = bottom + size * rows
+        overlap = min(top, high) - max(bottom, low)
+        if size > 0 and overlap > max_overlap:
+            owner, max_overlap = name, overlap
+        bottom = top
+    return owner
 
 
 def layout_marks(named: Sequence[tuple[int, str]], curve: Curve, columns: int) -> list[tuple[int, int, str]]:
     """Return (first column, end column, name) of phases or steps."""
     times = curve.timeline.time_ns
-    begins = [find_column(time, times[0], curve.end_ns, columns) for time, _ in named]
-    ends = [*begins[1:], columns]
-    return [(b, e, name) for b, e, (_, name) in zip(begins, ends, named, strict=True) if e > b]
+    starts = [find_column(time, times[0], curve.end_ns, columns) for time, _ in named]
+    ends = [*starts[1:], columns]
+    spans = zip(starts, ends, named, strict=True)
+    return [(start, end, name) for start, end, (_, name) in spans if end > start]
 
 
 def find_name_at(named: Sequence[tuple[int, object]], time_ns: int) -> str:
     """Return the phase or step at a time; empty before the first."""
-    found = [str(name) for begin, name in named if begin <= time_ns]
-    return found[-1] if found else ""
+    names = [str(name) for start, name in named if start <= time_ns]
+    return names[-1] if names else ""
 
 
 def format_moment_at(curve: Curve, point: int) -> str:
-    """Return ``step 4 backward`` at a point, as far as it is known."""
+    """Format the moment of a point as ``step 4 backward``, omitting unknown parts."""
     timeline, time_ns = curve.timeline, curve.timeline.time_ns[point]
     step = find_name_at(timeline.steps, time_ns)
     parts = (f"step {step}" if step else "", find_name_at(timeline.phases, time_ns))
@@ -149,15 +150,15 @@ def format_moment_at(curve: Curve, point: int) -> str:
 
 
 def build_point_table(curve: Curve, point: int) -> Table:
-    """Return a point of the timeline as a table with one row, to copy and open."""
+    """Build a table with one point of the timeline as its only row, to copy and open."""
     names = [name for name in ORDER if name in curve.timeline.tenants]
     return Table(
         name="point",
         title=f"live bytes over time, rank {curve.timeline.rank}",
         columns=(
-            Column(title="when"),
+            Column(title="point"),
             Column(title="live", numeric=True),
-            Column(title="at", numeric=True),
+            Column(title="time", numeric=True),
             *(Column(title=name_tenant(name), numeric=True) for name in names),
         ),
         lines=(
@@ -173,6 +174,6 @@ def build_point_table(curve: Curve, point: int) -> Table:
         ),
         help=(
             "Live bytes over the recorded window, stacked by tenant. Each column shows its highest point, so "
-            "that no peak is lost. left and right: another point; enter: what its bytes are."
+            "no peak is lost. Press left and right to select a point, and enter to explain its bytes."
         ),
     )

@@ -1,6 +1,6 @@
-"""Content of the plan screen: headline, step and peak tables, and the fitted model.
+"""Build the content of the plan screen: headline, step and peak tables, and the fitted model.
 
-The tables have measured, modelled and predicted values.
+The tables show measured, modelled and predicted values.
 """
 
 from zprof.model.errors import ZprofError
@@ -24,7 +24,7 @@ from zprof.tui.presenters.plan_prediction import (
 )
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import format_error
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell, numeric_column
+from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
 from zprof.tui.theme import UNTAGGED
 
 _STEP_ROW = PlanRow(part="step", name="wall_ns", title="step", unit=Unit.NS)
@@ -36,32 +36,32 @@ _MIN_SAVING_NS = 50_000
 
 
 def build_headline(planned: PlannedChange) -> list[TextCell]:
-    """Return the status of the prediction and the sentence on it."""
+    """Build the status of the prediction and a sentence that summarizes it."""
     if isinstance(planned.answer, ZprofError):
         return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(format_error(planned.answer))]
     if planned.answer is None:
         return [
             TextCell("predicting", Mark.MUTED),
-            TextCell(f"{planned.words or 'the run as it is'} ...", Mark.MUTED),
+            TextCell(f"{planned.words or 'the unchanged run'} ...", Mark.MUTED),
         ]
     if planned.prediction is None:
-        return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(planned.words or "the run as it is")]
+        return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(planned.words or "the unchanged run")]
     if not planned.words:
         return [
             TextCell("AS MEASURED", Mark.TITLE),
-            TextCell(f"turn a knob: left and right. {_describe_model(planned)}"),
+            TextCell(f"press left or right to change a knob. {_describe_model(planned)}"),
         ]
-    parts = [said for said in (_describe_step(planned), _describe_peak(planned)) if said]
-    sentence = "; ".join(parts) or "neither the step nor the peak"
+    parts = [text for text in (_describe_step(planned), _describe_peak(planned)) if text]
+    sentence = "; ".join(parts) or "neither step time nor peak memory could be predicted"
     return [TextCell("~ PREDICTED", Mark.PREDICTED), TextCell(f"{planned.said}: {sentence}.")]
 
 
 def format_gaps_cell(planned: PlannedChange) -> TextCell:
-    """Return the first thing that is not predicted and why, and how many more there are."""
-    said = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
-    more = f" (g: all {len(said)})" if len(said) > 1 else ""
-    what = "unknown" if planned.is_whole else "not predicted"
-    return TextCell(f"! {what}{more}: {said[0]}" if said else "", Mark.DOUBTFUL)
+    """Format the first gap of the prediction with its reason, and the number of gaps if there are more."""
+    gaps = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
+    count = f" (g: all {len(gaps)})" if len(gaps) > 1 else ""
+    status = "unknown" if planned.is_whole else "not predicted"
+    return TextCell(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL)
 
 
 def _describe_model(planned: PlannedChange) -> str:
@@ -69,7 +69,7 @@ def _describe_model(planned: PlannedChange) -> str:
     if entry is None or entry.modelled is None or entry.measured is None:
         return "The step of this run could not be modelled."
     return (
-        f"The model of this run gives a step of {format_value(entry.modelled, Unit.NS)} where "
+        f"The model of this run gives a step time of {format_value(entry.modelled, Unit.NS)}; "
         f"{format_value(entry.measured, Unit.NS)} was measured: {format_model_error(entry)}."
     )
 
@@ -81,25 +81,22 @@ def _describe_step(planned: PlannedChange) -> str:
     saved = entry.measured - entry.predicted
     if abs(saved) < _MIN_SAVING_NS:
         return (
-            f"a step stays {format_value(entry.measured, Unit.NS)}{_format_saving_range(prediction, entry)}"
+            f"step time stays {format_value(entry.measured, Unit.NS)}"
+            f"{_format_saving_range(prediction, entry)}"
         )
     share = f", {format_value(abs(saved) / entry.measured, Unit.RATIO)}" if entry.measured else ""
-    verb, more = ("saves", "of") if saved > 0 else ("costs", "more than")
-    whole = (
-        f"{format_value(abs(saved), Unit.NS)} {more} {format_value(entry.measured, Unit.NS)} per step{share}"
-    )
-    return f"{verb} {whole}{_format_saving_range(prediction, entry)}"
+    verb, relation = ("saves", "of") if saved > 0 else ("costs", "more than")
+    amounts = f"{format_value(abs(saved), Unit.NS)} {relation} {format_value(entry.measured, Unit.NS)}"
+    return f"{verb} {amounts} per step{share}{_format_saving_range(prediction, entry)}"
 
 
 def _format_saving_range(prediction: Prediction, entry: PredictedFigure) -> str:
-    """Return the range of the saving; if it contains 0, from longer to shorter."""
+    """Format the range of the saving; if it contains 0, from longer to shorter."""
     if prediction.saving_ns is None:
         return ", range unknown"
     low, high = sorted(prediction.saving_ns)
     if low < 0 < high:
-        return (
-            f", anything from {format_value(-low, Unit.NS)} longer to {format_value(high, Unit.NS)} shorter"
-        )
+        return f", from {format_value(-low, Unit.NS)} longer to {format_value(high, Unit.NS)} shorter"
     if entry.predicted is not None and entry.measured is not None and high <= 0:
         low, high = -high, -low
     return f", between {format_range(low, high, Unit.NS).replace('..', ' and ')}"
@@ -111,49 +108,49 @@ def _describe_peak(planned: PlannedChange) -> str:
         return ""
     freed = entry.measured - entry.predicted
     if freed == 0:
-        return f"the peak stays {format_value(entry.measured, Unit.BYTES)}"
+        return f"peak memory stays {format_value(entry.measured, Unit.BYTES)}"
     spread = ""
     if entry.low is not None and entry.high is not None:
         spread = f", peak between {format_range(entry.low, entry.high, Unit.BYTES).replace('..', ' and ')}"
-    verb, more = ("frees", "of") if freed > 0 else ("takes", "more than")
+    verb, relation = ("frees", "of") if freed > 0 else ("uses", "more than")
     return (
-        f"{verb} {format_value(abs(freed), Unit.BYTES)} {more} "
+        f"{verb} {format_value(abs(freed), Unit.BYTES)} {relation} "
         f"{format_value(entry.measured, Unit.BYTES)} of memory{spread}"
     )
 
 
 _RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
 _STEP, _PEAK = "wall_ns", "peak_bytes"
-#: Table widths from which on the range, the model with its error, and the baseline are shown.
+#: Minimum table widths for the range, the model with its error, and the baseline.
 _RANGE_WIDTH, _MODEL_WIDTH, _BASELINE_WIDTH = 70, 90, 104
 #: Smallest value to show: 50 us round to 0.1 ms, and one byte.
 _MIN_SHOWN = {"step": 50_000, "memory": 1}
-_PREDICTED = "of the changed run; ~ before a number: predicted, not measured. enter: its assumption"
+_PREDICTED_HELP = "for the changed run; ~ means predicted, not measured. Press enter for the assumption"
 
 
-def _columns(first: str, *, compared: bool) -> tuple[Column, ...]:
+def _make_columns(first: str, *, is_compared: bool) -> tuple[Column, ...]:
     columns = (
         Column(title=first, rest=True),
         numeric_column("measured", "this run"),
-        numeric_column("model", "what the model gives for this run as it is", from_width=_MODEL_WIDTH),
+        numeric_column("model", "the model's value for the unchanged run", from_width=_MODEL_WIDTH),
         numeric_column(
-            "error", "model / measured - 1, on the run that it was fitted to", from_width=_MODEL_WIDTH
+            "error", "model / measured - 1, on the run that the model was fitted to", from_width=_MODEL_WIDTH
         ),
-        numeric_column("predicted", _PREDICTED),
-        numeric_column("range", "the prediction lies between these", from_width=_RANGE_WIDTH),
+        numeric_column("predicted", _PREDICTED_HELP),
+        numeric_column("range", "lower and upper bound of the prediction", from_width=_RANGE_WIDTH),
         numeric_column("change", "predicted minus measured"),
     )
     return (
         (*columns, numeric_column("baseline", "measured", from_width=_BASELINE_WIDTH))
-        if compared
+        if is_compared
         else columns
     )
 
 
 def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
-    """Return the ledger terms and the step that they sum to, as means over ranks."""
+    """Build the table of ledger terms and the step that they sum to, as means over ranks."""
     report = loaded.report
-    compared = bool(report.comparison and report.comparison.baseline_time)
+    is_compared = bool(report.comparison and report.comparison.baseline_time)
     rows = [
         (PlanRow(part="step", name=term, title=name, unit=Unit.MS), Mark.PLAIN)
         for term, name in LEDGER_NAMES.items()
@@ -161,98 +158,99 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     rows.append((PlanRow(part="step", name=_STEP, title="= step", unit=Unit.MS), Mark.TITLE))
     lines = []
     for row, mark in rows:
-        found = figure(loaded.tree, Unit.MS, f"{_RANKS}.{row.name}", how=Aggregation.MEAN)
-        before = (
+        measured = figure(loaded.tree, Unit.MS, f"{_RANKS}.{row.name}", how=Aggregation.MEAN)
+        baseline = (
             [figure(loaded.tree, Unit.MS, f"{_BASELINE}.{row.name}", how=Aggregation.MEAN)]
-            if compared
+            if is_compared
             else []
         )
-        if _is_shown(planned, row, found):
-            lines.append(_build_line(planned, row, mark, found, before))
+        if _is_shown(planned, row, measured):
+            lines.append(_build_line(planned, row, mark, measured, baseline))
     return Table(
         name="plan step",
         title="step, ms",
-        columns=_columns("term", compared=compared),
+        columns=_make_columns("term", is_compared=is_compared),
         lines=tuple(lines) if report.time.per_rank else (),
-        help="The step as it was measured, as the model of this run gives it, and as it is predicted for the "
-        "knobs on the left: means over ranks. Terms of 0.0 ms are left out.",
-        note="~ predicted; mean over ranks" if report.time.per_rank else "no step was timed: g says why",
+        help="Step time as measured, as given by the model of this run, and as predicted for the knobs on "
+        "the left. Means over ranks. Terms of 0.0 ms are left out.",
+        note="~ predicted; mean over ranks" if report.time.per_rank else "no step was timed; g explains why",
     )
 
 
 def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
-    """Return the peak of the largest rank and its tenants."""
+    """Build the table of the peak of the largest rank and its tenants."""
     ranks = loaded.report.memory.per_rank
     largest = largest_rank(ranks)
-    place = ranks.index(largest) if largest else 0
-    stem = f"memory.per_rank[{place}]"
+    index = ranks.index(largest) if largest else 0
+    stem = f"memory.per_rank[{index}]"
     leaves = [(_PEAK, _PEAK, "peak")]
     leaves += [(tenant.value, f"tenants.{tenant.value}", shorten_tenant(tenant)) for tenant in DISPLAY_ORDER]
     leaves.append((UNTAGGED, "untagged_bytes", name_tenant(UNTAGGED)))
     lines = []
     for name, leaf, title in leaves:
         row = PlanRow(part="memory", name=name, title=title, unit=Unit.BYTES)
-        found = figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}")
-        if _is_shown(planned, row, found):
-            lines.append(_build_line(planned, row, Mark.TITLE if name == _PEAK else Mark.PLAIN, found, []))
+        measured = figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}")
+        if _is_shown(planned, row, measured):
+            mark = Mark.TITLE if name == _PEAK else Mark.PLAIN
+            lines.append(_build_line(planned, row, mark, measured, []))
     return Table(
         name="plan peak",
         title="memory at the peak",
-        columns=_columns("tenant", compared=False),
+        columns=_make_columns("tenant", is_compared=False),
         lines=tuple(lines) if ranks else (),
-        help="The peak of the largest rank by tenant: measured, by the model of this run, and predicted. "
-        "Tenants without a byte are left out.",
+        help="Peak of the rank with the largest peak, by tenant: measured, given by the model of this run, "
+        "and predicted. Empty tenants are left out.",
         note=f"~ predicted; rank {largest.rank}, the largest"
         if largest
-        else "no memory was measured: g says why",
+        else "no memory was measured; g explains why",
     )
 
 
 def _build_line(
-    planned: PlannedChange, row: PlanRow, mark: Mark, found: Figure, before: list[Figure]
+    planned: PlannedChange, row: PlanRow, mark: Mark, measured: Figure, baseline: list[Figure]
 ) -> Line:
-    cells: tuple[Cell, ...] = (TextCell(row.title), found, *build_prediction_cells(planned, row), *before)
-    return Line(key=row.name, cells=cells, mark=mark)
+    predicted = build_prediction_cells(planned, row)
+    return Line(key=row.name, cells=(TextCell(row.title), measured, *predicted, *baseline), mark=mark)
 
 
-def _is_shown(planned: PlannedChange, row: PlanRow, found: Figure) -> bool:
-    """Return whether a row has a visible value, measured or predicted; sums always have."""
+def _is_shown(planned: PlannedChange, row: PlanRow, measured: Figure) -> bool:
+    """Return True if a row has a visible value, measured or predicted; sums are always shown."""
     entry = find_entry(planned, row)
-    said = (entry.modelled, entry.predicted, entry.high) if entry else ()
-    known = [abs(value) for value in (found.value, *said) if value is not None]
+    predicted = (entry.modelled, entry.predicted, entry.high) if entry else ()
+    known = [abs(value) for value in (measured.value, *predicted) if value is not None]
     return row.name in (_STEP, _PEAK) or any(value >= _MIN_SHOWN[row.part] for value in known)
 
 
 _STEM = "outlook.calibration"
-_PIECES = {
-    "units": (Unit.COUNT, "units", "gathered and reduced one after the other"),
-    "passes": (Unit.COUNT, "passes", "forwards and backwards in a step"),
-    "forward_ns": (Unit.NS, "forward", "compute of a pass"),
-    "backward_ns": (Unit.NS, "backward", "compute of a pass, recomputing included"),
+_MODEL_INPUTS = {
+    "units": (Unit.COUNT, "units", "gathered and reduced one after another"),
+    "passes": (Unit.COUNT, "passes", "forward and backward passes per step"),
+    "forward_ns": (Unit.NS, "forward", "compute per pass"),
+    "backward_ns": (Unit.NS, "backward", "compute per pass, including recomputation"),
     "optimizer_ns": (Unit.NS, "optimizer", "compute after the last pass"),
-    "skew_ns": (Unit.NS, "skew", "compute of the slowest rank beyond the median one"),
-    "prefetch": (Unit.COUNT, "prefetch", "units gathered ahead, as seen"),
-    "steps": (Unit.COUNT, "steps", "of the run, that it was fitted to"),
+    "skew_ns": (Unit.NS, "skew", "compute time of the slowest rank minus that of the median rank"),
+    "prefetch": (Unit.COUNT, "prefetch", "units gathered ahead, as measured"),
+    "steps": (Unit.COUNT, "steps", "steps of the run that the model was fitted to"),
 }
 
 
 def build_fit_table(planned: PlannedChange) -> Table:
-    """Return what the model was fitted to; empty while pending or if it could not be fitted."""
-    found = planned.calibration
-    lines = [_build_piece_line(found, name) for name in _PIECES] if found else []
-    links = found.links if found else ()
-    lines += [line for at, link in enumerate(links) for line in _build_link_lines(at, link)]
+    """Build the table of the model's inputs; empty while pending or if it could not be fitted."""
+    calibration = planned.calibration
+    lines = [_build_input_line(calibration, name) for name in _MODEL_INPUTS] if calibration else []
+    links = calibration.links if calibration else ()
+    lines += [line for index, link in enumerate(links) for line in _build_link_lines(index, link)]
     return Table(
         name="plan fit",
-        title="what the model took from this run",
+        title="inputs of the model, from this run",
         columns=(
-            Column(title="of the model", rest=True),
+            Column(title="input", rest=True),
             numeric_column("value"),
-            Column(title="what", rest=True),
+            Column(title="description", rest=True),
         ),
         lines=tuple(lines),
-        help="Every prediction rests on these. Latency and bandwidth are those of a line through the times "
-        "of the run's own messages.",
+        help="Inputs that every prediction is based on. Latency and bandwidth come from a linear fit of the "
+        "run's own message times.",
         note=_format_note(planned),
     )
 
@@ -261,17 +259,18 @@ def _format_note(planned: PlannedChange) -> str:
     if planned.calibration is not None:
         slowest = planned.calibration.slowest_rank
         return "" if slowest is None else f"rank {slowest} is the slowest"
-    return PENDING if planned.answer is None else "the time of this run could not be modelled: g says why"
+    return PENDING if planned.answer is None else "the time of this run could not be modelled; g explains why"
 
 
-def _build_piece_line(found: Calibration, name: str) -> Line:
-    unit, title, says = _PIECES[name]
-    return _build_fit_line(name, title, getattr(found, name), unit, says, f"{_STEM}.{name}")
+def _build_input_line(calibration: Calibration, name: str) -> Line:
+    unit, title, description = _MODEL_INPUTS[name]
+    return _build_fit_line(name, title, getattr(calibration, name), unit, description, f"{_STEM}.{name}")
 
 
-def _build_link_lines(at: int, link: FittedLink) -> list[Line]:
-    stem = f"{_STEM}.links[{at}]"
-    fitted = f"{link.messages} messages, off by {format_value(link.residual_ratio, Unit.RATIO)}: {link.how}"
+def _build_link_lines(index: int, link: FittedLink) -> list[Line]:
+    stem = f"{_STEM}.links[{index}]"
+    residual = format_value(link.residual_ratio, Unit.RATIO)
+    fitted = f"{link.messages} messages, residual {residual}: {link.how}"
     name = f"{link.kind} {link.group}".strip()
     latency, rate = f"{stem}.latency_ns", f"{stem}.busbw_bytes_per_s"
     return [
@@ -282,13 +281,15 @@ def _build_link_lines(at: int, link: FittedLink) -> list[Line]:
     ]
 
 
-def _build_fit_line(key: str, title: str, value: float | None, unit: Unit, says: str, leaf: str) -> Line:
-    said = "\n".join(
+def _build_fit_line(
+    key: str, title: str, value: float | None, unit: Unit, description: str, leaf: str
+) -> Line:
+    explanation = "\n".join(
         [
-            f"{title}: {says}",
+            f"{title}: {description}",
             "",
-            "what the model of this run took from it, and predictions rest on",
-            "zprof whatif RUN -f json, and the report that e writes here, have it as",
+            "an input of the model, taken from this run; predictions are based on it",
+            "in zprof whatif RUN -f json, and in the report written by e:",
             f"  {leaf}",
         ]
     )
@@ -297,8 +298,8 @@ def _build_fit_line(key: str, title: str, value: float | None, unit: Unit, says:
         unit=unit,
         leaves=(leaf,),
         words=format_value(value, unit),
-        said=said,
+        said=explanation,
         assumption="",
         is_predicted=False,
     )
-    return Line(key=key, cells=(TextCell(title), number, TextCell(says)))
+    return Line(key=key, cells=(TextCell(title), number, TextCell(description)))

@@ -1,6 +1,6 @@
-"""The knobs of a run: which of them apply to it, and the choices of each.
+"""Define the knobs that apply to a run, and the choices of each.
 
-The result is a `Change` of the planner's model, where None means as measured.
+The result is a `Change` for the planner's model, in which None means as measured.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from zprof.tui.session import LoadedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobChoice:
-    """A choice of a knob; its value is None if it is the measured one."""
+    """A choice of a knob; its value is None for the measured one."""
 
     text: str
     value: Any
@@ -21,7 +21,7 @@ class KnobChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A field of the change, and its choices. ``idle``: why it has no effect with the present change."""
+    """A field of the change, and its choices. ``idle``: why it has no effect with the current change."""
 
     field: str
     title: str
@@ -36,25 +36,28 @@ class Knob:
 
     @property
     def measured(self) -> int:
-        """Index of the measured choice."""
+        """Return the index of the measured choice."""
         return next(at for at, choice in enumerate(self.choices) if choice.value is None)
 
     def is_turned(self, change: Change) -> bool:
-        """Return whether the knob has an effect and differs from the measured choice."""
+        """Return True if the knob has an effect and differs from the measured choice."""
         return not self.idle and self.place(change) != self.measured
 
 
 AS_IT_IS = "as is"
 #: Stages in which a knob has an effect, and why it has none in the others.
-_UNIT_BY_UNIT = (frozenset({3}), "stage 3 alone gathers parameters unit by unit")
-_AFTER_A_STEP = (frozenset({1, 2}), "stages 1 and 2 alone gather new parameters after the optimizer")
-_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_GATHERS_PER_UNIT = (frozenset({3}), "only stage 3 gathers parameters unit by unit")
+_GATHERS_AFTER_STEP = (
+    frozenset({1, 2}),
+    "only stages 1 and 2 gather updated parameters after the optimizer step",
+)
+_RATIO_CHOICES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _MAX_MERGED, _MICRO_BATCHES = 8, (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFacts:
-    """Facts of a run that decide which knobs it has; None is unknown."""
+    """Facts about a run that determine which knobs it has; None means unknown."""
 
     world_size: int
     stage: int | None
@@ -67,7 +70,7 @@ class KnobFacts:
 
 
 def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFacts:
-    """Return the facts from the report and from the fitted model."""
+    """Collect the facts from the report and from the fitted model."""
     report, training = loaded.report, loaded.analysis.training
     kinds = {entry.kind for entry in report.time.collectives}
     return KnobFacts(
@@ -83,14 +86,14 @@ def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFac
 
 
 def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
-    """Return the knobs that apply to the run, in display order; none if nothing was measured."""
+    """List the knobs that apply to the run, in display order; none if nothing was measured."""
     if not (facts.has_time or facts.has_memory):
         return ()
     is_shared = facts.world_size > 1
     is_timed = is_shared and facts.has_time
     has_stage = is_shared and facts.stage is not None
     may_gather = has_stage or (is_shared and facts.gathers)
-    found = (
+    candidates = (
         (has_stage, _make_stage_knob(facts)),
         (may_gather, _make_prefetch_knob(facts)),
         (may_gather, _KEEP),
@@ -103,34 +106,34 @@ def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
         (True, _make_micro_batch_knob(facts)),
     )
     stage = facts.stage if change.stage is None else change.stage
-    return tuple(_disable_for_stage(knob, stage) for means_something, knob in found if means_something)
+    return tuple(_disable_for_stage(knob, stage) for applies, knob in candidates if applies)
 
 
 def _disable_for_stage(knob: Knob, stage: int | None) -> Knob:
-    stages, why = _STAGES_OF_KNOB.get(knob.field, (None, ""))
-    return knob if stages is None or stage is None or stage in stages else replace(knob, idle=why)
+    stages, reason = _STAGES_BY_FIELD.get(knob.field, (None, ""))
+    return knob if stages is None or stage is None or stage in stages else replace(knob, idle=reason)
 
 
 def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> Change:
-    """Return the change with one knob moved by `by` choices, clamped at either end."""
-    knob = next((one for one in knobs if one.field == field), None)
+    """Return the change with one knob moved by ``by`` choices, clamped at either end."""
+    knob = next((knob for knob in knobs if knob.field == field), None)
     if knob is None or knob.idle:
         return change
-    at = max(0, min(len(knob.choices) - 1, knob.place(change) + by))
-    return replace(change, **{field: knob.choices[at].value})
+    index = max(0, min(len(knob.choices) - 1, knob.place(change) + by))
+    return replace(change, **{field: knob.choices[index].value})
 
 
 def drop_idle_knobs(knobs: tuple[Knob, ...], change: Change) -> Change:
-    """Return the change to predict: without knobs that are idle or as measured."""
+    """Return the change to predict, without knobs that are idle or at the measured choice."""
     return replace(change, **{knob.field: None for knob in knobs if not knob.is_turned(change)})
 
 
 def describe_change(knobs: tuple[Knob, ...], change: Change) -> str:
-    """Return the turned knobs as text; empty if all are as measured."""
-    said = [
+    """Format the changed knobs; empty if all are as measured."""
+    parts = [
         f"{knob.title} {knob.choices[knob.place(change)].text}" for knob in knobs if knob.is_turned(change)
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _make_number_choices(numbers: tuple[int, ...], measured: int | None) -> tuple[KnobChoice, ...]:
@@ -138,10 +141,12 @@ def _make_number_choices(numbers: tuple[int, ...], measured: int | None) -> tupl
     if measured is None:
         return (
             KnobChoice(text=AS_IT_IS, value=None),
-            *(KnobChoice(text=str(one), value=one) for one in numbers),
+            *(KnobChoice(text=str(number), value=number) for number in numbers),
         )
     ordered = sorted({*numbers, measured})
-    return tuple(KnobChoice(text=str(one), value=None if one == measured else one) for one in ordered)
+    return tuple(
+        KnobChoice(text=str(number), value=None if number == measured else number) for number in ordered
+    )
 
 
 def _make_switch_choices() -> tuple[KnobChoice, ...]:
@@ -153,15 +158,16 @@ def _make_switch_choices() -> tuple[KnobChoice, ...]:
 
 
 def _make_ratio_choices() -> tuple[KnobChoice, ...]:
-    return tuple(KnobChoice(text=f"x{one:g}", value=None if one == 1 else one) for one in _RATIOS)
+    return tuple(
+        KnobChoice(text=f"x{ratio:g}", value=None if ratio == 1 else ratio) for ratio in _RATIO_CHOICES
+    )
 
 
 def _make_stage_knob(facts: KnobFacts) -> Knob:
     return Knob(
         field="stage",
         title="stage",
-        says="What ranks share out among them: 0 nothing, 1 the optimizer's state, 2 gradients, too, "
-        "3 parameters, too.",
+        says="ZeRO stage: 0 shards nothing, 1 optimizer state, 2 also gradients, 3 also parameters.",
         choices=_make_number_choices((0, 1, 2, 3), facts.stage),
     )
 
@@ -170,19 +176,20 @@ def _make_prefetch_knob(facts: KnobFacts) -> Knob:
     return Knob(
         field="prefetch",
         title="prefetch",
-        says="So many units are gathered ahead of the one that computes, in both passes: time is hidden, and "
-        "the gathered units are held the longer.",
+        says="Number of units that are gathered ahead of the one that computes, in forward and backward. "
+        "More hides more communication, but keeps gathered units in memory for longer.",
         choices=_make_number_choices((0, 1, 2, 3, 4), facts.prefetch),
     )
 
 
 def _make_merge_knob(facts: KnobFacts) -> Knob:
-    most = min(_MAX_MERGED, facts.units) if facts.units else _MAX_MERGED
-    numbers = tuple(one for one in (1, 2, 3, 4, 6, 8) if one <= most)
+    max_merged = min(_MAX_MERGED, facts.units) if facts.units else _MAX_MERGED
+    numbers = tuple(number for number in (1, 2, 3, 4, 6, 8) if number <= max_merged)
     return Knob(
         field="units_merged",
         title="merge units",
-        says="So many neighbouring units become one: fewer and larger collectives, larger gathered units.",
+        says="Number of neighbouring units that are merged into one: fewer and larger collectives, larger "
+        "gathered units.",
         choices=_make_number_choices(numbers, 1),
     )
 
@@ -191,7 +198,8 @@ def _make_micro_batch_knob(facts: KnobFacts) -> Knob:
     return Knob(
         field="micro_batches",
         title="micro-batches",
-        says="The same samples of a step in so many portions, one pass each.",
+        says="Number of micro-batches that the samples of a step are split into, with one forward and "
+        "backward pass each.",
         choices=_make_number_choices(_MICRO_BATCHES, facts.micro_batches),
     )
 
@@ -199,46 +207,47 @@ def _make_micro_batch_knob(facts: KnobFacts) -> Knob:
 _KEEP = Knob(
     field="keep_after_forward",
     title="keep gathered",
-    says="Which units stay gathered from the forward to the backward: those are not gathered again, and hold "
-    "their memory in between.",
+    says="Units that stay gathered between forward and backward. They are not gathered again, but occupy "
+    "memory in between.",
     choices=(
         KnobChoice(text=AS_IT_IS, value=None),
-        *(KnobChoice(text=each, value=each) for each in ("none", "last", "all")),
+        *(KnobChoice(text=units, value=units) for units in ("none", "last", "all")),
     ),
 )
 _BANDWIDTH = Knob(
     field="bandwidth_ratio",
     title="bandwidth",
-    says="Of the network, times what the run's collectives had.",
+    says="Network bandwidth, as a multiple of the bandwidth in this run.",
     choices=_make_ratio_choices(),
 )
 _LATENCY = Knob(
     field="latency_ratio",
     title="latency",
-    says="Of a collective, times what the run's collectives had.",
+    says="Latency of a collective, as a multiple of the latency in this run.",
     choices=_make_ratio_choices(),
 )
 _EVEN = Knob(
     field="even",
     title="even ranks",
-    says="On: every rank computes as fast as the median one, so that none is waited for.",
+    says="On: every rank computes at the speed of the median rank, so that no rank waits for a slower one.",
     choices=(KnobChoice(text=AS_IT_IS, value=None), KnobChoice(text="on", value=True)),
 )
 _OVERLAP_REDUCE = Knob(
     field="overlap_reduce",
     title="overlap reduce",
-    says="On: gradients are reduced while the backward computes on; off: the backward waits for each.",
+    says="On: gradients are reduced while the backward continues. Off: the backward waits for each "
+    "reduction.",
     choices=_make_switch_choices(),
 )
 _OVERLAP_GATHER = Knob(
     field="overlap_gather",
     title="overlap gather",
-    says="On: new parameters are gathered beside the rest of the optimizer and what follows; off: they are "
-    "waited for at once.",
+    says="On: updated parameters are gathered while the optimizer and the next step continue. Off: each "
+    "gather is waited for immediately.",
     choices=_make_switch_choices(),
 )
-_STAGES_OF_KNOB: Mapping[str, tuple[frozenset[int], str]] = {
-    "prefetch": _UNIT_BY_UNIT,
-    "keep_after_forward": _UNIT_BY_UNIT,
-    "overlap_gather": _AFTER_A_STEP,
+_STAGES_BY_FIELD: Mapping[str, tuple[frozenset[int], str]] = {
+    "prefetch": _GATHERS_PER_UNIT,
+    "keep_after_forward": _GATHERS_PER_UNIT,
+    "overlap_gather": _GATHERS_AFTER_STEP,
 }

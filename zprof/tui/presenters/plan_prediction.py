@@ -1,4 +1,4 @@
-"""One planned change with its prediction, as cells of a row and as the explanation behind ``enter``."""
+"""Format a planned change and its prediction as table cells and as the explanation shown by ``enter``."""
 
 from dataclasses import dataclass
 
@@ -23,27 +23,27 @@ class PlannedChange:
 
     @property
     def outlook(self) -> Outlook | None:
-        """The outlook; None while pending, and if the prediction failed."""
+        """Return the outlook; None while pending or if the prediction failed."""
         return self.answer if isinstance(self.answer, Outlook) else None
 
     @property
     def place(self) -> int:
-        """Index of the prediction in the outlook, which covers this change alone; -1 if there is none."""
+        """Return the index of the prediction in the outlook, which covers only this change; -1 if none."""
         return 0 if self.outlook and self.outlook.predictions else -1
 
     @property
     def prediction(self) -> Prediction | None:
-        """The prediction of this change, or None."""
+        """Return the prediction for this change, or None."""
         return self.outlook.predictions[self.place] if self.outlook and self.place >= 0 else None
 
     @property
     def calibration(self) -> Calibration | None:
-        """The model fitted to the run, or None."""
+        """Return the model fitted to the run, or None."""
         return self.outlook.calibration if self.outlook else None
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be predicted, and why."""
+        """Return what could not be predicted, and why."""
         if isinstance(self.answer, ZprofError):
             return (
                 Gap(
@@ -57,24 +57,24 @@ class PlannedChange:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether both step and peak are predicted; gaps then only widen the ranges."""
+        """Return True if both step and peak are predicted; gaps then only widen the ranges."""
         return self.prediction is not None and bool(self.prediction.step and self.prediction.memory)
 
     @property
     def said(self) -> str:
-        """The change as the model words it, else the knobs as text."""
+        """Return the model's description of the change, else the knobs as text."""
         return (self.prediction.words if self.prediction else "") or self.words
 
 
 def find_entry_place(entries: tuple[PredictedFigure, ...], name: str) -> int:
     """Return the index of a term or tenant, or -1; tenants may have the suffix ``_bytes``."""
     names = [entry.name for entry in entries]
-    return next((names.index(one) for one in (name, f"{name}_bytes") if one in names), -1)
+    return next((names.index(alias) for alias in (name, f"{name}_bytes") if alias in names), -1)
 
 
 def format_gap(gap: Gap) -> str:
-    """Return the gap with its remedy as one line."""
-    remedy = f"; what helps: {gap.remedy}" if gap.remedy else ""
+    """Format the gap with its remedy as one line."""
+    remedy = f"; remedy: {gap.remedy}" if gap.remedy else ""
     return f"{gap.what}: {gap.reason}{remedy}"
 
 
@@ -95,14 +95,14 @@ class PlanRow:
 
 def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
     """Return the row's entry in the prediction, or None."""
-    found = planned.prediction
-    entries: tuple[PredictedFigure, ...] = getattr(found, row.part) if found else ()
-    at = find_entry_place(entries, row.name)
-    return entries[at] if at >= 0 else None
+    prediction = planned.prediction
+    entries: tuple[PredictedFigure, ...] = getattr(prediction, row.part) if prediction else ()
+    index = find_entry_place(entries, row.name)
+    return entries[index] if index >= 0 else None
 
 
 def build_prediction_cells(planned: PlannedChange, row: PlanRow) -> tuple[Cell, ...]:
-    """Return the cells model, error, predicted, range and change: pending, unknown, or numbers."""
+    """Build the cells model, error, predicted, range and change: pending, unknown, or numbers."""
     if planned.answer is None:
         return (TextCell(PENDING, Mark.MUTED),) * _CELL_COUNT
     entry = find_entry(planned, row)
@@ -125,10 +125,10 @@ def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelFigure:
 
 def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFigure) -> tuple[Cell, ...]:
     assert planned.prediction is not None
-    at = find_entry_place(getattr(planned.prediction, row.part), row.name)
-    stem = f"outlook.predictions[{planned.place}].{row.part}[{at}]"
+    index = find_entry_place(getattr(planned.prediction, row.part), row.name)
+    stem = f"outlook.predictions[{planned.place}].{row.part}[{index}]"
 
-    def cell(
+    def make_cell(
         value: float | None,
         words: str,
         *leaves: str,
@@ -151,17 +151,17 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
     unit = row.unit
     change = None if entry.predicted is None or entry.measured is None else entry.predicted - entry.measured
     return (
-        cell(entry.modelled, _format_in_unit(entry.modelled, unit), "modelled", is_predicted=False),
-        cell(
+        make_cell(entry.modelled, _format_in_unit(entry.modelled, unit), "modelled", is_predicted=False),
+        make_cell(
             entry.error_ratio,
             _format_in_unit(entry.error_ratio, Unit.RATIO, signed=True),
             "error_ratio",
             unit=Unit.RATIO,
             is_predicted=False,
         ),
-        cell(entry.predicted, _format_in_unit(entry.predicted, unit), "predicted"),
-        cell(_range_end(entry), format_range(entry.low, entry.high, unit), "high"),
-        cell(
+        make_cell(entry.predicted, _format_in_unit(entry.predicted, unit), "predicted"),
+        make_cell(_get_upper_end(entry), format_range(entry.low, entry.high, unit), "high"),
+        make_cell(
             change,
             _format_in_unit(change, unit, signed=True),
             "predicted",
@@ -171,7 +171,7 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
     )
 
 
-def _range_end(entry: PredictedFigure) -> int | None:
+def _get_upper_end(entry: PredictedFigure) -> int | None:
     """Return the upper end of a range, or None if either end is unknown."""
     return None if entry.low is None else entry.high
 
@@ -180,8 +180,8 @@ def _format_in_unit(value: float | None, unit: Unit, *, signed: bool = False) ->
     return Figure(value=value, unit=unit, leaves=(), signed=signed).text
 
 
-_WHERE_IN_JSON = "zprof whatif RUN -f json, and the report that e writes here, have it as"
-_NO_ERROR = "none: nothing to hold it against was measured"
+_WHERE_IN_JSON = "in zprof whatif RUN -f json, and in the report written by e:"
+_NO_ERROR = "unknown: no measured value to compare with"
 
 
 def get_shown_unit(unit: Unit) -> Unit:
@@ -210,13 +210,13 @@ def format_model_error(entry: PredictedFigure) -> str:
 def explain_prediction(
     planned: PlannedChange, entry: PredictedFigure, unit: Unit, title: str, leaf: str
 ) -> str:
-    """Return everything known about the prediction of a term or tenant."""
+    """Explain the prediction of a term or tenant: values, range, assumption, and model error."""
     outlook = planned.outlook
     assert outlook is not None
     change = None if None in (entry.predicted, entry.measured) else entry.predicted - entry.measured  # type: ignore[operator]
     spread = format_range(entry.low, entry.high, get_shown_unit(unit))
     lines = [
-        f"{title}: PREDICTED, not measured, for: {planned.said or 'the run as it is'}",
+        f"{title}: PREDICTED, not measured, for: {planned.said or 'the unchanged run'}",
         "",
         f"  measured            {format_value(entry.measured, unit)}",
         f"  model of this run   {format_value(entry.modelled, unit)}",
@@ -238,12 +238,16 @@ def _mark_predicted(words: str) -> str:
 
 
 def format_assumption(outlook: Outlook, entry: PredictedFigure) -> list[str]:
-    """Return lines with formula, source, deviation, and the error on this run."""
-    found = outlook.assumptions.get(entry.assumption)
+    """Format formula, source, deviation, and the model error on this run as lines."""
+    assumption = outlook.assumptions.get(entry.assumption)
     error = f"error on this run  {format_model_error(entry)}"
-    if found is None:
+    if assumption is None:
         return [f"assumption  {entry.assumption or 'none'}: not stated", error]
-    parts = {"formula": found.formula, "source": found.source, "deviation": found.deviation or "none"}
+    parts = {
+        "formula": assumption.formula,
+        "source": assumption.source,
+        "deviation": assumption.deviation or "none",
+    }
     return [
         f"assumption  {entry.assumption}",
         *(f"  {name:<9}  {text}" for name, text in parts.items()),
@@ -254,11 +258,11 @@ def format_assumption(outlook: Outlook, entry: PredictedFigure) -> list[str]:
 def _format_fit(calibration: Calibration | None) -> list[str]:
     if calibration is None:
         return []
-    return [f"fitted to {calibration.steps} steps of this run: m shows what the model took from it"]
+    return [f"fitted to {calibration.steps} steps of this run; press m for the model's inputs"]
 
 
 def explain_unknown(planned: PlannedChange) -> str:
-    """Return why there is no number."""
+    """Explain why there is no number."""
     if planned.is_whole or not planned.gaps:
-        return "not predicted: the model of a run has no figure for it"
+        return "not predicted: the model does not cover this value"
     return "\n\n".join(f"not predicted: {format_gap(gap)}" for gap in planned.gaps)

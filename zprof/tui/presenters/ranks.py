@@ -1,4 +1,4 @@
-"""Content of the ranks screen: the table of ranks, critical path shares, one heat map grid per metric."""
+"""Build the content of the ranks screen: rank table, critical path shares, one heat map grid per metric."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
 
-#: Table widths from which on idle time, peak, critical path and host are shown.
+#: Minimum table widths for idle time, peak, critical path and host.
 _NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
 _BLAME = "time.blame.per_rank"
 _TIMES = ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
@@ -27,25 +27,27 @@ _MIN_PATH_RATIO = 0.005
 
 
 def build_ranks_table(loaded: LoadedRun) -> Table:
-    """Return ranks by the wait that they cause, then by non-compute time."""
+    """Build the table of ranks, sorted by the wait that they cause, then by non-compute time."""
     report = loaded.report
     order = sort_ranks(report)
-    columns, places = _columns(), _Places(report)
-    lines = [_line(loaded, rank, places) for rank in _select_ranks(report, order)]
-    note = f"{len(lines)} of {len(order)} ranks: the first of each column" if len(lines) < len(order) else ""
+    columns, indices = _make_columns(), _RankIndices(report)
+    lines = [_make_line(loaded, rank, indices) for rank in _select_ranks(report, order)]
+    is_cut = len(lines) < len(order)
+    note = f"{len(lines)} of {len(order)} ranks: the largest of each column" if is_cut else ""
     return Table(
         name="ranks",
-        title="ranks, those that others wait for most first (ms)",
+        title="ranks, most wait caused first (ms)",
         columns=columns,
         lines=tuple(lines),
-        help="Means of a step. enter on a rank: show it from now on; on a number: its formula and rows.",
+        help="Means per step. Press enter on a rank to select it on all screens, and on a number for its "
+        "formula and source rows.",
         note=note,
     )
 
 
 def sort_ranks(report: Report) -> list[int]:
     """Return all ranks by exposed wait caused, then by step time minus compute, then by number."""
-    caused = {entry.rank: entry.exposed_wait_ns for entry in _blames(report)}
+    caused = {entry.rank: entry.exposed_wait_ns for entry in _list_blames(report)}
     lost = {entry.rank: entry.wall_ns - entry.compute_ns for entry in report.time.per_rank}
     ranks = {*report.run.ranks_loaded, *lost, *(entry.rank for entry in report.memory.per_rank)}
     return sorted(ranks, key=lambda rank: (-caused.get(rank, 0), -lost.get(rank, 0), rank))
@@ -55,98 +57,100 @@ def _select_ranks(report: Report, order: Sequence[int]) -> Sequence[int]:
     """Limit the ranks to `MAX_RANKS`, including the largest of each column, so that sorting finds them."""
     if len(order) <= MAX_RANKS:
         return order
-    kept: set[int] = set()
-    for values in _values_by_column(report):
-        kept.update(nlargest(_TOP_PER_COLUMN, values, key=lambda rank: (values[rank], -rank)))
-    kept.update([rank for rank in order if rank not in kept][: max(0, MAX_RANKS - len(kept))])
-    return [rank for rank in order if rank in kept]
+    selected: set[int] = set()
+    for values in _iterate_columns(report):
+        selected.update(nlargest(_TOP_PER_COLUMN, values, key=lambda rank: (values[rank], -rank)))
+    selected.update([rank for rank in order if rank not in selected][: max(0, MAX_RANKS - len(selected))])
+    return [rank for rank in order if rank in selected]
 
 
-def _values_by_column(report: Report) -> Iterator[Mapping[int, float]]:
+def _iterate_columns(report: Report) -> Iterator[Mapping[int, float]]:
     for name in _TIMES:
         yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
     for name in ("exposed_wait_per_rank_ns", "last_ratio"):
-        yield {entry.rank: getattr(entry, name) for entry in _blames(report)}
+        yield {entry.rank: getattr(entry, name) for entry in _list_blames(report)}
     yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
     path: dict[int, float] = defaultdict(float)
-    for share in _shares(report):
+    for share in _list_shares(report):
         path[share.rank] += share.ns
     yield path
 
 
-class _Places:
+class _RankIndices:
     """Indices of each rank's entries in the lists of the report."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.times = {entry.rank: place for place, entry in enumerate(report.time.per_rank)}
-        blames = {entry.rank: place for place, entry in enumerate(_blames(report))}
+        self.times = {entry.rank: index for index, entry in enumerate(report.time.per_rank)}
+        blames = {entry.rank: index for index, entry in enumerate(_list_blames(report))}
         is_judged = report.time.blame is not None and report.time.blame.judged > 0
         self.judged = blames if is_judged else {}
         self.unsplit = {entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0}
         self.memory: dict[int, int] = {}
-        for place, entry in enumerate(report.memory.per_rank):
-            self.memory.setdefault(entry.rank, place)
+        for index, entry in enumerate(report.memory.per_rank):
+            self.memory.setdefault(entry.rank, index)
         self.path: dict[int, list[int]] = defaultdict(list)
-        for place, share in enumerate(_shares(report)):
-            self.path[share.rank].append(place)
+        for index, share in enumerate(_list_shares(report)):
+            self.path[share.rank].append(index)
 
 
-def _columns() -> tuple[Column, ...]:
+def _make_columns() -> tuple[Column, ...]:
     return (
         Column(title="rank"),
-        numeric_column("wall", "Its step time."),
-        numeric_column("compute", "Time in which it computes."),
-        numeric_column("wait", "Exposed waiting: for other ranks, with nothing beside it."),
-        numeric_column("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
-        numeric_column("idle", "Nothing runs, and nothing is waited for.", from_width=_NARROW),
-        numeric_column("caused", "Wait caused: exposed, of a step, per rank that waited for this one."),
-        numeric_column("last", "Of the collectives that could be judged, the share to which it came last."),
+        numeric_column("wall", "step time"),
+        numeric_column("compute", "time in which the rank computes"),
+        numeric_column("wait", "exposed wait: waiting for other ranks, not hidden by compute"),
+        numeric_column("transfer", "exposed transfer: data moves, not hidden by compute"),
+        numeric_column("idle", "neither running work nor waiting for a collective", from_width=_NARROW),
+        numeric_column("caused", "exposed wait caused per step, averaged over the ranks that waited"),
+        numeric_column("last", "share of the judged collectives at which the rank arrived last"),
         Column(
             title="because",
-            says="What it did longer than the others before it came last, mostly.",
+            says="main reason why the rank arrived last: what it spent more time on than the others",
             rest=True,
         ),
-        numeric_column("peak", "Most bytes of memory allocated at once.", from_width=_WIDE),
-        numeric_column("on path", "Its part of the critical path of a step.", from_width=_WIDER),
-        Column(title="host", says="The machine that it ran on.", from_width=_WIDEST),
+        numeric_column("peak", "peak of allocated memory", from_width=_WIDE),
+        numeric_column("on path", "the rank's time on the critical path, per step", from_width=_WIDER),
+        Column(title="host", says="machine that the rank ran on", from_width=_WIDEST),
     )
 
 
-def _line(loaded: LoadedRun, rank: int, places: _Places) -> Line:
-    def of(stem: str, found: Mapping[int, int], name: str, unit: Unit = Unit.MS, sign: str = EXACT) -> Figure:
-        place = found.get(rank)
-        if place is None:
+def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Line:
+    def make_cell(
+        stem: str, index_by_rank: Mapping[int, int], name: str, unit: Unit = Unit.MS, sign: str = EXACT
+    ) -> Figure:
+        index = index_by_rank.get(rank)
+        if index is None:
             return Figure(value=None, unit=unit, leaves=(stem,))
-        return make_bound_figure(loaded.tree, unit, f"{stem}[{place}].{name}", sign=sign)
+        return make_bound_figure(loaded.tree, unit, f"{stem}[{index}].{name}", sign=sign)
 
-    signs = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST} if rank in places.unsplit else {}
-    times = [of("time.per_rank", places.times, name, sign=signs.get(name, EXACT)) for name in _TIMES]
+    signs = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST} if rank in indices.unsplit else {}
+    times = [make_cell("time.per_rank", indices.times, name, sign=signs.get(name, EXACT)) for name in _TIMES]
     cells: list[Cell] = [
         TextCell(f"r{rank}"),
         *times,
-        of(_BLAME, places.judged, "exposed_wait_per_rank_ns"),
-        of(_BLAME, places.judged, "last_ratio", Unit.RATIO),
-        _find_reason(places, rank),
-        of("memory.per_rank", places.memory, "peak_bytes", Unit.BYTES),
-        _sum_path_shares(loaded, places.path.get(rank, [])),
+        make_cell(_BLAME, indices.judged, "exposed_wait_per_rank_ns"),
+        make_cell(_BLAME, indices.judged, "last_ratio", Unit.RATIO),
+        _find_reason(indices, rank),
+        make_cell("memory.per_rank", indices.memory, "peak_bytes", Unit.BYTES),
+        _sum_path_shares(loaded, indices.path.get(rank, [])),
         _name_host(loaded.analysis.hosts, rank),
     ]
     return Line(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
 
 
-def _find_reason(places: _Places, rank: int) -> TextCell:
-    place = places.judged.get(rank)
-    if place is None:
+def _find_reason(indices: _RankIndices, rank: int) -> TextCell:
+    index = indices.judged.get(rank)
+    if index is None:
         return TextCell("unknown", Mark.MUTED)
-    reasons = _blames(places.report)[place].reasons
+    reasons = _list_blames(indices.report)[index].reasons
     if not reasons:
         return TextCell("-", Mark.MUTED)
     return TextCell(max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " "))
 
 
 def _sum_path_shares(loaded: LoadedRun, shares: Sequence[int]) -> Cell:
-    if not shares and _shares(loaded.report):
+    if not shares and _list_shares(loaded.report):
         return TextCell("-", Mark.MUTED)
     if not shares:
         return Figure(value=None, unit=Unit.MS, leaves=("time.critical_path",))
@@ -159,32 +163,32 @@ def _name_host(hosts: Mapping[int, str], rank: int) -> TextCell:
 
 
 def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:
-    """Return the critical path's length and largest shares as cells; empty if unknown."""
+    """Build cells with the critical path's length and largest shares; empty if unknown."""
     path = loaded.report.time.critical_path
     if path is None or not path.shares:
         return []
     wall = "time.critical_path.wall_ns"
     parts: list[list[Cell]] = [[TextCell("critical path", Mark.MUTED), figure(loaded.tree, Unit.NS, wall)]]
-    shares = sorted(range(len(path.shares)), key=lambda place: -path.shares[place].ns)
-    for place in shares[:_MAX_PATH_SHARES]:
-        share = path.shares[place]
+    order = sorted(range(len(path.shares)), key=lambda index: -path.shares[index].ns)
+    for index in order[:_MAX_PATH_SHARES]:
+        share = path.shares[index]
         if share.ns >= _MIN_PATH_RATIO * path.wall_ns:
-            part = f"time.critical_path.shares[{place}].ns"
+            part = f"time.critical_path.shares[{index}].ns"
             ratio = figure(loaded.tree, Unit.RATIO, part, wall, how=Aggregation.SHARE)
             parts.append([TextCell(f"r{share.rank} {share.what.value}"), ratio])
     return parts
 
 
-def _blames(report: Report) -> Sequence[Blame]:
+def _list_blames(report: Report) -> Sequence[Blame]:
     return report.time.blame.per_rank if report.time.blame else ()
 
 
-def _shares(report: Report) -> Sequence[PathShare]:
+def _list_shares(report: Report) -> Sequence[PathShare]:
     return report.time.critical_path.shares if report.time.critical_path else ()
 
 
 _NOT_TIMED = "no step was timed"
-_NOT_MATCHED = "no collective was seen on all of its ranks, so nobody knows who came late"
+_NOT_MATCHED = "no collective was recorded on all of its ranks, so lateness is unknown"
 _NO_MEMORY = "no memory was recorded"
 
 
@@ -211,13 +215,15 @@ class _Source:
 _SIGNS = {Metric.EXPOSED_WAIT: AT_LEAST, Metric.EXPOSED_TRANSFER: AT_MOST}
 _STEPS = "time.steps[{}]"
 _SOURCES = {
-    Metric.LATENESS: _Source("time.lateness[{}].mean_ns", "after the first rank", _NOT_MATCHED),
+    Metric.LATENESS: _Source("time.lateness[{}].mean_ns", "delay after the first rank", _NOT_MATCHED),
     Metric.STEP_TIME: _Source(f"{_STEPS}.wall_ns", "wall time of the step"),
     Metric.COMPUTE: _Source(f"{_STEPS}.compute_ns", "time in which the rank computes"),
-    Metric.EXPOSED_WAIT: _Source(f"{_STEPS}.exposed_wait_ns", "waiting for others, nothing beside it"),
-    Metric.EXPOSED_TRANSFER: _Source(f"{_STEPS}.exposed_transfer_ns", "moving bytes, no compute beside it"),
-    Metric.IDLE: _Source(f"{_STEPS}.idle_ns", "nothing runs, nothing is waited for"),
-    Metric.PEAK_MEMORY: _Source("memory.per_rank[{}].peak_bytes", "most bytes allocated at once", _NO_MEMORY),
+    Metric.EXPOSED_WAIT: _Source(
+        f"{_STEPS}.exposed_wait_ns", "waiting for other ranks, not hidden by compute"
+    ),
+    Metric.EXPOSED_TRANSFER: _Source(f"{_STEPS}.exposed_transfer_ns", "data moves, not hidden by compute"),
+    Metric.IDLE: _Source(f"{_STEPS}.idle_ns", "neither running work nor waiting for a collective"),
+    Metric.PEAK_MEMORY: _Source("memory.per_rank[{}].peak_bytes", "peak of allocated memory", _NO_MEMORY),
 }
 
 
@@ -233,27 +239,29 @@ class MetricGrids:
         report, self.loaded = loaded.report, loaded
         timed = {(entry.rank, entry.step) for entry in report.time.steps}
         timed |= {(entry.rank, entry.step) for entry in report.time.lateness}
-        others = {*report.run.ranks_loaded, *(entry.rank for entry in report.memory.per_rank)}
-        self.ranks = tuple(sorted(others | {rank for rank, _ in timed}))
+        other_ranks = {*report.run.ranks_loaded, *(entry.rank for entry in report.memory.per_rank)}
+        self.ranks = tuple(sorted(other_ranks | {rank for rank, _ in timed}))
         self.steps = tuple(sorted({step for _, step in timed}))
-        self._made: dict[Metric, HeatGrid] = {}
+        self._grids: dict[Metric, HeatGrid] = {}
 
     def of(self, metric: Metric) -> HeatGrid:
         """Return the grid of a metric."""
-        if metric not in self._made:
-            self._made[metric] = self._make(metric)
-        return self._made[metric]
+        if metric not in self._grids:
+            self._grids[metric] = self._make_grid(metric)
+        return self._grids[metric]
 
     def first(self) -> Metric:
-        """Return the first metric with a known value."""
+        """Return the first metric with known values."""
         return next((metric for metric in Metric if self.of(metric).is_known), Metric.LATENESS)
 
-    def _make(self, metric: Metric) -> HeatGrid:
+    def _make_grid(self, metric: Metric) -> HeatGrid:
         source, sign = _SOURCES[metric], _SIGNS.get(metric)
         steps = self.steps if metric is not Metric.PEAK_MEMORY else ()
-        values, places = self._table(_list_entries(self.loaded.report, metric), source.leaf, steps)
-        late = metric is Metric.LATENESS and self.loaded.report.time.alignment is not None
-        uncertainty = figure(self.loaded.tree, Unit.NS, "time.alignment.uncertainty_ns") if late else None
+        values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), source.leaf, steps)
+        is_aligned = metric is Metric.LATENESS and self.loaded.report.time.alignment is not None
+        uncertainty = (
+            figure(self.loaded.tree, Unit.NS, "time.alignment.uncertainty_ns") if is_aligned else None
+        )
         return HeatGrid(
             title=metric.value,
             says=source.says,
@@ -269,7 +277,7 @@ class MetricGrids:
             bounds=dict.fromkeys(_list_unsplit_ranks(self.loaded.report), sign) if sign else {},
         )
 
-    def _table(
+    def _fill_arrays(
         self, entries: Sequence[Any], leaf: str, steps: tuple[int, ...]
     ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Int64s]:
         shape = (len(self.ranks), max(1, len(steps)))
@@ -289,7 +297,7 @@ def _list_unsplit_ranks(report: Report) -> list[int]:
 
 
 def _list_entries(report: Report, metric: Metric) -> Sequence[_Entry]:
-    """Return the report's list that holds the metric's values."""
+    """Return the report's list that contains the metric's values."""
     if metric is Metric.PEAK_MEMORY:
         return report.memory.per_rank
     return report.time.lateness if metric is Metric.LATENESS else report.time.steps

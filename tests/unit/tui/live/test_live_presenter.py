@@ -28,7 +28,7 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Table
 
 MIB = 1 << 20
-RUNS, ENDED = JobState(ours=True), JobState(ours=True, code=3)
+RUNS, ENDED = JobState(is_own=True), JobState(is_own=True, code=3)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +56,13 @@ def texts(table: Table) -> list[str]:
 @pytest.mark.parametrize(
     ("steps", "memory", "expected"),
     [
-        (0, 0, Stage(doing=Activity.WARMING, step=0, of=2)),
-        (1, 0, Stage(doing=Activity.WARMING, step=1, of=2)),
-        (2, 0, Stage(doing=Activity.MEMORY, step=0, of=1)),
-        (3, 0, Stage(doing=Activity.WRITING_MEMORY)),
-        (3, 1, Stage(doing=Activity.TIME, step=0, of=3)),
-        (5, 1, Stage(doing=Activity.TIME, step=2, of=3)),
-        (6, 1, Stage(doing=Activity.WRITING_TIME)),
+        (0, 0, Stage(activity=Activity.WARMING, done=0, total=2)),
+        (1, 0, Stage(activity=Activity.WARMING, done=1, total=2)),
+        (2, 0, Stage(activity=Activity.MEMORY, done=0, total=1)),
+        (3, 0, Stage(activity=Activity.WRITING_MEMORY)),
+        (3, 1, Stage(activity=Activity.TIME, done=0, total=3)),
+        (5, 1, Stage(activity=Activity.TIME, done=2, total=3)),
+        (6, 1, Stage(activity=Activity.WRITING_TIME)),
     ],
 )
 def test_a_recording_goes_through_its_stages(
@@ -74,20 +74,20 @@ def test_a_recording_goes_through_its_stages(
 
 def test_a_recording_waits_for_its_slowest_rank_and_ends(tmp_path: Path) -> None:
     nothing = LiveRun(tmp_path / "none").look()
-    assert find_stage(LiveSnapshot(state=nothing, job=RUNS)).doing is Activity.WAITING
-    assert find_stage(LiveSnapshot(state=nothing, job=ENDED)).doing is Activity.NOTHING
+    assert find_stage(LiveSnapshot(state=nothing, job=RUNS)).activity is Activity.WAITING
+    assert find_stage(LiveSnapshot(state=nothing, job=ENDED)).activity is Activity.NOTHING
     cut_short = snapshot(tmp_path / "a", 4, ENDED, memory=1)
-    assert find_stage(cut_short).doing is Activity.CUT_SHORT
+    assert find_stage(cut_short).activity is Activity.CUT_SHORT
     assert "exit code 3" in describe_stage(cut_short)
     done = snapshot(tmp_path / "b", 6, memory=1, status="complete")
-    assert find_stage(done).doing is Activity.RECORDED
+    assert find_stage(done).activity is Activity.RECORDED
     damaged = LiveSnapshot(state=done.state, measured=LiveReport(problem="damaged"))
     assert "damaged" in describe_stage(damaged)
     run = GrowingRun(tmp_path / "c")
     for ranks in ((10, 10), (10, 10), (10,)):  # rank 1 is still in the first step of the memory window
         run.step(run.path.exists() and len(LiveRun(run.path).look().ranks[0].steps), *ranks)
     state = LiveRun(run.path).look()
-    assert find_stage(LiveSnapshot(state=state)) == Stage(doing=Activity.MEMORY, step=0, of=1)
+    assert find_stage(LiveSnapshot(state=state)) == Stage(activity=Activity.MEMORY, done=0, total=1)
 
 
 def test_numbers_are_unknown_until_their_window_is_over(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -138,13 +138,13 @@ def test_rows_of_ranks_have_last_and_median_step_and_mark_the_longest(tmp_path: 
     assert rows.titles == ("rank", "steps", "last ms", "median", "process")
     assert rows.rows[0].cells == ("0", "2", "30.0", "20.0", "6.0 MiB")
     assert rows.rows[2].cells == ("2", "2", "29.5", "19.8", "6.0 MiB")
-    assert not any(row.is_longest for row in rows.rows), "ranks 0 and 2 end within a twentieth"
+    assert not any(row.is_slowest for row in rows.rows), "ranks 0 and 2 end within a twentieth"
     assert len(rows.rows[0].bars) == 2
     run.step(2, 10, 40, 20)
     ranks = LiveRun(tmp_path).look().ranks
     slowest = build_rank_rows(ranks, 80, slowest_first=True, ascii_only=True).rows
     assert [row.rank for row in slowest] == [1, 2, 0]
-    assert [row.is_longest for row in slowest] == [True, False, False]
+    assert [row.is_slowest for row in slowest] == [True, False, False]
 
 
 def test_steps_have_least_median_and_most_of_the_ranks_that_are_done(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_steps_have_least_median_and_most_of_the_ranks_that_are_done(tmp_path: P
     run.step(1, 10, 30, 11)
     run.step(2, 10)
     first, second = compute_spreads(LiveRun(tmp_path).look().ranks, 9)
-    assert (first.least_ns, first.median_ns, first.most_ns) == (10_000_000, 11_000_000, 30_000_000)
-    assert (first.longest, first.ranks) == (1, 3)
+    assert (first.min_ns, first.median_ns, first.max_ns) == (10_000_000, 11_000_000, 30_000_000)
+    assert (first.slowest_rank, first.ranks) == (1, 3)
     assert (second.step, second.ranks, second.window) == (2, 1, "memory")
     assert format_windows([first, second]) == ".m"
     assert [found.step for found in compute_spreads(LiveRun(tmp_path).look().ranks, 1)] == [2]

@@ -39,11 +39,11 @@ def poll(poller: ReportPoller, run: LiveRun, times: int = 3) -> LiveReport:
 def test_a_job_runs_ends_with_a_code_and_hangs_up() -> None:
     reader, writer = os.pipe()
     pipe = JobPipe(reader)
-    assert pipe.look() == JobState(ours=True)
+    assert pipe.look() == JobState(is_own=True)
     os.write(writer, b'{"code"')
     assert pipe.look().runs
     os.write(writer, b": 7}\n")
-    assert pipe.look() == JobState(ours=True, code=7)
+    assert pipe.look() == JobState(is_own=True, code=7)
     assert not pipe.hung_up
     os.close(writer)
     assert pipe.look().code == 7

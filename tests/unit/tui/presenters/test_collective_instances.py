@@ -41,7 +41,7 @@ def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedR
     assert len(values) == 90
     assert values == sorted(values, reverse=True)
     longest = max(step.wall_ns for step in loaded.report.time.steps) / MS
-    assert all(0 <= float(text) <= longest for text in column(table, "at"))
+    assert all(0 <= float(text) <= longest for text in column(table, "start"))
     assert all(not figure.leaves for figure in table.figures()), "single rows are no leaves of the report"
 
 
@@ -56,11 +56,11 @@ def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
     ("changes", "title", "shown"),
     [
         ({"last_rank": 1}, "last", "1"),
-        ({"last_rank": 1, "origin_rank": 0}, "began on", "0"),
+        ({"last_rank": 1, "origin_rank": 0}, "delay from", "0"),
         ({"last_rank": -1, "matched": True}, "last", "tied"),
         ({"last_rank": -1, "matched": False, "bound": True}, "last", "unknown"),
         ({"first_of_window": True, "late_reason": "host"}, "why late", "profiler start"),
-        ({"late_reason": "previous_collective", "last_rank": 1}, "why late", "collective before"),
+        ({"late_reason": "previous_collective", "last_rank": 1}, "why late", "previous collective"),
         ({"late_reason": "memcpy"}, "why late", "copies"),
         ({"late_reason": "unknown"}, "why late", ""),
         ({"launch_start_ns": pd.NA}, "launch delay", "unknown"),

@@ -19,7 +19,7 @@ from zprof.tui.presenters.compare_verdict import (
 
 MS = 1_000_000
 KNOWN = Uncertainty(times_ns=5 * MS)
-UNKNOWN = Uncertainty(times_ns=None, why_not="too few steps")
+UNKNOWN = Uncertainty(times_ns=None, reason="too few steps")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_jobs_of_unknown_work_few_steps_and_unfit_recordings_are_not_judged() ->
         reason="run has 1 timed step, an interval needs 3",
         remedy="record more",
     )
-    assert find_uncertainty(replace(report, gaps=(few,))) == Uncertainty(times_ns=None, why_not=few.reason)
+    assert find_uncertainty(replace(report, gaps=(few,))) == Uncertainty(times_ns=None, reason=few.reason)
     unfit = replace(report, findings=(replace(LATE, cause=Cause.MEASUREMENT_ARTIFACT),))
     assert find_uncertainty(unfit).times_ns is None
     assert find_uncertainty(alone()).times_ns is None

@@ -110,8 +110,8 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
     table, ranks = build_checks_table(loaded), loaded.report.time.per_rank
     for line in table.lines[1:3]:
         term = line.cells[0].text.replace(" ", "_") + "_ns"
-        assert value(table, line, "is") == pytest.approx(fmean(getattr(rank, term) for rank in ranks))
-        assert value(table, line, "seen") == pytest.approx(value(table, line, "is"), rel=1e-3)
+        assert value(table, line, "expected") == pytest.approx(fmean(getattr(rank, term) for rank in ranks))
+        assert value(table, line, "measured") == pytest.approx(value(table, line, "expected"), rel=1e-3)
     found = loaded.report.time.exposed_in_collectives
     double = ExposedInCollectives(wait_ns=found.wait_ns, transfer_ns=found.transfer_ns * 2)
     plain, off = check_texts(loaded), check_texts(with_time(loaded, exposed_in_collectives=double))
@@ -135,9 +135,9 @@ def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -
 
 def test_clocks_have_their_uncertainty_and_what_was_matched(loaded: LoadedRun) -> None:
     alignment = loaded.report.time.alignment
-    assert check_texts(loaded)["clocks, within"][1:5] == ("122.5 µs", "matched", "70", "")
+    assert check_texts(loaded)["clock error"][1:5] == ("122.5 µs", "matched", "70", "")
     lost = check_texts(with_time(loaded, alignment=replace(alignment, unmatched=3)))
-    assert lost["clocks, within"][4] == "3"
+    assert lost["clock error"][4] == "3"
     assert not any(cell[:1].isdigit() for cell in check_texts(with_time(loaded, alignment=None))["clocks"])
 
 

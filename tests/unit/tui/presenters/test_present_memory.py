@@ -19,7 +19,7 @@ from zprof.tui.presenters.memory import (
     build_stacks,
     explain_missing_memory,
     explain_missing_rank,
-    sort_places,
+    sort_indices,
 )
 from zprof.tui.presenters.memory_tables import (
     build_device_table,
@@ -75,9 +75,9 @@ def test_bars_share_the_scale_of_the_device_or_of_the_largest(alone: LoadedRun) 
 
 def test_of_many_ranks_the_selected_the_largest_and_the_smallest_are_shown(alone: LoadedRun) -> None:
     ranks = of_ranks(64).per_rank
-    assert sort_places(ranks, 30)[:4] == [30, 62, 63, 61]
-    assert sort_places(ranks, 62)[:3] == [62, 63, 61]
-    assert sorted(sort_places(ranks, 5)) == list(range(64))
+    assert sort_indices(ranks, 30)[:4] == [30, 62, 63, 61]
+    assert sort_indices(ranks, 62)[:3] == [62, 63, 61]
+    assert sorted(sort_indices(ranks, 5)) == list(range(64))
     drawn = stacks(alone, of_ranks(1024), 500)
     assert (len(drawn.bars), len(drawn.order)) == (MAX_BARS, 1024)
 

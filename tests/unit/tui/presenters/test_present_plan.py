@@ -79,7 +79,7 @@ def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
         ((300, 240), (-20, 80), None, "saves 60.0 300.0 20.0 20.0 longer 80.0 shorter"),
         ((300, 300), (-10, 10), None, "stays 300.0 10.0 longer 10.0 shorter"),
         ((300, 240), None, None, "saves 60.0 300.0 20.0 unknown"),
-        (None, None, (10, 12, 11, 13), "takes 2.0 10.0 11.0 13.0"),
+        (None, None, (10, 12, 11, 13), "uses 2.0 10.0 11.0 13.0"),
         (None, None, (10, 7, 6, 8), "frees 3.0 10.0 6.0 8.0"),
         (None, None, (10, 10, 9, 11), "stays 10.0"),
         ((300, 240), (40, 80), (10, 10, 9, 11), "saves 60.0 300.0 20.0 40.0 80.0 stays 10.0"),
@@ -92,7 +92,7 @@ def test_the_headline_has_what_is_saved_or_lost_and_its_range(
     words: str,
 ) -> None:
     headline = read_headline(foretell(step, saving, peak))
-    verbs = "saves|costs|takes|frees|stays|longer|shorter|unknown"
+    verbs = "saves|costs|uses|frees|stays|longer|shorter|unknown"
     assert re.findall(rf"{verbs}|\d+\.\d", headline) == words.split()
 
 
