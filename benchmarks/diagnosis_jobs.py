@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.support.diagnoses import device_with_room
-from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.memory import Memory
@@ -225,7 +225,7 @@ def _true_gain_ns(job: Job, cause: str) -> int | None:
 def _analyse_traces(traces: Path, run: Path) -> RunAnalysis:
     files = sorted(path for path in traces.iterdir() if path.is_file() and path.name.startswith("rank"))
     import_paths(files, run)
-    return analyse_time_alone(load(run))
+    return analyse_time_only(load(run))
 
 
 def tabulate_jobs(outcomes: Sequence[JobOutcome]) -> list[dict[str, Any]]:

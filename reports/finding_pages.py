@@ -15,7 +15,7 @@ _SUMMARY = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)
 _MAX_SUGGESTIONS = 3
 
 
-def cause_of(name: str) -> Cause:
+def find_cause(name: str) -> Cause:
     """Return the cause with this id or name; case is ignored, and - and _ are equal.
 
     Raises:

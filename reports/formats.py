@@ -28,7 +28,7 @@ class Format(Generic[Document]):
     render: Callable[[Document], str]
 
 
-def page_text(page: Page) -> str:
+def render_page_text(page: Page) -> str:
     """Render a page as text."""
     from zprof.reports.text import render_text
 
@@ -132,7 +132,9 @@ def _make_formats(
     """Return the formats that every page supports."""
     return (
         Format(
-            name="text", suffixes=(".txt", ".text"), render=lambda document: page_text(make_page(document))
+            name="text",
+            suffixes=(".txt", ".text"),
+            render=lambda document: render_page_text(make_page(document)),
         ),
         Format(name="json", suffixes=(".json",), render=json),
         Format(

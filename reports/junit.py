@@ -13,9 +13,9 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
 from zprof.reports.presenters.findings import (
     GapGroup,
-    grouped_gaps,
     is_significant,
     list_finding_lines,
+    merge_gaps,
 )
 from zprof.reports.presenters.memory_figures import format_largest_peak
 from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
@@ -31,7 +31,7 @@ _VERDICTS = {
 def render(report: Report) -> str:
     """Return the JUnit XML."""
     cases = [_make_verdict_case(report), *(_make_finding_case(finding) for finding in report.findings)]
-    cases += [case for group in grouped_gaps(report.gaps) for case in _make_gap_cases(group)]
+    cases += [case for group in merge_gaps(report.gaps) for case in _make_gap_cases(group)]
     return document(
         Suite(
             name=f"zprof report {report.run.name}",

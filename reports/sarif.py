@@ -7,9 +7,9 @@ from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
-from zprof.reports.presenters.findings import grouped_gaps, list_finding_lines
+from zprof.reports.presenters.findings import list_finding_lines, merge_gaps
 from zprof.reports.sarif_log import Log, Result, Rule, document
-from zprof.reports.terminal import markdown_text
+from zprof.reports.terminal import render_markdown_text
 
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
 _VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
@@ -73,7 +73,7 @@ def _make_verdict_results(report: Report) -> list[Result]:
 def list_gap_notes(report: Report) -> list[tuple[str, str]]:
     """List what could not be measured or tested, with the remedy, as notifications."""
     notes = []
-    for group in grouped_gaps(report.gaps):
+    for group in merge_gaps(report.gaps):
         remedy = f" → {group.remedy}" if group.remedy else ""
         notes.append(("note", f"{group.what}{group.where}: {group.reason}{remedy}"))
     return notes
@@ -89,7 +89,7 @@ def _make_rule(finding: Finding) -> Rule:
         id=finding.id,
         name=finding.cause.value,
         short=summary,
-        help_text=markdown_text(page) if page else summary,
+        help_text=render_markdown_text(page) if page else summary,
         help_markdown=page,
         level=get_sarif_level(finding),
     )

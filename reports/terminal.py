@@ -37,7 +37,7 @@ def _style(code: str, text: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
-def markdown_text(markdown: str, width: int | None = None, *, colour: bool = False) -> str:
+def render_markdown_text(markdown: str, width: int | None = None, *, colour: bool = False) -> str:
     """Render Markdown with rich to ``width`` columns (default: the page width), with or without colour."""
     from rich.console import Console, ConsoleOptions
     from rich.markdown import Heading, Markdown

@@ -103,7 +103,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     from zprof.testing.marker import Marker, parse_markers
 
     try:
-        limits = parse_markers(Marker(positional=m.args, keyword_arguments=m.kwargs) for m in markers)
+        limits = parse_markers(Marker(positional=m.args, named=m.kwargs) for m in markers)
     except ZprofError as error:
         line = _format_error(error)
     else:

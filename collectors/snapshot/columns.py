@@ -143,7 +143,7 @@ class TextNumbers:
         return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def encode_texts(texts: Sequence[str | None]) -> Any:
+def factorize_texts(texts: Sequence[str | None]) -> Any:
     """Return a column of texts; None is null."""
     numbering = TextNumbers()
     numbers = {

@@ -18,7 +18,7 @@ from zprof.collectors.snapshot.columns import (
     Budget,
     Integers,
     Row,
-    encode_texts,
+    factorize_texts,
     make_damaged_error,
     read_integers,
     read_rows,
@@ -191,7 +191,7 @@ def build_marks(devices: Sequence[DeviceTables], annotations: Annotations) -> di
     order = np.argsort(time_ns, kind="stable")
     return {
         "time_ns": time_ns[order],
-        "kind": encode_texts([kinds[index] for index in order.tolist()]),
+        "kind": factorize_texts([kinds[index] for index in order.tolist()]),
         "number": np.concatenate(numbers)[order],
-        "name": encode_texts([names[index] for index in order.tolist()]),
+        "name": factorize_texts([names[index] for index in order.tolist()]),
     }

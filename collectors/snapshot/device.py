@@ -19,7 +19,7 @@ from zprof.collectors.snapshot.columns import (
     Flags,
     Integers,
     Row,
-    encode_texts,
+    factorize_texts,
     nullable_integers,
     read_column,
     read_texts,
@@ -104,7 +104,7 @@ class _BlockColumns:
         self.size_mismatches = int((block[is_held] != recorded_sizes)[~self._before[is_held]].sum())
         block[is_held] = recorded_sizes
         return {
-            "device": encode_texts([name] * len(self._entry)),
+            "device": factorize_texts([name] * len(self._entry)),
             "address": self._address(),
             "requested_bytes": requested,
             "block_bytes": block,
@@ -115,10 +115,10 @@ class _BlockColumns:
             "stream": self._merge_sources(
                 self._trace.stream, self._final_segments.stream[self._final_segments.blocks.segment]
             ),
-            "pool": encode_texts(self._pools()),
+            "pool": factorize_texts(self._pools()),
             "stack": nullable_integers(self._stacks(stacks, name)),
-            "tag": encode_texts(self._texts("user_metadata")),
-            "compile_context": encode_texts(self._texts("compile_context")),
+            "tag": factorize_texts(self._texts("user_metadata")),
+            "compile_context": factorize_texts(self._texts("compile_context")),
         }
 
     def _address(self) -> Integers:
@@ -207,7 +207,7 @@ def _build_segment_columns(
     times = trace.time_ns.tolist()
     streams = trace.stream.tolist()
     return {
-        "device": encode_texts([name] * len(segment_spans)),
+        "device": factorize_texts([name] * len(segment_spans)),
         "address": np.array([s.address for s in segment_spans], dtype=np.int64),
         "bytes": np.array([s.size for s in segment_spans], dtype=np.int64),
         "mapped_ns": np.array(
@@ -220,7 +220,7 @@ def _build_segment_columns(
         "stream": np.array(
             [int(held.stream[s.held]) if s.held >= 0 else streams[s.end] for s in segment_spans], np.int64
         ),
-        "pool": encode_texts(_find_segment_pools(trace, held, segment_spans)),
+        "pool": factorize_texts(_find_segment_pools(trace, held, segment_spans)),
         "expandable": np.array([s.expandable for s in segment_spans], dtype=np.bool_),
     }
 

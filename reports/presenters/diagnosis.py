@@ -23,7 +23,7 @@ from zprof.reports.presenters.findings import (
     describe_savings,
     format_evidence_name,
     format_evidence_value,
-    grouped_gaps,
+    merge_gaps,
     worth,
 )
 from zprof.reports.presenters.head import build_head_blocks
@@ -157,7 +157,7 @@ def _build_short_cards(label: str, findings: Sequence[Finding]) -> Iterator[Card
 
 def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
     """Build the section of gaps in short; the report has the remedies."""
-    groups = grouped_gaps(report.gaps)
+    groups = merge_gaps(report.gaps)
     items = []
     for group in groups[:_MAX_GAPS]:
         subject = ", ".join(group.causes) or group.what

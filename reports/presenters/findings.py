@@ -131,7 +131,7 @@ def build_finding_card(number: int, finding: Finding) -> Card:
     )
 
 
-def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
+def merge_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     """Merge gaps that differ only in their rank, in order of first appearance."""
     groups: dict[tuple[str, str, str, tuple[Cause, ...]], list[int | None]] = {}
     for gap in gaps:
@@ -150,7 +150,7 @@ def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
 
 def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
     """Build the list of gaps: what is unknown, why, and the remedy."""
-    groups = grouped_gaps(gaps)
+    groups = merge_gaps(gaps)
     if not groups:
         return None
     items = [
@@ -161,6 +161,6 @@ def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
 
 def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
     """Build the section of gaps."""
-    count = len(grouped_gaps(gaps))
+    count = len(merge_gaps(gaps))
     lead = "Missing figures are unknown, not zero: what is missing, why, and how to measure it."
     return make_section("gaps", f"{title} ({count})", lead, build_gap_list(gaps))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
-from zprof.reports.presenters.findings import find_first_confident, grouped_gaps
+from zprof.reports.presenters.findings import find_first_confident, merge_gaps
 from zprof.reports.presenters.memory_figures import (
     compute_peak_change_ratio,
     format_largest_peak,
@@ -89,7 +89,7 @@ def _list_key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
         yield from _list_time_figures(report)
     if report.memory.per_rank:
         yield _make_peak_figure(report)
-    groups = len(grouped_gaps(report.gaps))
+    groups = len(merge_gaps(report.gaps))
     note = f"{groups:,} not measured" if groups else "everything requested was measured"
     yield "findings", f"{len(report.findings):,}", note
 

@@ -27,8 +27,8 @@ from zprof.reports.presenters.memory_figures import (
     LETTERS,
     OUTSIDE_LIVE_TERMS,
     UNTAGGED,
-    basis_note,
     build_tenant_legend,
+    describe_attribution,
     describe_states,
     format_marked_size,
     format_optional_bytes,
@@ -131,7 +131,7 @@ def _list_notes(report: Report) -> Iterator[Note]:
         )
         yield Note(text=f"Peak times: {peak_times}.")
     for rank in ranks:
-        if note := basis_note(rank):
+        if note := describe_attribution(rank):
             yield Note(text=note)
     for line in describe_states(report.memory.laws, _MAX_NOTE_RANKS):
         yield Note(text=line)

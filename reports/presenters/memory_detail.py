@@ -41,8 +41,8 @@ from zprof.reports.presenters.memory_figures import (
     get_tenant_class,
     largest_rank,
     select_largest_ranks,
+    select_user_frames,
     sort_by_peak,
-    telling_frames,
     tenant_name,
 )
 
@@ -180,7 +180,7 @@ def _build_allocation_table(memory: Memory) -> Table | None:
 
 
 def _build_allocation_row(entry: Allocation, peak_bytes: int) -> Row:
-    frames = telling_frames(entry.stack, _MAX_FRAMES)
+    frames = select_user_frames(entry.stack, _MAX_FRAMES)
     more = (f"of {len(entry.stack)} frames",) if len(entry.stack) > len(frames) else ()
     call_site = tuple(part for part in (entry.operator, *frames, *more) if part)
     identical = ""

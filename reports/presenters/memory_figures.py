@@ -9,7 +9,7 @@ from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
 #: Prefix of a size that was inferred by a rule, not observed.
-BY_RULE = "~"
+INFERRED_MARK = "~"
 #: Rows of the device memory table, from the tenants to the device total: field, name.
 DEVICE_TERMS = (
     ("live_bytes", "tenants and untagged"),
@@ -130,7 +130,7 @@ def compute_peak_change_ratio(before: Sequence[RankMemory], after: Sequence[Rank
     return peak_bytes(after) / max(1, peak_bytes(before)) - 1
 
 
-def peak_mark(rank: RankMemory) -> str:
+def get_peak_mark(rank: RankMemory) -> str:
     """Return ``≈ ``, ``≤ `` or ``≥ `` if the peak is a bound, else an empty string."""
     if rank.upper_bound and rank.lower_bound:
         return "≈ "
@@ -139,7 +139,7 @@ def peak_mark(rank: RankMemory) -> str:
 
 def format_peak(rank: RankMemory) -> str:
     """Format the peak of a rank, with its mark."""
-    return f"{peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
+    return f"{get_peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
 
 
 def format_largest_peak(ranks: Sequence[RankMemory]) -> str:
@@ -166,7 +166,7 @@ def format_signed_bytes(size_bytes: int) -> str:
 
 def format_marked_size(entry: MemoryPart | Allocation) -> str:
     """Format the bytes of a part or an allocation, marked if its tenant was inferred by a rule."""
-    return f"{BY_RULE if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
+    return f"{INFERRED_MARK if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
 
 
 def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
@@ -175,7 +175,7 @@ def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
     if basis and not basis.get(Basis.TAGGED) and not rank.tenants.get(tenant):
         return UNKNOWN
     is_inferred = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
-    return f"{BY_RULE if is_inferred else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
+    return f"{INFERRED_MARK if is_inferred else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
 
 
 def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
     return (*sizes, format_bytes(rank.untagged_bytes), format_peak(rank))
 
 
-def basis_note(rank: RankMemory) -> str:
+def describe_attribution(rank: RankMemory) -> str:
     """Describe how a rank's memory was attributed; empty if by hooks or tags alone."""
     basis = rank.basis_bytes or {}
     if not basis.get(Basis.RULE) or not rank.peak_bytes:
@@ -193,14 +193,14 @@ def basis_note(rank: RankMemory) -> str:
         f"{format_percent(basis.get(kind, 0) / rank.peak_bytes)} {what}"
         for kind, what in (
             (Basis.TAGGED, "tagged"),
-            (Basis.RULE, f"inferred from stacks ({BY_RULE})"),
+            (Basis.RULE, f"inferred from stacks ({INFERRED_MARK})"),
             (Basis.UNKNOWN, "unknown"),
         )
     ]
     return f"Attribution of rank {rank.rank}'s memory: {', '.join(parts)}."
 
 
-def telling_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
+def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
     """Return the innermost frame and the frames of user code, or the innermost frames if there are none.
 
     Paths are cut to their last two folders; the report data has the full paths.

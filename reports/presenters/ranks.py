@@ -25,7 +25,7 @@ from zprof.reports.presenters.time_figures import (
     list_path_kinds,
     list_path_ranks,
     order_by_waiting,
-    telling_ranks,
+    select_extreme_ranks,
     unsplit_ns,
 )
 from zprof.reports.presenters.time_words import describe_period, format_ledger_cells, format_optional_ratio
@@ -73,7 +73,7 @@ def _build_heat_maps(report: Report) -> Iterator[HeatMap | None]:
 
 def _build_rank_table(report: Report) -> Table | None:
     all_ranks = report.time.per_rank
-    ranks = telling_ranks(all_ranks, MAX_ROWS)
+    ranks = select_extreme_ranks(all_ranks, MAX_ROWS)
     return make_table(
         "By rank",
         (

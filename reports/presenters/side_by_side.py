@@ -83,12 +83,12 @@ def change(row: Row) -> str:
     return f"x {row.b / row.a:.1f}" if relative >= 1 else f"{relative * 100:+.1f} %"
 
 
-def shown_rows(section: Leaves, *, everything: bool) -> tuple[Row, ...]:
+def select_shown_rows(section: Leaves, *, everything: bool) -> tuple[Row, ...]:
     """Return the rows to show; rows that are zero or unknown in both runs need ``everything``."""
     return section.rows if everything else tuple(row for row in section.rows if row.a or row.b)
 
 
-def shown_settings(settings: Iterable[Setting], *, everything: bool) -> tuple[Setting, ...]:
+def select_shown_settings(settings: Iterable[Setting], *, everything: bool) -> tuple[Setting, ...]:
     """Return the settings that differ, or all with ``everything``."""
     return tuple(setting for setting in settings if everything or setting.a != setting.b)
 
@@ -138,7 +138,7 @@ def _drop_most_ranks(sections: Sequence[Leaves]) -> list[Leaves]:
 def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> tuple[Section, ...]:
     title = "Settings" if everything else "Different settings"
     rows = []
-    for setting in shown_settings(settings, everything=everything):
+    for setting in select_shown_settings(settings, everything=everything):
         name = setting.name if setting.where == "environment" else setting.name.replace("_", " ")
         sides = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
         rows.append((f"{setting.where}: {name}", *sides))
@@ -152,7 +152,7 @@ def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> 
 
 
 def _build_figure_table(section: Leaves, *, everything: bool) -> Table | None:
-    shown = shown_rows(section, everything=everything)
+    shown = select_shown_rows(section, everything=everything)
     is_text = bool(shown) and all(row.unit == "text" for row in shown)
     rows = [(label(row), figure(row.a, row.unit), figure(row.b, row.unit), change(row)) for row in shown]
     kind = Kind.TEXT if is_text else Kind.NUMBER

@@ -53,7 +53,7 @@ _FORMATTERS: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def doctor_page(doctor: Doctor) -> Page:
+def build_doctor_page(doctor: Doctor) -> Page:
     """Build the page of what this machine has, and what to do if something is missing."""
     broken = sum(check.status is CheckStatus.BROKEN for check in doctor.checks)
     absent = sum(check.status is CheckStatus.ABSENT for check in doctor.checks)
@@ -78,7 +78,7 @@ def _make_check_item(check: Check) -> Item:
     )
 
 
-def verification_page(found: Verification) -> Page:
+def build_verification_page(found: Verification) -> Page:
     """Build the page that compares the figures of two tools for a trace, and what could not be compared."""
     about = (
         f"zprof {found.zprof_version} compared with {found.source}, {found.window}; HTA with {found.settings}"
@@ -134,7 +134,7 @@ def _build_uncompared_list(gaps: Sequence[Gap]) -> ItemList | None:
     return ItemList(items=tuple(items)) if items else None
 
 
-def bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Sequence[str]) -> Page:
+def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Sequence[str]) -> Page:
     """Build the page of the contents of a bundle, to review before sharing it.
 
     ``parts``: name, description and bytes of each; ``replaced``: number of anonymized names; ``left_out``:
@@ -155,7 +155,7 @@ def bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: 
     return _make_page("zprof bundle", *make_section("bundle", "Bundle", "", *blocks))
 
 
-def baseline_page(name: str, rows: Sequence[Row]) -> Page:
+def build_baseline_page(name: str, rows: Sequence[Row]) -> Page:
     """Build the page of the figures of a baseline, which is side ``b`` of the rows."""
     facts = Facts(
         rows=tuple((row.name, _baseline_figure(row.b, row.unit)) for row in rows if row.b is not None)
@@ -163,7 +163,7 @@ def baseline_page(name: str, rows: Sequence[Row]) -> Page:
     return _make_page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
-def changes_page(rows: Sequence[Row]) -> Page:
+def build_changes_page(rows: Sequence[Row]) -> Page:
     """Build the page of changed figures: before, after and the change."""
     if not rows:
         return _make_page("zprof baseline", Paragraph(text="Nothing changes."))
@@ -203,7 +203,7 @@ def _baseline_change(row: Row) -> str:
     return f"{(row.b / row.a - 1) * 100:+.1f} %" if row.a else "-"
 
 
-def finding_list_page() -> Page:
+def build_finding_list_page() -> Page:
     """Build the page of all causes by family, with the summary of each."""
     sections = (
         section
@@ -221,7 +221,7 @@ def _make_summary_items(family: str) -> Iterator[Item]:
             yield Item(label=f"{FINDING_IDS[cause]} {cause.value}", text=summary or "no page yet")
 
 
-def demo_page(rows: Sequence[tuple[str, ...]]) -> Page:
+def build_demo_page(rows: Sequence[tuple[str, ...]]) -> Page:
     """Build the page that checks the fix of the demo: step, exposed share and peak memory of each run."""
     title = "Does the fix work?"
     columns = (make_text_column("run"), *make_number_columns("step", "collectives exposed", "peak memory"))

@@ -17,11 +17,11 @@ from zprof.reports.page import (
 from zprof.reports.presenters.run_words import group_name
 from zprof.reports.presenters.time_figures import (
     bounded,
-    most_exposed_units,
     order_steps_by_length,
-    sized_messages,
-    telling_fits,
-    telling_messages,
+    select_most_exposed_messages,
+    select_most_exposed_units,
+    select_sized_messages,
+    sort_fits_by_messages,
     unsplit_ns,
 )
 from zprof.reports.presenters.time_words import (
@@ -85,7 +85,7 @@ def _build_unit_table(time: Time) -> Table | None:
     bounded_kinds = bounded(time)
     rows = [
         _format_unit_row(unit, is_bound=(unit.kind, unit.group) in bounded_kinds)
-        for unit in most_exposed_units(time, MAX_ROWS)
+        for unit in select_most_exposed_units(time, MAX_ROWS)
     ]
     return make_table(
         "By unit",
@@ -118,8 +118,8 @@ def _format_unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
 
 
 def _build_message_table(time: Time) -> Table | None:
-    messages = sized_messages(time)
-    shown = telling_messages(messages, MAX_ROWS)
+    messages = select_sized_messages(time)
+    shown = select_most_exposed_messages(messages, MAX_ROWS)
     return make_table(
         "By message size",
         (
@@ -153,7 +153,7 @@ def _format_message_row(bucket: MessageSizes) -> tuple[str, ...]:
 
 
 def _build_fit_table(time: Time) -> Table | None:
-    fits = telling_fits(time, len(time.fits))
+    fits = sort_fits_by_messages(time, len(time.fits))
     return make_table(
         "Link fit",
         (

@@ -163,7 +163,7 @@ def is_unknown_size(kind: str, size_bytes: int) -> bool:
     return size_bytes == 0 and kind != CollectiveKind.BARRIER
 
 
-def sized_messages(time: Time) -> tuple[MessageSizes, ...]:
+def select_sized_messages(time: Time) -> tuple[MessageSizes, ...]:
     """Return the message sizes of the kinds and groups with a known size, and of barriers."""
     known = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
     unknown = {(entry.kind, entry.group) for entry in time.collectives} - known
@@ -184,7 +184,7 @@ def order_by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
     return (*alternating, *longest[len(shortest) :])
 
 
-def telling_ranks(ranks: Sequence[RankTime], max_ranks: int) -> tuple[RankTime, ...]:
+def select_extreme_ranks(ranks: Sequence[RankTime], max_ranks: int) -> tuple[RankTime, ...]:
     """Return at most ``max_ranks`` ranks in order: those with the longest and the shortest waits."""
     indices = set(order_by_waiting(ranks)[:max_ranks])
     return tuple(sorted((ranks[index] for index in indices), key=lambda rank: rank.rank))
@@ -200,7 +200,7 @@ def _step_sort_key(step: StepTime) -> tuple[int, int, int]:
     return -step.wall_ns, step.step, step.rank
 
 
-def most_exposed_units(time: Time, max_entries: int) -> tuple[UnitTime, ...]:
+def select_most_exposed_units(time: Time, max_entries: int) -> tuple[UnitTime, ...]:
     """Return the units with the most exposed time, largest first."""
     return tuple(sorted(time.units, key=_unit_sort_key)[:max_entries])
 
@@ -209,7 +209,9 @@ def _unit_sort_key(unit: UnitTime) -> tuple[int, str, str]:
     return -(unit.exposed_wait_ns + unit.exposed_transfer_ns), unit.unit, unit.kind
 
 
-def telling_messages(messages: Sequence[MessageSizes], max_entries: int) -> tuple[MessageSizes, ...]:
+def select_most_exposed_messages(
+    messages: Sequence[MessageSizes], max_entries: int
+) -> tuple[MessageSizes, ...]:
     """Return the message sizes with the most exposed time, in order of kind, group and size."""
     most_exposed = sorted(
         messages, key=lambda bucket: (-bucket.exposed_ns, -bucket.count, bucket.kind, bucket.group)
@@ -217,7 +219,7 @@ def telling_messages(messages: Sequence[MessageSizes], max_entries: int) -> tupl
     return tuple(sorted(most_exposed, key=lambda bucket: (bucket.kind, bucket.group, bucket.at_least_bytes)))
 
 
-def telling_fits(time: Time, max_entries: int) -> tuple[LinkFit, ...]:
+def sort_fits_by_messages(time: Time, max_entries: int) -> tuple[LinkFit, ...]:
     """Return the link fits with the most messages, largest first."""
     return tuple(sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:max_entries])
 

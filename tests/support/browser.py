@@ -164,7 +164,7 @@ def browser(home: Path, *flags: str) -> Iterator[Tab]:
     """A browser with an empty profile in ``home``, ended with the block."""
     found = executable()
     assert found is not None
-    to_read, to_write = os.pipe()
+    to_read, make_export = os.pipe()
     from_read, from_write = os.pipe()
     arguments = [found, *_FLAGS, f"--user-data-dir={home}", *flags]
     process = subprocess.Popen(
@@ -175,7 +175,7 @@ def browser(home: Path, *flags: str) -> Iterator[Tab]:
     )
     os.close(to_read)
     os.close(from_write)
-    pipe = _Pipe(from_read, to_write)
+    pipe = _Pipe(from_read, make_export)
     try:
         target = pipe.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = pipe.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
@@ -186,5 +186,5 @@ def browser(home: Path, *flags: str) -> Iterator[Tab]:
         except (OSError, AssertionError):  # it is gone already
             process.kill()
         process.wait(timeout=_PATIENCE_S)
-        os.close(to_write)
+        os.close(make_export)
         os.close(from_read)

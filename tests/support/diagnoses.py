@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
 from zprof.model.memory import DeviceMemory, Memory
@@ -58,7 +58,7 @@ def diagnosed(
     truth = simulate(plan, folder / "traces")
     import_paths([folder / "traces"], folder / "run.zprof")
     run = load(folder / "run.zprof")
-    analysis = analyse_time_alone(run)
+    analysis = analyse_time_only(run)
     if free_bytes is not None:
         devices = tuple(device_with_room(rank, free_bytes) for rank in run.ranks)
         analysis = replace(analysis, memory=Memory(devices=devices))

@@ -12,7 +12,7 @@ from tests.support.reports import memory_only, slower, trace
 from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
-from zprof.reports.formats import page_text, render_page_html, render_page_markdown
+from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.page import Block, Page
 from zprof.reports.presenters.check import build_check_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
@@ -68,7 +68,7 @@ PAGES: dict[str, Callable[[], Page]] = {
     "compare": lambda: build_side_by_side_page(both_runs()),
 }
 RENDERERS: dict[str, Callable[[Page], str]] = {
-    "txt": page_text,
+    "txt": render_page_text,
     "md": render_page_markdown,
     "html": render_page_html,
 }

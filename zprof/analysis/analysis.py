@@ -73,7 +73,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     )
 
 
-def analyse_memory_alone(run: Run) -> RunAnalysis:
+def analyse_memory_only(run: Run) -> RunAnalysis:
     """Measure only the memory of a run.
 
     Raises:
@@ -92,7 +92,7 @@ def analyse_memory_alone(run: Run) -> RunAnalysis:
     )
 
 
-def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
+def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     """Measure only the time of a run.
 
     Raises:

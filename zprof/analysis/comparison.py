@@ -43,7 +43,7 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
         baseline_run=a.run,
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
-        equal_work=scale_to_equal_work(a, b, steps, bootstrap_interval) if timed else None,
+        equal_work=scale_to_equal_work(a, b, steps, compute_bootstrap_interval) if timed else None,
         differences=list_job_differences(a, b),
     )
 
@@ -95,7 +95,7 @@ def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
     return StepTimeChange(
         a_ns=_mean_over_ranks(a.time.per_rank, "wall_ns"),
         b_ns=_mean_over_ranks(b.time.per_rank, "wall_ns"),
-        ci95=bootstrap_interval(mean_step_times(a.steps), mean_step_times(b.steps)),
+        ci95=compute_bootstrap_interval(mean_step_times(a.steps), mean_step_times(b.steps)),
     )
 
 
@@ -152,13 +152,13 @@ def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
     return steps.groupby("step")["wall_ns"].mean().to_numpy(dtype=np.float64)
 
 
-def bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[int, int]:
+def compute_bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[int, int]:
     """Return the 95 % interval of mean(b) - mean(a) in nanoseconds; neither may be empty."""
-    low, high = difference_interval(a, b, 0.95)
+    low, high = compute_difference_interval(a, b, 0.95)
     return (round(low), round(high))
 
 
-def difference_interval(
+def compute_difference_interval(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], confidence: float
 ) -> tuple[float, float]:
     """Return the interval of mean(b) - mean(a) for a ``confidence`` in (0, 1); neither may be empty."""

@@ -78,21 +78,23 @@ def _save(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.baseline_comparison import compare_figures
-    from zprof.reports.formats import page_text
-    from zprof.reports.presenters.small_pages import baseline_page
+    from zprof.reports.formats import render_page_text
+    from zprof.reports.presenters.small_pages import build_baseline_page
 
     baseline = read_baseline(arguments.file)
     if arguments.format == "json":
         console.print_data(to_json(baseline))
     else:
-        console.print_page(page_text(baseline_page(baseline.name, compare_figures(baseline, baseline))))
+        console.print_page(
+            render_page_text(build_baseline_page(baseline.name, compare_figures(baseline, baseline)))
+        )
 
 
 def _update(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.baseline_comparison import list_changes, list_condition_differences
-    from zprof.reports.formats import page_text
-    from zprof.reports.presenters.small_pages import changes_page
+    from zprof.reports.formats import render_page_text
+    from zprof.reports.presenters.small_pages import build_changes_page
 
     file: Path = arguments.file
     before = read_baseline(file)
@@ -105,7 +107,7 @@ def _update(arguments: argparse.Namespace) -> None:
             f"{file}: recorded under different conditions from {arguments.run}: {'; '.join(differences)}",
             hint="use --any-conditions to update it anyway",
         )
-    console.print_page(page_text(changes_page(list_changes(before, after))))
+    console.print_page(render_page_text(build_changes_page(list_changes(before, after))))
     write_document(to_json(after), file, force=True)
     _warn_if_incomplete(after)
 

@@ -84,11 +84,11 @@ def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
 
 
 def _describe_contents(bundle: "Bundle") -> str:
-    from zprof.reports.formats import page_text
-    from zprof.reports.presenters.small_pages import bundle_page
+    from zprof.reports.formats import render_page_text
+    from zprof.reports.presenters.small_pages import build_bundle_page
 
     parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
-    return page_text(bundle_page(parts, len(bundle.names), bundle.left_out))
+    return render_page_text(build_bundle_page(parts, len(bundle.names), bundle.left_out))
 
 
 def _write_bundle(bundle: "Bundle", output: Path, *, force: bool) -> None:

@@ -87,9 +87,9 @@ def _diagnose_scene(folder: Path, scene: "Scene", baseline: "Scene | None" = Non
 
 def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
     from zprof.model.formatting import format_bytes, format_ns, format_percent
-    from zprof.reports.formats import page_text
+    from zprof.reports.formats import render_page_text
     from zprof.reports.presenters.memory_figures import peak_bytes
-    from zprof.reports.presenters.small_pages import demo_page
+    from zprof.reports.presenters.small_pages import build_demo_page
     from zprof.reports.presenters.time_figures import exposure, step_ns
 
     rows = []
@@ -103,7 +103,7 @@ def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> s
                 format_bytes(peak_bytes(report.memory.per_rank)) if report.memory.per_rank else "unknown",
             )
         )
-    return page_text(demo_page(rows))
+    return render_page_text(build_demo_page(rows))
 
 
 def _list_next_commands(folder: Path) -> str:

@@ -64,7 +64,7 @@ class ReportCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
-    from zprof.analysis.analysis import analyse, analyse_time_alone
+    from zprof.analysis.analysis import analyse, analyse_time_only
     from zprof.planner.whatif.outlook import add_outlook
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
@@ -77,7 +77,7 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
         return diagnose_memory(run, baseline)
     options = read_measuring_options(arguments)
     if arguments.only == "time":
-        analysis = analyse_time_alone(run, options["policy"])
+        analysis = analyse_time_only(run, options["policy"])
         report = diagnose_time(analysis, baseline, **options)
     else:
         analysis = analyse(run, options["policy"])

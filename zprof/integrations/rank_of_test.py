@@ -54,7 +54,7 @@ def failure_path(folder: Path, rank: int) -> Path:
     return folder / f"failed{rank}.json"
 
 
-def place_path(folder: Path, rank: int) -> Path:
+def stack_path(folder: Path, rank: int) -> Path:
     """Return the path of a rank's stack dump, written by faulthandler upon the signal."""
     return folder / f"place{rank}.txt"
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
-    with place_path(folder, rank).open("w") as stack_file:
+    with stack_path(folder, rank).open("w") as stack_file:
         faulthandler.register(ASK, file=stack_file, all_threads=False)
         try:
             _train(plan, folder, rank)

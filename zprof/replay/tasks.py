@@ -85,8 +85,8 @@ def read_tasks(
     """
     view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
     spans = tracks.clock.common(view.spans)
-    is_work = view.category_is(*WORK_CATEGORIES) & (spans[:, 1] > spans[:, 0])
-    is_call = view.category_is(*CALL_CATEGORIES)
+    is_work = view.match_categories(*WORK_CATEGORIES) & (spans[:, 1] > spans[:, 0])
+    is_call = view.match_categories(*CALL_CATEGORIES)
     inside = host_steps.step_at(spans[:, 0]) >= 0
     calls = _drop_nested_calls(np.flatnonzero(is_call & inside), spans, view.thread)
     work = np.flatnonzero(is_work)

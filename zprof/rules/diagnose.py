@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone, analyse_time_alone
+from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
 from zprof.analysis.comparison import compare, find_comparison_gaps, list_baseline_gaps
 from zprof.analysis.side_by_side import (
     build_finding_section,
@@ -79,8 +79,8 @@ def diagnose_time(
     Raises:
         BadInput: A recording is damaged.
     """
-    analysis = run if isinstance(run, RunAnalysis) else analyse_time_alone(run, policy)
-    baseline_analysis = analyse_time_alone(baseline, policy) if baseline is not None else None
+    analysis = run if isinstance(run, RunAnalysis) else analyse_time_only(run, policy)
+    baseline_analysis = analyse_time_only(baseline, policy) if baseline is not None else None
     return _build_report(analysis, baseline_analysis, time_rules(expected_bus_bytes_per_s))
 
 
@@ -112,8 +112,8 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     Raises:
         BadInput: A recording is damaged.
     """
-    analysis = analyse_memory_alone(run)
-    baseline_analysis = analyse_memory_alone(baseline) if baseline is not None else None
+    analysis = analyse_memory_only(run)
+    baseline_analysis = analyse_memory_only(baseline) if baseline is not None else None
     findings, gaps = _run_rules(memory_rules(), analysis, baseline_analysis)
     gaps += list_baseline_gaps(baseline_analysis, analysis) if baseline_analysis else ()
     comparison = compare(baseline_analysis, analysis) if baseline_analysis else None

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zprof.integrations.rank_of_test import ASK, PLAN, RankPlan, failure_path, place_path
+from zprof.integrations.rank_of_test import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
@@ -164,7 +164,7 @@ def _request_positions(
 
 
 def _has_answered(folder: Path, rank: int) -> bool:
-    path = place_path(folder, rank)
+    path = stack_path(folder, rank)
     return path.exists() and path.stat().st_size > 0
 
 
@@ -215,7 +215,7 @@ def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: Ran
     """Describe the ranks that did not finish in time, with their positions in the code."""
     label = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
     line = f"{label} of {count} did not finish within {plan.timeout_s:g} s (timeout_s)"
-    positions = [(rank, _read_position(place_path(folder, rank), plan.file)) for rank in running]
+    positions = [(rank, _read_position(stack_path(folder, rank), plan.file)) for rank in running]
     descriptions = [f"rank {rank} is at {_clean(position)}" for rank, position in positions if position]
     return "; ".join([line, *descriptions[:_MAX_POSITIONS]])
 

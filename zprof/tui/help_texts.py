@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.screen import Screen
 
-from zprof.reports.presenters.findings import grouped_gaps
+from zprof.reports.presenters.findings import merge_gaps
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen
@@ -33,7 +33,7 @@ def explain_focus(app: Shell) -> tuple[str, str]:
         lines = [line for table in tables if table is not None for line in _describe_table(table)]
         return "help", "\n".join([*lines, "", keys] if lines else [keys])
     table = screen.focused_table()
-    parts = [screen.help_of, _explain_selection(app)]
+    parts = [screen.page_help, _explain_selection(app)]
     if table is not None and table.table is not None:
         parts += _describe_table(table.table)
     return screen.name_of, "\n".join(part for part in parts if part)
@@ -74,8 +74,8 @@ def format_gaps(app: Shell) -> str:
     """Format what could not be measured, why, and how to fix it."""
     if app.loaded is None:
         return app.waiting_text()
-    screen_gaps = [gap for page in _list_screens(app)[-1:] for gap in page.further_gaps()]
-    groups = grouped_gaps((*screen_gaps, *app.loaded.report.gaps))
+    screen_gaps = [gap for page in _list_screens(app)[-1:] for gap in page.extra_gaps()]
+    groups = merge_gaps((*screen_gaps, *app.loaded.report.gaps))
     lines = []
     for gap in groups:
         ranks = f" (ranks {', '.join(map(str, gap.ranks[:8]))}{' ...' if len(gap.ranks) > 8 else ''})"
@@ -86,7 +86,7 @@ def format_gaps(app: Shell) -> str:
 def get_export(app: Shell) -> LoadedRun | None:
     """Return the run that ``e`` exports, including additions of the topmost screen."""
     pages = _list_screens(app)
-    return pages[-1].to_write(app.loaded) if app.loaded is not None and pages else app.loaded
+    return pages[-1].make_export(app.loaded) if app.loaded is not None and pages else app.loaded
 
 
 def _list_screens(app: Shell) -> list[PageScreen]:

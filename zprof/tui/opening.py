@@ -19,7 +19,7 @@ from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.presenters.findings import worth
 from zprof.reports.presenters.memory_figures import tenant_name
-from zprof.reports.terminal import markdown_text
+from zprof.reports.terminal import render_markdown_text
 from zprof.tui.figures import Figure, ModelFigure, Unit, figure
 from zprof.tui.help_texts import format_gaps
 from zprof.tui.number_popup import NumberPopup
@@ -82,7 +82,7 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
         lines += ["", "evidence", *format_evidence(loaded, index, columns)]
         lines += ["", "what to change (y copies it)", *_indent(finding.fix)]
         lines += ["", "how to disprove it", *wrap(finding.disprove, width=columns)]
-        return "\n".join([*lines, "", markdown_text(page(finding.cause), columns)])
+        return "\n".join([*lines, "", render_markdown_text(page(finding.cause), columns)])
 
     return TextPopup(f"{finding.id} {finding.cause.value}", layout_text, copies=finding.fix)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.diagnosis_jobs import add_user_facts
-from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.replay.edits import even_out_ranks
@@ -23,7 +23,7 @@ OFF_RATIO, OFF_STEP_RATIO = 0.15, 0.003
 def simulated(folder: Path, seed: int, fault: str) -> tuple[RunAnalysis, Truth]:
     truth = write_job(draw_job(seed, fault), folder / "job")
     import_paths(sorted((folder / "job").glob("rank*")), folder / "run.zprof")
-    return analyse_time_alone(load(folder / "run.zprof")), truth
+    return analyse_time_only(load(folder / "run.zprof")), truth
 
 
 def graph_of(analysis: RunAnalysis) -> Graph:
@@ -109,5 +109,5 @@ def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: P
 def test_a_slow_link_is_priced_against_the_run_before(tmp_path: Path, seed: int) -> None:
     analysis, truth = simulated(tmp_path, seed, "low_bus_bandwidth")
     import_paths(sorted((tmp_path / "job" / "baseline").glob("rank*")), tmp_path / "before.zprof")
-    before = analyse_time_alone(load(tmp_path / "before.zprof"))
+    before = analyse_time_only(load(tmp_path / "before.zprof"))
     assert_priced(analysis, truth, "low_bus_bandwidth", before)

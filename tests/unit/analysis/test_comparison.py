@@ -9,8 +9,8 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.comparison import (
-    bootstrap_interval,
     compare,
+    compute_bootstrap_interval,
     find_comparison_gaps,
     subtract_memory,
 )
@@ -47,10 +47,10 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(300):
         a, b = generator.normal(100, 4, 8) * 1e6, generator.normal(105, 4, 8) * 1e6
-        low, high = bootstrap_interval(a, b)
+        low, high = compute_bootstrap_interval(a, b)
         covered += low <= 5e6 <= high
     assert covered / 300 >= 0.92
-    assert bootstrap_interval(a, b) == (low, high), "the seed is fixed"
+    assert compute_bootstrap_interval(a, b) == (low, high), "the seed is fixed"
 
 
 STEPS = Window(policy=WindowPolicy.STEP, source="ProfilerStep")

@@ -24,8 +24,8 @@ from zprof.reports.formats import (
     by_name,
     by_path,
     format_names,
-    page_text,
     render_page_markdown,
+    render_page_text,
 )
 from zprof.reports.presenters.check import build_check_page
 from zprof.reports.presenters.check_words import format_change, format_value
@@ -121,7 +121,7 @@ def test_all_outputs_agree_on_how_a_gate_ended(
 def test_the_same_figures_stand_in_every_output() -> None:
     found = CHECKS["failed"]
     page, comment = (
-        page_text(build_check_page(found, slower())),
+        render_page_text(build_check_page(found, slower())),
         visible(render_page_markdown(build_check_page(found, slower()))),
     )
     numbers = junit_schema.properties(render_junit(found, slower()))

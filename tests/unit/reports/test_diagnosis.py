@@ -10,13 +10,13 @@ from tests.support.diagnosis_reports import (
     alone,
 )
 from zprof.model.report import Report
-from zprof.reports.formats import page_text
+from zprof.reports.formats import render_page_text
 from zprof.reports.page import Table
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 
 
 def render(report: Report) -> str:
-    return page_text(build_diagnosis_page(report))
+    return render_page_text(build_diagnosis_page(report))
 
 
 def test_the_terms_sum_and_the_largest_change_comes_first() -> None:

@@ -24,7 +24,7 @@ from zprof.model.report import Report
 from zprof.reports import junit, sarif, svg_memory
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
 from zprof.reports.escape import escape_log_line, escape_prose, format_code, format_code_block, format_command
-from zprof.reports.formats import page_text, render_page_html, render_page_markdown
+from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.html import build_chart_data
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, Verdict
 from zprof.reports.presenters.check import build_check_page
@@ -103,7 +103,7 @@ def commands(document: str) -> list[str]:
 @pytest.mark.parametrize(("page", "name"), pairs())
 def test_a_page_shows_names_as_text(page: str, name: str) -> None:
     made = PAGES[page](name)
-    text = page_text(made)
+    text = render_page_text(made)
     assert not commands(text)
     assert not steering(text)
     assert max(map(display_width, text.split("\n"))) <= 80

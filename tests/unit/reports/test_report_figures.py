@@ -18,9 +18,9 @@ from zprof.reports.presenters.time_figures import (
     ledger,
     list_path_kinds,
     list_path_ranks,
+    select_extreme_ranks,
     step_change_ns,
     step_ns,
-    telling_ranks,
 )
 
 MS = 1_000_000
@@ -89,10 +89,10 @@ def test_ranks_with_the_largest_peaks_and_waits_are_shown_in_order() -> None:
     assert [rank.rank for rank in select_largest_ranks(ranks, 8)] == list(range(6))
     assert peak_bytes(ranks) == ranks[5].peak_bytes
     times = [replace(slower().time.per_rank[0], rank=at, exposed_wait_ns=at % 7) for at in range(20)]
-    kept = telling_ranks(times, 4)
+    kept = select_extreme_ranks(times, 4)
     assert {rank.exposed_wait_ns for rank in kept} == {0, 6}
     assert [rank.rank for rank in kept] == sorted(rank.rank for rank in kept)
-    assert telling_ranks(times[:3], 8) == tuple(times[:3])
+    assert select_extreme_ranks(times[:3], 8) == tuple(times[:3])
 
 
 @pytest.mark.parametrize(

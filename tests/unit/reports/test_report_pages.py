@@ -15,7 +15,7 @@ from zprof.model.report import Difference, Report
 from zprof.model.side_by_side import Row, Section
 from zprof.model.tenants import Tenant
 from zprof.model.time import RankTime
-from zprof.reports.formats import page_text, render_page_markdown
+from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
 from zprof.reports.presenters.report import build_report_page
@@ -26,7 +26,7 @@ each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
 
 
 def text(report: Report) -> str:
-    return page_text(build_report_page(report))
+    return render_page_text(build_report_page(report))
 
 
 def markdown(report: Report) -> str:
@@ -141,7 +141,8 @@ def test_lists_that_are_cut_are_counted() -> None:
 
 def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
     short, whole = (
-        page_text(build_side_by_side_page(both_runs(), everything=everything)) for everything in (False, True)
+        render_page_text(build_side_by_side_page(both_runs(), everything=everything))
+        for everything in (False, True)
     )
     for row in ("world size", "exposed copies"):
         assert (row in short, row in whole) == (False, True)
@@ -154,8 +155,8 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
     titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
     many = tuple(Section(title=title, note="a step", rows=rows) for title in titles)
     page = replace(both_runs(), sections=many)
-    assert page_text(build_side_by_side_page(page)).count("\nRANK ") == 8
-    assert page_text(build_side_by_side_page(page, everything=True)).count("\nRANK ") == 128
+    assert render_page_text(build_side_by_side_page(page)).count("\nRANK ") == 8
+    assert render_page_text(build_side_by_side_page(page, everything=True)).count("\nRANK ") == 128
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,21 @@ from zprof.model.errors import BadInput
 from zprof.model.findings import FINDING_IDS, Cause
 from zprof.model.formatting import display_width
 from zprof.model.side_by_side import Row
-from zprof.reports.finding_pages import cause_of, claims, page
-from zprof.reports.formats import by_name, page_text
+from zprof.reports.finding_pages import claims, find_cause, page
+from zprof.reports.formats import by_name, render_page_text
 from zprof.reports.page import Page
 from zprof.reports.presenters.small_pages import (
-    baseline_page,
-    changes_page,
+    build_baseline_page,
+    build_changes_page,
 )
-from zprof.reports.terminal import markdown_text
+from zprof.reports.terminal import render_markdown_text
 
 #: Causes that have a page of their own.
 DOCUMENTED = [cause for cause, claim in claims().items() if claim]
 
 
 def words(page: Page) -> list[list[str]]:
-    return [line.split() for line in page_text(page).splitlines()]
+    return [line.split() for line in render_page_text(page).splitlines()]
 
 
 def test_changes_are_in_percent_or_points() -> None:
@@ -35,30 +35,30 @@ def test_changes_are_in_percent_or_points() -> None:
         Row(name="exposed_wait", unit="ns", a=None, b=7),
         Row(name="torch", unit="text", a="2.8.0", b="2.9.0"),
     ]
-    assert words(changes_page(rows))[2:] == [
+    assert words(build_changes_page(rows))[2:] == [
         ["peak_memory", "1000", "B", "1.1", "KiB", "+10.0", "%"],
         ["exposed_ratio", "20.0", "%", "15.0", "%", "-5.0", "pt"],
         ["peak_memory.untagged", "0", "B", "5", "B", "-"],
         ["exposed_wait", "-", "7", "ns", "-"],
         ["torch", "2.8.0", "->", "2.9.0"],
     ]
-    shown = {line[0]: line[1:] for line in words(baseline_page("zero3", rows)) if line}
+    shown = {line[0]: line[1:] for line in words(build_baseline_page("zero3", rows)) if line}
     assert shown["peak_memory"] == ["1.1", "KiB"]
     assert shown["torch"] == ["2.9.0"]
 
 
 @pytest.mark.parametrize("name", ["ZP301", "zp301", "straggler_rank", "Straggler-Rank", " straggler rank "])
 def test_a_finding_is_found_by_id_and_name(name: str) -> None:
-    assert cause_of(name) is Cause.STRAGGLER_RANK
+    assert find_cause(name) is Cause.STRAGGLER_RANK
 
 
 def test_an_unknown_finding_is_refused_with_the_nearest() -> None:
     for name, near in (("stragler", "straggler_rank"), ("ZP3O1", "ZP301"), ("prefetch", "no_prefetch")):
         with pytest.raises(BadInput) as refused:
-            cause_of(name)
+            find_cause(name)
         assert near in refused.value.hint
     with pytest.raises(BadInput) as refused:
-        cause_of("x" * 10_000)
+        find_cause("x" * 10_000)
     assert len(refused.value.message) < 100
 
 
@@ -66,14 +66,14 @@ def test_an_unknown_finding_is_refused_with_the_nearest() -> None:
 def test_pages_of_findings_are_text_without_marks(width: int) -> None:
     assert len(DOCUMENTED) > 30
     for cause in DOCUMENTED:
-        text = markdown_text(page(cause), width)
+        text = render_markdown_text(page(cause), width)
         assert text.startswith(f"{FINDING_IDS[cause]} {cause.value}\n")
         assert not {"**", "```"} & set(text.split())
         for line in text.split("\n"):
             assert display_width(line) <= width, line
             assert not [sign for sign in line if unicodedata.category(sign) in {"Cc", "Cf"}], line
-    assert "\x1b[" in markdown_text(page(DOCUMENTED[0]), colour=True)
-    assert "\x1b" not in markdown_text("# a\n\x1b[2J\n```\n\x1b]0;x\x07\n```\n")
+    assert "\x1b[" in render_markdown_text(page(DOCUMENTED[0]), colour=True)
+    assert "\x1b" not in render_markdown_text("# a\n\x1b[2J\n```\n\x1b]0;x\x07\n```\n")
 
 
 def test_json_says_null_for_unknown_and_is_ascii() -> None:

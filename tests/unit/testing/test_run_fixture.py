@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pytest_suites import RUNS
-from zprof.integrations.rank_of_test import RankPlan, failure_path, place_path
+from zprof.integrations.rank_of_test import RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData, ZprofError
 from zprof.testing.ranks import describe_failure, describe_timeout, end_rank
 from zprof.testing.run_fixture import RunFixture
@@ -122,11 +122,11 @@ def test_a_rank_that_hangs_is_named_with_its_line_of_the_test(tmp_path: Path) ->
         module="m", file="/t/test_m.py", train=b"", run="", schedule=b"", memory_mode="full", backend="gloo",
         timeout_s=20,
     )  # fmt: skip
-    place_path(tmp_path, 0).write_text(
+    stack_path(tmp_path, 0).write_text(
         'Timeout (0:00:15)!\nThread 0x1 (most recent call first):\n  File "/lib/x.py", line 5 in wait\n'
         '  File "/t/test_m.py", line 31 in train\n  File "/t/test_m.py", line 9 in outer\n'
     )
-    place_path(tmp_path, 1).write_text("")
+    stack_path(tmp_path, 1).write_text("")
     said = describe_timeout([0, 1], 3, tmp_path, plan)
     assert all(word in said for word in ("0, 1 of 3", "20 s", "rank 0 is at test_m.py:31"))
     assert "1.5 s" in describe_timeout([2], 3, tmp_path, replace(plan, timeout_s=1.5))

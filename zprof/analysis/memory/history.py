@@ -113,7 +113,7 @@ def _read_blocks(frame: pd.DataFrame) -> HeldBlocks:
     released = _to_ints(frame["released_ns"], FOREVER)
     freed = np.where(freed == FOREVER, released, freed)
     freed = np.maximum(freed, begin)
-    tag, tags = encode_texts(frame["tag"])
+    tag, tags = factorize_texts(frame["tag"])
     return HeldBlocks(
         address=_to_ints(frame["address"]),
         requested_bytes=requested,
@@ -131,7 +131,7 @@ def _read_blocks(frame: pd.DataFrame) -> HeldBlocks:
 
 def _read_segments(frame: pd.DataFrame) -> HeldSegments:
     begin = _to_ints(frame["mapped_ns"])
-    pool, pools = encode_texts(frame["pool"])
+    pool, pools = factorize_texts(frame["pool"])
     common = np.array([_is_common_pool(name) for name in pools] + [True], dtype=bool)
     stream = _to_ints(frame["stream"], -1)
     _, segment_key = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
@@ -146,7 +146,7 @@ def _read_segments(frame: pd.DataFrame) -> HeldSegments:
     )
 
 
-def encode_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
+def factorize_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
     """Return the code of each row, and the texts by code; -1 for a row without text."""
     if not isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype("category")

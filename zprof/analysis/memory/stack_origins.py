@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.history import encode_texts
+from zprof.analysis.memory.history import factorize_texts
 from zprof.analysis.memory.tables import Bool, Int
 
 
@@ -257,8 +257,8 @@ class Stacks:
         stack = stack.sort_values(["stack", "depth"], kind="stable")
         self._number: Int = np.asarray(stack["stack"].to_numpy(), dtype=np.int64)
         self._line: Int = np.asarray(stack["line"].to_numpy(), dtype=np.int64)
-        self._file, self._files = encode_texts(stack["file"])
-        self._function, self._functions = encode_texts(stack["function"])
+        self._file, self._files = factorize_texts(stack["file"])
+        self._function, self._functions = factorize_texts(stack["function"])
         self._known: Int = np.unique(self._number)
         self._origins: Int = self._classify()
 

@@ -73,7 +73,7 @@ def collect_named_work(
         ranges: Mask of the host's annotations.
         memcpys: Mask of the device's copies; only those within a copy range are included.
     """
-    copy_ranges = union(view.spans[view.name_is(ranges, lambda name: _matches(_COPY_RANGE, name))])
+    copy_ranges = union(view.spans[view.match_names(ranges, lambda name: _matches(_COPY_RANGE, name))])
     in_copy_range = _mark_inside(copy_ranges, launch_ns)
     memcpys = memcpys & in_copy_range
     rows = np.flatnonzero(compute | memcpys)
@@ -81,10 +81,10 @@ def collect_named_work(
     copies = (
         in_copy_range
         | memcpys
-        | view.name_is(compute, lambda name: _COPY_NAMES.search(name[:_MAX_NAME]) is not None)
+        | view.match_names(compute, lambda name: _COPY_NAMES.search(name[:_MAX_NAME]) is not None)
     )
     names, code = view.coded(rows)
-    passes = view.spans[view.name_is(ranges, lambda name: _matches(_PASS, name)), 0]
+    passes = view.spans[view.match_names(ranges, lambda name: _matches(_PASS, name)), 0]
     return NamedWork(
         names=names,
         code=code,

@@ -40,9 +40,9 @@ def has_device_work(events: pa.Table) -> bool:
 def launches_device_work(events: pa.Table) -> bool:
     """Return True if the host launches device work, even if the trace does not contain that work."""
     view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
-    calls = view.category_is(*CALL_CATEGORIES)
-    launches = view.name_is(calls, lambda name: _LAUNCHES_WORK.match(name) is not None)
-    return bool((launches | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
+    calls = view.match_categories(*CALL_CATEGORIES)
+    launches = view.match_names(calls, lambda name: _LAUNCHES_WORK.match(name) is not None)
+    return bool((launches | view.match_names(~calls, lambda name: name.startswith("nccl:"))).any())
 
 
 def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
@@ -56,7 +56,7 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
     roles = assign_device_roles(view, collectives)
     work, compute = roles.work, roles.compute
-    launches = find_launches(view, work, view.category_is(*CALL_CATEGORIES))
+    launches = find_launches(view, work, view.match_categories(*CALL_CATEGORIES))
     merged = union(view.spans[compute])
     return Activity(
         on_device=True,
@@ -71,7 +71,7 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         unlaunched=launches.unknown,
         unlaunched_stream=launches.unknown_stream,
         lost_launches=launches.lost_ns,
-        first_call=_find_first_span(view.spans[view.category_is(*CALL_CATEGORIES)]),
+        first_call=_find_first_span(view.spans[view.match_categories(*CALL_CATEGORIES)]),
         steps=_read_device_steps(view),
         awaits_until=_find_awaited_launches(view, merged, compute, work, launches),
         kernels=_make_kernel_times(view, compute, launches.call_ns[compute[work]]),
@@ -92,12 +92,12 @@ def _make_kernel_times(view: EventView, compute: Mask, call_ns: Int64s) -> Int64
 def _collect_named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
     launch = view.spans[:, 0].copy()
     launch[roles.work] = np.where(launches.call_ns == UNKNOWN_NS, launch[roles.work], launches.call_ns)
-    copies = roles.copies & view.category_is("gpu_memcpy")
-    return collect_named_work(view, roles.compute, launch, view.category_is(_HOST_RANGES), copies)
+    copies = roles.copies & view.match_categories("gpu_memcpy")
+    return collect_named_work(view, roles.compute, launch, view.match_categories(_HOST_RANGES), copies)
 
 
 def _read_device_steps(view: EventView) -> DeviceSteps:
-    rows = view.name_is(view.category_is(_RANGES), lambda name: _STEP.fullmatch(name) is not None)
+    rows = view.match_names(view.match_categories(_RANGES), lambda name: _STEP.fullmatch(name) is not None)
     numbers = [int(found[1]) for name in view.names(rows) if (found := _STEP.fullmatch(name))]
     stream = np.where(view.stream[rows] == NO_STREAM, view.thread[rows], view.stream[rows])
     return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
@@ -106,7 +106,9 @@ def _read_device_steps(view: EventView) -> DeviceSteps:
 def _find_awaited_launches(
     view: EventView, merged: Intervals, compute: Mask, work: Mask, launches: Launches
 ) -> Int64s:
-    waits = view.name_is(view.category_is(_SYNCHRONISATION), lambda name: name == "Stream Wait Event")
+    waits = view.match_names(
+        view.match_categories(_SYNCHRONISATION), lambda name: name == "Stream Wait Event"
+    )
     return find_awaited_launches(
         merged,
         starts=view.spans[work, 0],

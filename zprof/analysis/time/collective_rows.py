@@ -98,7 +98,7 @@ class RowFinder:
         return np.where(is_match, self._order[index], -1)
 
 
-def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
+def factorize_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
     """Return an integer code per row and the list of distinct texts.
 
     Equal texts usually share one object, so rows are deduplicated by identity first and by value second.
@@ -111,11 +111,11 @@ def encode_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
     return np.array(codes, dtype=np.int64)[inverse.ravel()], list(code_by_text)
 
 
-def group_by_texts(
+def group_rows_by_text(
     frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     """Yield (texts, rows) per distinct combination of the text columns ``by``; rows have only ``columns``."""
-    keys = [encode_texts(frame[name]) for name in by]
+    keys = [factorize_texts(frame[name]) for name in by]
     number = np.zeros(len(frame), dtype=np.int64)
     for codes, texts in keys:
         number = number * (len(texts) + 1) + codes

@@ -45,11 +45,11 @@ class EventView:
         self._categories, self._category = texts, codes[selected]
         self._names, self._name = _encode_column(rows, "name")
 
-    def category_is(self, *categories: str) -> Mask:
+    def match_categories(self, *categories: str) -> Mask:
         """Mark the rows of these categories."""
         return _look_up([text in categories for text in self._categories], self._category)
 
-    def name_is(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
+    def match_names(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
         """Mark the ``rows`` whose name satisfies the predicate."""
         used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
         is_match = np.zeros(len(self._names), dtype=np.bool_)
@@ -138,14 +138,14 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
         collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
         identified among the events by these three.
     """
-    work = view.category_is(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
-    kernels = work & view.category_is("kernel")
+    work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
+    kernels = work & view.match_categories("kernel")
     described = _find_described(view, work, collectives)
-    is_communication = view.name_is(kernels, is_collective_kernel)
+    is_communication = view.match_names(kernels, is_collective_kernel)
     return DeviceRoles(
         work=work,
         compute=kernels & ~is_communication & ~described,
-        copies=work & view.category_is(*COPY_CATEGORIES) & ~described,
+        copies=work & view.match_categories(*COPY_CATEGORIES) & ~described,
         described=described,
         nameless=is_communication & ~described,
     )
@@ -153,16 +153,16 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
 
 def assign_host_roles(view: EventView) -> HostRoles:
     """Return the roles on the main thread of a CPU rank; the view has operators and annotations."""
-    operators = view.category_is("cpu_op")
+    operators = view.match_categories("cpu_op")
     main = view.thread == find_busiest(view.thread[operators])
-    ranges = main & view.category_is("user_annotation")
+    ranges = main & view.match_categories("user_annotation")
     return HostRoles(
         main=main,
         ranges=ranges,
-        compute=view.name_is(operators & main, _is_operator) | view.name_is(ranges, _is_compute),
-        copies=view.name_is(ranges, _is_copy),
-        named=view.name_is(ranges, _is_named_wait),
-        anonymous=view.name_is(ranges, _is_anonymous_wait),
+        compute=view.match_names(operators & main, _is_operator) | view.match_names(ranges, _is_compute),
+        copies=view.match_names(ranges, _is_copy),
+        named=view.match_names(ranges, _is_named_wait),
+        anonymous=view.match_names(ranges, _is_anonymous_wait),
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity import Activity
 from zprof.analysis.time.blocking import BEFORE_ALL_NS, Exposure, attribute_exposure, find_blocking
-from zprof.analysis.time.collective_rows import Mask, encode_texts, parse_group_ranks
+from zprof.analysis.time.collective_rows import Mask, factorize_texts, parse_group_ranks
 from zprof.analysis.time.kernels import KernelColumns, sum_kernels
 from zprof.analysis.time.ledger import (
     average_rank_time,
@@ -225,7 +225,7 @@ def _find_first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
     """Mark the rows with the lowest sequence number of their group among the ``recorded`` rows."""
     rows = np.flatnonzero(recorded)
     sequence = frame["sequence"].to_numpy(np.int64)
-    (group, _), (method, methods) = encode_texts(frame["group"]), encode_texts(frame["method"])
+    (group, _), (method, methods) = factorize_texts(frame["group"]), factorize_texts(frame["method"])
     group_key = group * len(methods) + method
     min_sequence = np.full(int(group_key.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(min_sequence, group_key[rows], sequence[rows])

@@ -198,7 +198,7 @@ def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
         unknown=spans[~is_known],
         unknown_stream=streams[~is_known],
         lost_ns=_find_lost_launches(
-            view, work, view.name_is(calls, lambda name: _LAUNCH.match(name) is not None)
+            view, work, view.match_names(calls, lambda name: _LAUNCH.match(name) is not None)
         ),
     )
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from zprof.analysis.comparison import difference_interval
+from zprof.analysis.comparison import compute_difference_interval
 from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
 from zprof.model.check import Limit, Sense
 from zprof.model.report import Report
@@ -96,7 +96,7 @@ def is_within_limit_with_confidence(
 
 def compute_interval(current: Samples, baseline: Samples, confidence: float) -> tuple[float, float]:
     """Return the interval of mean(current) - mean(baseline); a single baseline sample has no variation."""
-    return difference_interval(baseline, current, confidence)
+    return compute_difference_interval(baseline, current, confidence)
 
 
 def ratio_samples(parts: Samples, wholes: Samples) -> Samples:

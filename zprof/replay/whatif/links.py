@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import encode_texts
+from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change, FittedLink
 from zprof.replay.whatif.unit_messages import ALL_REDUCE, GATHER, SCATTER, ShardingMessages
@@ -265,7 +265,7 @@ def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", default: 
 def _previous_ends(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
     """Return the end of the previous message on the same rank, and True if kinds run concurrently."""
     before = np.full(len(rows), -np.inf)
-    rank, kind = rows["rank"].to_numpy(np.int64), encode_texts(rows["kind"])[0]
+    rank, kind = rows["rank"].to_numpy(np.int64), factorize_texts(rows["kind"])[0]
     start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)
     overlap_ns = total = 0.0
     for each_rank in np.unique(rank):

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import Floats, Mask, encode_texts, parse_group_ranks
+from zprof.analysis.time.collective_rows import Floats, Mask, factorize_texts, parse_group_ranks
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.rules.rule import select_kind
 from zprof.rules.transfer.traffic import transfer_times
@@ -166,7 +166,9 @@ def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
 
 def find_spanning_groups(analysis: RunAnalysis) -> dict[str, bool | None]:
     """Return ``spans_hosts`` of each group that has collectives, computed once per group and not per row."""
-    return {group: spans_hosts(analysis, group) for group in encode_texts(analysis.collectives["group"])[1]}
+    return {
+        group: spans_hosts(analysis, group) for group in factorize_texts(analysis.collectives["group"])[1]
+    }
 
 
 def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:

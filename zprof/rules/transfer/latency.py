@@ -154,7 +154,7 @@ class _Intercept:
 
 def _fit_intercept(sizes: Floats, times: Floats) -> _Intercept | None:
     """Extrapolate the fit to size 0; the error grows if the sizes are similar."""
-    line = fit_line(sizes, times, least_spread=1.0)
+    line = fit_line(sizes, times, min_spread=1.0)
     if line is None:
         return None
     residual_ns = float(np.median(np.abs(times - line.at(sizes))))

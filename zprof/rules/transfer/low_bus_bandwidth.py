@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import group_by_texts
+from zprof.analysis.time.collective_rows import group_rows_by_text
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_percent, format_rate
@@ -192,7 +192,7 @@ def _measure_slow_groups(
     analysis: RunAnalysis, low: list[tuple[GroupRate, ExpectedBandwidth]]
 ) -> Iterator[_SlowGroup]:
     keys = {(rate.kind.value, rate.group) for rate, _ in low}
-    tables = group_by_texts(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
+    tables = group_rows_by_text(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
     rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
     steps_by_rank = analysis.steps["rank"].value_counts()
     for rate, expected in low:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import encode_texts
+from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
 
@@ -231,7 +231,7 @@ def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _number_groups(groups: "pd.Series[str]") -> "pd.Series[int]":
     """Return a number for each group, in the order of their names, which are long if ranks are many."""
-    codes, texts = encode_texts(groups)
+    codes, texts = factorize_texts(groups)
     places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
     return pd.Series(places[codes], index=groups.index)
 

@@ -193,8 +193,8 @@ REASON_FIXES: Mapping[LateReason, str] = {
 }
 
 DISPROOFS: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows the "
-    "device, the device is slow; if it moves with the rank, its work is",
+    LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows "
+    "the device, the device is slow; if it moves with the rank, its work is",
     LateReason.DATA: "train on one batch kept in memory and record again: if the rank is still late, "
     "data is not the cause",
 }

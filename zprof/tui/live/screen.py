@@ -33,7 +33,7 @@ from zprof.tui.live.watcher import LiveSnapshot, Watcher
 from zprof.tui.tables import Mark
 from zprof.tui.theme import MARKS, ThemedApp, get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.text import CutText
+from zprof.tui.widgets.text import TruncatedText
 
 _PLAIN = Style()
 
@@ -114,7 +114,7 @@ class LiveScreen(Screen[None]):
         yield Static("", id="titles")
         with Vertical(id="body"):
             yield Static("", id="doing")
-            yield CutText(lines=_VERDICT_LINES, id="verdict")
+            yield TruncatedText(lines=_VERDICT_LINES, id="verdict")
             yield Static("", id="spread")
             yield RankLines(id="ranks")
             with Horizontal(id="measured"):
@@ -157,7 +157,7 @@ class LiveScreen(Screen[None]):
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
         self._show_log(seen.log)
-        verdict = self.query_one("#verdict", CutText)
+        verdict = self.query_one("#verdict", TruncatedText)
         verdict.display = bool(get_verdict(seen))
         verdict.show(Text(printable(get_verdict(seen))))
         self._set_text("status", format_status(seen))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import Mask, encode_texts
+from zprof.analysis.time.collective_rows import Mask, factorize_texts
 from zprof.model.time import CollectiveTime, LateReason
 from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Bound, Figure, Unit
@@ -84,7 +84,7 @@ def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
 
 def equals_text(column: "pd.Series[str]", text: str) -> Mask:
     """Return a mask of the rows that equal a text, for a column with few distinct texts."""
-    codes, texts = encode_texts(column)
+    codes, texts = factorize_texts(column)
     mask: Mask = codes == (texts.index(text) if text in texts else -1)
     return mask
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 from zprof.model.time import LinkFit, MessageSizes, Time, UnitTime
 from zprof.reports.presenters.time_figures import (
     bounded,
-    most_exposed_units,
-    sized_messages,
-    telling_fits,
-    telling_messages,
+    select_most_exposed_messages,
+    select_most_exposed_units,
+    select_sized_messages,
+    sort_fits_by_messages,
 )
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Unit, figure, make_bound_figure
 from zprof.tui.presenters.communication import format_group, has_groups, make_bytes_cell
@@ -40,8 +40,8 @@ Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 def build_sizes_table(loaded: LoadedRun) -> Table:
     """Build the table of messages by size in powers of four: the most exposed ones, by kind and size."""
     time = loaded.report.time
-    known, several_groups = sized_messages(time), has_groups(time)
-    entries = telling_messages(known, MAX_LINES)
+    known, several_groups = select_sized_messages(time), has_groups(time)
+    entries = select_most_exposed_messages(known, MAX_LINES)
     scale = max((entry.count for entry in entries), default=0.0) / _MAX_SQUARES
     return Table(
         name="sizes",
@@ -94,7 +94,7 @@ def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: f
 def build_units_table(loaded: LoadedRun) -> Table:
     """Build the table of wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
-    entries, bound_groups = most_exposed_units(time, MAX_LINES), bounded(time)
+    entries, bound_groups = select_most_exposed_units(time, MAX_LINES), bounded(time)
     return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
@@ -144,7 +144,7 @@ def _make_unit_cells(
 def build_fits_table(loaded: LoadedRun) -> Table:
     """Build the table of fitted latencies and bandwidths, for links with messages of several sizes."""
     time = loaded.report.time
-    entries = telling_fits(time, MAX_LINES)
+    entries = sort_fits_by_messages(time, MAX_LINES)
     return Table(
         name="fits",
         title="link fit: time = latency + bytes / bandwidth",

@@ -7,7 +7,7 @@ from zprof.model.formatting import display_width, format_ns, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.side_by_side import Row, Setting
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.side_by_side import change, figure, shown_settings
+from zprof.reports.presenters.side_by_side import change, figure, select_shown_settings
 from zprof.tui.figures import Aggregation, Figure, Unit, add_bound_sign
 from zprof.tui.figures import figure as leaf_figure
 from zprof.tui.presenters.compare_rows import (
@@ -310,14 +310,14 @@ def _scale_to_token(uncertainty: Uncertainty, loaded: LoadedRun) -> Uncertainty:
 
 def settings_differ(loaded: LoadedRun) -> bool:
     """Return True if any setting differs."""
-    return loaded.both is not None and bool(shown_settings(loaded.both.settings, everything=False))
+    return loaded.both is not None and bool(select_shown_settings(loaded.both.settings, everything=False))
 
 
 def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
     """Build the table of the settings of both runs, those that differ first."""
     assert loaded.both is not None
     settings = enumerate(loaded.both.settings)
-    differing = shown_settings(loaded.both.settings, everything=False)
+    differing = select_shown_settings(loaded.both.settings, everything=False)
     ordered = sorted(settings, key=lambda entry: entry[1].a == entry[1].b)
     lines = [_build_setting_line(index, setting) for index, setting in ordered if setting in differing]
     if not shown.only_differences:

@@ -9,8 +9,8 @@ from typing import Any
 from zprof.model.report import Comparison, Report
 from zprof.model.side_by_side import Row, Section, SideBySide
 from zprof.model.tenants import Tenant
-from zprof.reports.presenters.side_by_side import change, label, shown_rows
-from zprof.reports.presenters.time_figures import telling_ranks
+from zprof.reports.presenters.side_by_side import change, label, select_shown_rows
+from zprof.reports.presenters.time_figures import select_extreme_ranks
 from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Range, Unit, figure
 from zprof.tui.session import LoadedRun
 
@@ -46,7 +46,7 @@ def select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace]
 
 
 def _select_section_rows(section: Section, at: int) -> Iterator[RowPlace]:
-    informative = shown_rows(section, everything=False)
+    informative = select_shown_rows(section, everything=False)
     max_rows = _MAX_KERNELS if classify_section(section) is SectionKind.KERNELS else len(section.rows)
     selected = {id(row) for row in informative[:max_rows]}
     for number, row in enumerate(section.rows):
@@ -58,7 +58,9 @@ def _select_ranks(both: SideBySide) -> set[int | None]:
     """Return the ranks to show individually; None stands for rows without a rank."""
     ranks = [rank for rank in map(parse_rank, both.sections) if rank is not None]
     times = both.comparison.baseline_time if both.comparison else ()
-    notable = [entry.rank for entry in telling_ranks(times, _MAX_RANKS)] or sorted(set(ranks))[:_MAX_RANKS]
+    notable = [entry.rank for entry in select_extreme_ranks(times, _MAX_RANKS)] or sorted(set(ranks))[
+        :_MAX_RANKS
+    ]
     return {None, *notable}
 
 

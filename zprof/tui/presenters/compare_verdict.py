@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.comparison import MIN_STEPS, bootstrap_interval
+from zprof.analysis.comparison import MIN_STEPS, compute_bootstrap_interval
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import GapKind
 from zprof.model.report import WORK_SETTINGS, Report
 from zprof.model.side_by_side import Row, Section
-from zprof.reports.presenters.memory_figures import peak_mark
+from zprof.reports.presenters.memory_figures import get_peak_mark
 from zprof.reports.presenters.time_figures import unsplit_ns
 from zprof.rules.claims import spoils_times
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Figure, Unit
@@ -260,7 +260,7 @@ def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
     if classify_section(place.section) is SectionKind.MEMORY:
         memory = loaded.report.memory.per_rank if after else comparison.baseline_memory
         is_peak = bool(memory) and name == "peak_bytes"
-        return peak_mark(max(memory, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
+        return get_peak_mark(max(memory, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
     rank = parse_rank(place.section)
     times = loaded.report.time.per_rank if after else comparison.baseline_time
     entries = [entry for entry in times if rank in (None, entry.rank)]
@@ -305,7 +305,7 @@ def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
 
 
 HIDDEN_SHARE = "overlap_ratio"
-#: `bootstrap_interval` rounds to integers, so shares are scaled to parts per 1e9.
+#: `compute_bootstrap_interval` rounds to integers, so shares are scaled to parts per 1e9.
 _SHARE_SCALE = 1e9
 
 
@@ -328,7 +328,7 @@ def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float,
     shares = [_compute_shares(analysis.steps, rank) for analysis in (before, loaded.analysis)]
     if min(map(len, shares)) < MIN_STEPS:
         return None
-    low, high = bootstrap_interval(shares[0] * _SHARE_SCALE, shares[1] * _SHARE_SCALE)
+    low, high = compute_bootstrap_interval(shares[0] * _SHARE_SCALE, shares[1] * _SHARE_SCALE)
     return low / _SHARE_SCALE, high / _SHARE_SCALE
 
 

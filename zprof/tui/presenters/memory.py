@@ -13,10 +13,10 @@ from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.memory_figures import (
-    BY_RULE,
-    basis_note,
+    INFERRED_MARK,
+    describe_attribution,
+    get_peak_mark,
     largest_rank,
-    peak_mark,
     tenant_bytes,
     tenant_name,
 )
@@ -118,7 +118,7 @@ def _build_bar(loaded: LoadedRun, index: int, is_subject: bool) -> RankBar:
         rank=rank.rank,
         parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
         peak=figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes"),
-        bound=peak_mark(rank),
+        bound=get_peak_mark(rank),
         moment=format_moment(rank.peak_step, rank.peak_phase),
         is_subject=is_subject,
     )
@@ -191,7 +191,9 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
             Column(title="tenant"),
             Column(title="size", numeric=True),
             Column(title="of the peak", numeric=True),
-            Column(title="by", says=f"{BY_RULE}: classified by a rule on call stacks, not by hooks or tags"),
+            Column(
+                title="by", says=f"{INFERRED_MARK}: classified by a rule on call stacks, not by hooks or tags"
+            ),
         ),
         lines=tuple(lines),
         help=(
@@ -209,14 +211,14 @@ def name_tenant(name: str) -> str:
 
 def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
     text = tenant_bytes(rank, tenant)
-    return UNKNOWN if text == UNKNOWN else BY_RULE if text.startswith(BY_RULE) else ""
+    return UNKNOWN if text == UNKNOWN else INFERRED_MARK if text.startswith(INFERRED_MARK) else ""
 
 
 def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, ...]:
     """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
     peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes")
     cells: tuple[Cell, ...] = (
-        TextCell(f"sum {peak_mark(rank)}".rstrip(), Mark.TITLE),
+        TextCell(f"sum {get_peak_mark(rank)}".rstrip(), Mark.TITLE),
         peak,
         TextCell(f"allocated, rank {rank.rank}"),
     )
@@ -232,7 +234,7 @@ def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> 
     if selected.rank is not None and subject.rank != selected.rank:
         text = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
         notes.append((TextCell(text, Mark.DOUBTFUL),))
-    if note := basis_note(subject):
+    if note := describe_attribution(subject):
         notes.append((TextCell(note),))
     spread = loaded.report.memory.spread
     if spread is not None and spread.difference_bytes:

@@ -8,7 +8,7 @@ import re
 from zprof.model.gaps import GapKind
 from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.presenters.memory_figures import BY_RULE, DEVICE_TERMS, telling_frames
+from zprof.reports.presenters.memory_figures import DEVICE_TERMS, INFERRED_MARK, select_user_frames
 from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
@@ -62,7 +62,7 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
                 says="module whose forward or backward allocated it; if none, the kind of memory in brackets",
             ),
             numeric_column("size"),
-            Column(title="tenant", says=f"{BY_RULE} prefix: classified by a rule on the call stack"),
+            Column(title="tenant", says=f"{INFERRED_MARK} prefix: classified by a rule on the call stack"),
             Column(title="kind", from_width=MIDDLE_WIDTH),
             Column(title="allocated at", says="innermost stack frame of the user's program"),
             Column(title="operator", from_width=MIDDLE_WIDTH),
@@ -78,7 +78,7 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
         cells=(
             TextCell(_name_module(entry)),
             figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes"),
-            TextCell(f"{BY_RULE if entry.basis is Basis.RULE else ''}{shorten_tenant(entry.tenant)}"),
+            TextCell(f"{INFERRED_MARK if entry.basis is Basis.RULE else ''}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
             TextCell(find_telling_frame(entry).rpartition("/")[2] or "(no stack)"),
             TextCell(entry.operator),
@@ -90,7 +90,7 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
 
 def find_telling_frame(entry: Allocation) -> str:
     """Return the innermost frame of the user's program, else the innermost frame; empty without a stack."""
-    frames = telling_frames(("", *entry.stack), 2)
+    frames = select_user_frames(("", *entry.stack), 2)
     return frames[1] if len(frames) > 1 else ""
 
 

@@ -10,7 +10,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
-from zprof.reports.presenters.findings import grouped_gaps
+from zprof.reports.presenters.findings import merge_gaps
 from zprof.reports.presenters.time_figures import ledger, per, step_change_ns
 from zprof.reports.presenters.time_words import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
@@ -139,7 +139,7 @@ def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
 
 def list_untested(report: Report) -> str:
     """List what could not be tested or measured, with reasons, for a report without findings."""
-    reasons = [f"{gap.subject}: {gap.reason}" for gap in grouped_gaps(report.gaps)]
+    reasons = [f"{gap.subject}: {gap.reason}" for gap in merge_gaps(report.gaps)]
     return "\n".join(["not tested:", *reasons]) if reasons else ""
 
 
@@ -217,7 +217,7 @@ def _list_unclaimed_lines(loaded: LoadedRun) -> list[Line]:
 
 def _list_untested_lines(report: Report) -> list[Line]:
     """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
-    names = [gap.subject for gap in grouped_gaps(report.gaps)]
+    names = [gap.subject for gap in merge_gaps(report.gaps)]
     if not names:
         return []
     line = _make_line("untested", "not tested", TextCell(""), "", TextCell(""), ", ".join(names))

@@ -39,7 +39,7 @@ class CommunicationScreen(PageScreen):
     """Collectives, the split of the focused one, sizes, units, fits, checks."""
 
     name_of: ClassVar[str] = "communication"
-    help_of: ClassVar[str] = (
+    page_help: ClassVar[str] = (
         "Collectives by kind and group, the most exposed first; the line below splits the focused one.\n"
         "enter on a name: its worst instances; on a number: its formula and rows. m: message sizes, then "
         "units, then the link fit. At the bottom: bytes compared with the formula, sums with the ledger, "

@@ -26,7 +26,7 @@ from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Progress, RunRequest, Selection, swap_baseline
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.text import CutText, render_cell
+from zprof.tui.widgets.text import TruncatedText, render_cell
 
 _HELP = (
     "This run (B) against its baseline (A).\n"
@@ -45,7 +45,7 @@ class CompareScreen(PageScreen):
     #: No automatic focus: tables take the focus when they are shown.
     AUTO_FOCUS: ClassVar[str | None] = ""
     name_of: ClassVar[str] = "compare"
-    help_of: ClassVar[str] = _HELP
+    page_help: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.COMPARE)]
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class CompareScreen(PageScreen):
         with Vertical(id="beside"):
             yield Static(Text(NO_BASELINE), id="no-baseline")
             yield Static("", id="sides")
-            yield CutText(lines=_VERDICT_LINES, id="verdict")
+            yield TruncatedText(lines=_VERDICT_LINES, id="verdict")
             yield Static("", id="warnings")
             yield FactTable(id="compare", classes="fill")
             yield FactTable(id="settings")
@@ -68,7 +68,7 @@ class CompareScreen(PageScreen):
         for part in self.query("#beside > *"):
             part.display = has_both != (part.id == "no-baseline")
         if not has_both:
-            self.help_of = _HELP  # type: ignore[misc]
+            self.page_help = _HELP  # type: ignore[misc]
             self.set_focus(None)
             return
         if self.shown.per_token and explain_no_tokens(loaded):
@@ -83,11 +83,11 @@ class CompareScreen(PageScreen):
         sides = format_header(loaded, self.shown, self.app.size.width)
         self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
         verdict = Text(" ").join(render_cell(word, look) for word in format_short_verdict(loaded))
-        self.query_one("#verdict", CutText).show(verdict)
+        self.query_one("#verdict", TruncatedText).show(verdict)
         self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
         self.query_one("#warnings", Static).display = bool(format_warning(report))
         parts = [" ".join(word.text for word in format_verdict(report)), format_warning(report), _HELP]
-        self.help_of = "\n".join(text for text in parts if text)  # type: ignore[misc]
+        self.page_help = "\n".join(text for text in parts if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:
         """Redraw the head for the new width."""

@@ -50,7 +50,7 @@ class MemoryScreen(PageScreen):
     """Bars, timeline and tables; ``front`` is the table that gets the most space."""
 
     name_of: ClassVar[str] = "memory"
-    help_of: ClassVar[str] = (
+    page_help: ClassVar[str] = (
         "Memory of each rank by tenant at its own peak, live memory over time, and the largest allocations.\n"
         "Memory is recorded in a separate window, because recording it slows down the steps. "
         "The step in the status line belongs to the timing window.\n"

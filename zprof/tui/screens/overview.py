@@ -45,7 +45,7 @@ class OverviewScreen(PageScreen):
     """Verdict, ledger, findings, and the remaining facts."""
 
     name_of: ClassVar[str] = "overview"
-    help_of: ClassVar[str] = _HELP
+    page_help: ClassVar[str] = _HELP
     AUTO_FOCUS = "#findings"
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class OverviewScreen(PageScreen):
         """Fill verdict, warning and tables from the report."""
         look, report = get_look(self.app), loaded.report
         status, sentence = format_verdict(report)
-        self.help_of = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
+        self.page_help = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
         self._verdict = Text(" ").join([render_cell(status, look), render_cell(sentence, look)])
         self._warning = format_warning_cell(report)
         self.query_one("#warnings", Static).display = bool(self._warning.raw)

@@ -21,10 +21,10 @@ from zprof.tui.widgets.fact_table import FactTable
 
 
 class PageScreen(Screen[None]):
-    """A screen of the app. Subclasses define ``name_of``, ``help_of``, ``parts`` and ``fill``."""
+    """A screen of the app. Subclasses define ``name_of``, ``page_help``, ``parts`` and ``fill``."""
 
     name_of: ClassVar[str] = ""
-    help_of: ClassVar[str] = ""
+    page_help: ClassVar[str] = ""
     BINDINGS: ClassVar[list[BindingType]] = []
 
     def __init__(self) -> None:
@@ -88,11 +88,11 @@ class PageScreen(Screen[None]):
         """Show the loaded run and the selected rank and step."""
         raise NotImplementedError
 
-    def further_gaps(self) -> Sequence[Gap]:
+    def extra_gaps(self) -> Sequence[Gap]:
         """Return gaps of this screen that are not in the report."""
         return ()
 
-    def to_write(self, loaded: LoadedRun) -> LoadedRun:
+    def make_export(self, loaded: LoadedRun) -> LoadedRun:
         """Return the run that ``e`` exports: as measured, or with this screen's additions."""
         return loaded
 

@@ -38,7 +38,7 @@ from zprof.tui.tables import TextCell
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.knob_list import SCREEN_ACTIONS, KnobList, describe_knob
-from zprof.tui.widgets.text import CutText, render_cell
+from zprof.tui.widgets.text import TruncatedText, render_cell
 
 _HELP = (
     "Left: the settings of the run; * marks a change. Right: the step and the memory peak as measured, as "
@@ -64,7 +64,7 @@ class PlanScreen(PageScreen):
     """
 
     name_of: ClassVar[str] = "plan"
-    help_of: ClassVar[str] = _HELP
+    page_help: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
         binding for binding in bindings(Where.PLAN) if binding.action in SCREEN_ACTIONS
     ]
@@ -105,8 +105,8 @@ class PlanScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """Yield the headline, the gaps, the knobs and the tables."""
         with Vertical(id="plan"):
-            yield CutText(lines=_HEADLINE_LINES, id="plan-said")
-            yield CutText(lines=_GAP_LINES, id="plan-gaps")
+            yield TruncatedText(lines=_HEADLINE_LINES, id="plan-said")
+            yield TruncatedText(lines=_GAP_LINES, id="plan-gaps")
             with Horizontal(id="plan-parts"):
                 yield KnobList(id="knobs")
                 with Vertical(id="plan-right"):
@@ -160,11 +160,11 @@ class PlanScreen(PageScreen):
         if had_focus or self._is_tall:
             self.query_one(f"#{self.front}").focus()
 
-    def further_gaps(self) -> tuple[Gap, ...]:
+    def extra_gaps(self) -> tuple[Gap, ...]:
         """Return the gaps of the prediction."""
         return self.planned.gaps
 
-    def to_write(self, loaded: LoadedRun) -> LoadedRun:
+    def make_export(self, loaded: LoadedRun) -> LoadedRun:
         """Return the loaded run with the prediction added to its report."""
         if self.planned.outlook is None or loaded is not self._filled_run:
             return loaded
@@ -223,7 +223,7 @@ class PlanScreen(PageScreen):
         self._show_text("plan-said", words)
         self._show_text("plan-gaps", [gap])
         self.query_one("#plan-gaps").display = bool(gap.raw)
-        self.help_of = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]
+        self.page_help = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]
         self.query_one(KnobList).show(self._knobs, self.change)
         self.query_one("#step", FactTable).show(build_step_table(loaded, self.planned))
         self.query_one("#peak", FactTable).show(build_peak_table(loaded, self.planned))
@@ -232,12 +232,14 @@ class PlanScreen(PageScreen):
 
     def _limit_gap_lines(self) -> None:
         """Limit the gaps to one line in low terminals; ``g`` lists them all."""
-        self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
+        self.query_one("#plan-gaps", TruncatedText).lines = _GAP_LINES if self._is_tall else 1
 
     def _show_text(self, part: str, words: Sequence[TextCell]) -> None:
         """Show the words joined into one wrapping text."""
         look = get_look(self.app)
-        self.query_one(f"#{part}", CutText).show(Text(" ").join(render_cell(word, look) for word in words))
+        self.query_one(f"#{part}", TruncatedText).show(
+            Text(" ").join(render_cell(word, look) for word in words)
+        )
 
     @property
     def _is_tall(self) -> bool:

@@ -29,7 +29,7 @@ class RanksScreen(PageScreen):
     """Heat map, critical path and table. ``metric`` is the metric of the heat map."""
 
     name_of: ClassVar[str] = "ranks"
-    help_of: ClassVar[str] = (
+    page_help: ClassVar[str] = (
         "The heat map has a row per rank and a column per step; the number under the cursor is shown below.\n"
         "If not all ranks fit, several share a row, which shows the worst of them; f gives each its own.\n"
         "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"

@@ -47,7 +47,7 @@ class TimelineScreen(PageScreen):
 
     AUTO_FOCUS: ClassVar[str | None] = "Lanes"
     name_of: ClassVar[str] = "timeline"
-    help_of: ClassVar[str] = (
+    page_help: ClassVar[str] = (
         "One step of one rank. Above, its ledger in ms; the column titles are the legend of the glyphs.\n"
         "Below, a lane per stream or thread, and one for all collectives; a cell shows its dominant role.\n"
         "t and a number: a host thread; s: a device stream; comm: it runs collectives.\n"

@@ -121,8 +121,8 @@ def _time_rows(classified: ClassifiedEvents, tracks: RankTracks, begin: int, end
 def _select_rows(classified: ClassifiedEvents, row_times: RowTimes) -> Mask:
     """Return a mask of the rows in the step plus the calls that launched its device work."""
     view = classified.view
-    work = view.correlation[row_times.inside & view.category_is(*WORK_CATEGORIES)]
-    calls = view.category_is(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
+    work = view.correlation[row_times.inside & view.match_categories(*WORK_CATEGORIES)]
+    calls = view.match_categories(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
     return row_times.inside | calls
 
 

@@ -194,8 +194,8 @@ def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents
     """Classify a rank's table of events; ``collectives`` is its table of collectives."""
     view = EventView(events, _HOST | _DEVICE)
     kind = np.full(len(view.spans), Kind.RANGE, dtype=np.int8)
-    operators = view.category_is("cpu_op")
-    kind[operators | view.category_is(*CALL_CATEGORIES)] = Kind.HOST
+    operators = view.match_categories("cpu_op")
+    kind[operators | view.match_categories(*CALL_CATEGORIES)] = Kind.HOST
     on_device = has_device_work(events)
     if on_device:
         _classify_device(view, collectives, kind)
@@ -204,7 +204,7 @@ def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents
     return ClassifiedEvents(
         view=view,
         kind=kind,
-        on_stream=(view.stream != NO_STREAM) & view.category_is(*_DEVICE),
+        on_stream=(view.stream != NO_STREAM) & view.match_categories(*_DEVICE),
         main=find_program_thread(view) if on_device else find_busiest(view.thread[operators]),
         on_device=on_device,
     )
@@ -220,11 +220,11 @@ def _classify_device(view: EventView, collectives: pa.Table, kind: npt.NDArray[n
 
 def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
     roles = assign_host_roles(view)
-    off_main = view.category_is("user_annotation") & ~roles.main
+    off_main = view.match_categories("user_annotation") & ~roles.main
     kind[roles.compute] = Kind.COMPUTE
     kind[roles.copies] = Kind.COPY
     kind[roles.named | roles.anonymous] = Kind.WAIT
-    kind[view.name_is(off_main, _is_communication)] = Kind.COLLECTIVE
+    kind[view.match_names(off_main, _is_communication)] = Kind.COLLECTIVE
 
 
 def _is_communication(name: str) -> bool:
@@ -259,8 +259,8 @@ def make_unit_lane(
 ) -> Lane | None:
     """Return the lane of units from an engine's compute ranges, or None if there are none."""
     view = classified.view
-    rows = inside & view.category_is("user_annotation") & (view.thread == classified.main)
-    rows = np.flatnonzero(view.name_is(rows, lambda name: _parse_unit(name) is not None))
+    rows = inside & view.match_categories("user_annotation") & (view.thread == classified.main)
+    rows = np.flatnonzero(view.match_names(rows, lambda name: _parse_unit(name) is not None))
     if not len(rows):
         return None
     names, code = view.coded(rows)

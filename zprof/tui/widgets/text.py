@@ -68,7 +68,7 @@ def render_parts(
 _ELLIPSIS = "…"
 
 
-class CutText(Static):
+class TruncatedText(Static):
     """Shows text in at most ``lines`` lines."""
 
     def __init__(self, *, lines: int, id: str | None = None) -> None:

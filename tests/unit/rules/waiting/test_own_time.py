@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
 from tests.support.rule_runs import found, judged
-from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.rules.waiting.own_time import measure_own_time
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
@@ -45,7 +45,7 @@ def played(
     ranks: tuple[int, ...] = (0, 1, 2, 3),
 ) -> RunAnalysis:
     programs = {rank: program(ranks, rank, pause, kernel_ns, start_ns, planted) for rank in ranks}
-    return analyse_time_alone(load(write(folder / "x.zprof", programs)))
+    return analyse_time_only(load(write(folder / "x.zprof", programs)))
 
 
 def steady(rank: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import MIDDLE, app_on, messages, play, press, text_after
-from zprof.analysis.analysis import analyse_memory_alone
+from zprof.analysis.analysis import analyse_memory_only
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
@@ -108,6 +108,6 @@ def test_a_damaged_table_and_a_run_without_times_are_said(alone: LoadedRun, tmp_
     for path in folder.glob("rank*/events.parquet"):
         path.write_bytes(path.read_bytes()[:-9])
     assert "damaged" in text_after(app_on(replace(alone, run=open_run(folder))), "4")
-    analysis = analyse_memory_alone(alone.run)
+    analysis = analyse_memory_only(alone.run)
     loaded = LoadedRun(run=alone.run, report=diagnose(analysis), analysis=analysis)
     assert "no step" in text_after(app_on(loaded), "4")

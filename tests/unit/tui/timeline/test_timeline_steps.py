@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.device_ranks import Rows, write_run
 from tests.support.simulations import simulated
-from zprof.analysis.analysis import analyse_time_alone
+from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.intervals import intervals, measure, union
 from zprof.model.errors import MissingData
 from zprof.run.reader import load as open_run
@@ -69,7 +69,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> StepModel:
 
 def build_rows(rows: Rows, folder: Path, step: int) -> StepModel:
     run = open_run(write_run(folder / "run", {0: rows}))
-    return build_step_model(run, analyse_time_alone(run), 0, step)
+    return build_step_model(run, analyse_time_only(run), 0, step)
 
 
 def lane(model: StepModel, name: str) -> Lane:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder, encode_texts
+from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder, factorize_texts
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
@@ -79,7 +79,7 @@ def make_late_rows(frame: pd.DataFrame) -> LateRows:
         finder=RowFinder(instance, rank),
         instance=instance,
         rank=rank,
-        group=encode_texts(frame["group"])[0],
+        group=factorize_texts(frame["group"])[0],
         start=start,
         late=(start - base) - instances.median_of_others(start - base),
         arrival=_read_ints(frame, "arrival_ns"),

@@ -81,20 +81,20 @@ def read_phase_evidence(run: Run, rank: int, clock: RankClock) -> PhaseEvidence:
 def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> PhaseEvidence:
     """Collect the phase evidence from the tables of one rank; each distinct name is tested once."""
     view = EventView(events, ("user_annotation", "cpu_op"))
-    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
     marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
 
     def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
-        return clock.common(view.spans[view.name_is(rows, _matches_fully(pattern))])
+        return clock.common(view.spans[view.match_names(rows, _matches_fully(pattern))])
 
     program = find_program_thread(view)
     nodes, backwards = (
-        view.name_is(operators | named, _matches_fully(_AUTOGRAD)),
-        view.name_is(named, _matches_fully(_BACKWARD)),
+        view.match_names(operators | named, _matches_fully(_AUTOGRAD)),
+        view.match_names(named, _matches_fully(_BACKWARD)),
     )
     forwards, optimizers = (
-        view.name_is(named, _matches_fully(_FORWARD)),
-        view.name_is(named, _matches_fully(_OPTIMIZER)),
+        view.match_names(named, _matches_fully(_FORWARD)),
+        view.match_names(named, _matches_fully(_OPTIMIZER)),
     )
     threads = _find_autograd_threads(view, forwards, nodes | backwards)
     repeated = forwards & np.isin(view.thread, threads)
@@ -161,12 +161,12 @@ def find_program_thread(view: EventView) -> int:
     without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
     everything).
     """
-    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
-        matches = view.name_is(named, _matches_fully(pattern))
+        matches = view.match_names(named, _matches_fully(pattern))
         if matches.any():
             return _find_busiest(view.thread[matches])
-    autograd_threads = view.thread[view.name_is(operators, _matches_fully(_NODE))]
+    autograd_threads = view.thread[view.match_names(operators, _matches_fully(_NODE))]
     program_operators = operators & ~np.isin(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
         operators = program_operators

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered
-from zprof.analysis.time.collective_rows import encode_texts
+from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.passes.order import infer_passes_by_order, infer_units_by_order
 from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
 from zprof.analysis.time.timeline import RankTimeline
@@ -64,7 +64,7 @@ def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
     """
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
     forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
-    share = forward.astype(float).groupby(encode_texts(frame["group"])[0]).transform("mean").fillna(0.0)
+    share = forward.astype(float).groupby(factorize_texts(frame["group"])[0]).transform("mean").fillna(0.0)
     remaining = frame[share <= _FORWARD_RATIO]
     is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
     return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import StepCounts, group_by_texts
+from zprof.analysis.time.collective_rows import StepCounts, group_rows_by_text
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
@@ -33,7 +33,7 @@ def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[Collec
     """
     entries = [
         _make_collective_time(kind, group, dtype, rows, steps.sum_for_group(group, rows))
-        for (kind, group, dtype), rows in group_by_texts(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
+        for (kind, group, dtype), rows in group_rows_by_text(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
 
@@ -123,7 +123,7 @@ def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSi
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = [
         _make_message_sizes(kind, group, size_bin, rows, steps.sum_for_group(group, rows))
-        for (kind, group), group_rows in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
+        for (kind, group), group_rows in group_rows_by_text(frame, ("kind", "group"), _MESSAGE_COLUMNS)
         for size_bin, rows in _split_by_size(group_rows)
     ]
     return tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group, entry.at_least_bytes)))
@@ -159,7 +159,7 @@ def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ..
     named = frame[frame["unit"].notna()]
     entries = [
         _make_unit_time(unit, kind, group, rows, steps.sum_for_group(group, rows))
-        for (unit, kind, group), rows in group_by_texts(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
+        for (unit, kind, group), rows in group_rows_by_text(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
         if unit
     ]
     return tuple(

@@ -14,7 +14,7 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.activity import Activity, NamedWork
-from zprof.analysis.time.collective_rows import encode_texts
+from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 
@@ -84,7 +84,7 @@ def _number_queues(frame: pd.DataFrame) -> Int64s:
     stream = frame["stream"].fillna(NEVER_NS).to_numpy(np.int64)
     if not (stream == NEVER_NS).any():
         return stream
-    return np.where(stream == NEVER_NS, encode_texts(frame["group"])[0] + _NO_STREAM, stream)
+    return np.where(stream == NEVER_NS, factorize_texts(frame["group"])[0] + _NO_STREAM, stream)
 
 
 def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
@@ -174,7 +174,7 @@ def _find_previous_gather_end(frame: pd.DataFrame) -> Int64s:
     gather_end = frame["start_ns"].to_numpy(np.int64, copy=True)
     end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
     gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
-    group = encode_texts(frame["group"].iloc[gathers])[0]
+    group = factorize_texts(frame["group"].iloc[gathers])[0]
     for lane in np.unique(np.column_stack((group, step[gathers])), axis=0):
         lane_rows = gathers[(group == lane[0]) & (step[gathers] == lane[1])]
         gather_end[lane_rows[1:]] = np.maximum.accumulate(end[lane_rows])[:-1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.collective_rows import Floats, group_by_texts
+from zprof.analysis.time.collective_rows import Floats, group_rows_by_text
 from zprof.analysis.time.transfer.collective_times import BANDWIDTH_COLUMNS, select_resolved
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import LinkFit
@@ -39,7 +39,7 @@ def fit_links(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
 
 
 def _iterate_fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
-    for (kind, group), group_rows in group_by_texts(
+    for (kind, group), group_rows in group_rows_by_text(
         frame, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")
     ):
         good = select_resolved(group_rows)
@@ -68,13 +68,13 @@ def _make_link_fit(
     )
 
 
-def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) -> LinkLine | None:
+def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> LinkLine | None:
     """Return the line through positive sizes and times; None if the sizes are too few or too similar.
 
-    ``least_spread``: minimum ratio of the largest to the smallest size.
+    ``min_spread``: minimum ratio of the largest to the smallest size.
     """
     distinct_sizes, codes = np.unique(sizes, return_inverse=True)
-    if len(distinct_sizes) < 2 or distinct_sizes[-1] < least_spread * distinct_sizes[0]:
+    if len(distinct_sizes) < 2 or distinct_sizes[-1] < min_spread * distinct_sizes[0]:
         return None
     typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
     selected = np.unique(
