@@ -140,7 +140,7 @@ def _list_notes(plan: Plan) -> Iterator[str]:
         text = "; ".join(f"{', '.join(names)}: {moment}" for moment, names in peak_times.items())
         yield f"Peak at: {text}."
     if any(row.peak_bytes is None for row in plan.rows):
-        yield f"{UNKNOWN}: unknown; {AT_LEAST}: lower bound.  See Unknown for the reasons."
+        yield f"{UNKNOWN}: unknown; {AT_LEAST}: lower bound. See Unknown for the reasons."
     if any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
         yield (
             "Largest model: the larger of two models that fit with this batch: one with a different number "

@@ -81,7 +81,7 @@ HERE = Conditions(
         ({"torch": "2.13.1+cpu"}, ("2.13.0", "2.13.1")),
         ({"torch": ""}, ("2.13.0", "unknown")),
         ({"modelled": ()}, ("50.0 MB/s", "nothing")),
-        ({"window": "trace"}, ("steps", "stretch")),
+        ({"window": "trace"}, ("step by step", "one interval")),
     ],
 )
 def test_each_difference_is_one_phrase_with_both_sides(

@@ -90,7 +90,7 @@ def test_a_trace_is_imported_before_the_screen(call: Call, started: Started, tmp
     assert call("tui", trace)[0] == 0
     (app,) = started
     assert isinstance(app, ZprofApp)
-    assert app.asked.opener(trace).ranks == (0,)
+    assert app.request.opener(trace).ranks == (0,)
 
 
 def test_the_work_of_a_step_can_be_stated(call: Call, started: Started) -> None:
@@ -98,7 +98,7 @@ def test_the_work_of_a_step_can_be_stated(call: Call, started: Started) -> None:
     assert call("tui", RUN, "--baseline", BASELINE, *said)[0] == 0
     (app,) = started
     assert isinstance(app, ZprofApp)
-    tokens = [app.asked.opener(path).manifest.training.tokens_per_step for path in (RUN, BASELINE)]
+    tokens = [app.request.opener(path).manifest.training.tokens_per_step for path in (RUN, BASELINE)]
     assert tokens == [512, 128]
 
 

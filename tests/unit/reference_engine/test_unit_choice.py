@@ -105,7 +105,7 @@ def integers(data: torch.Tensor) -> nn.Parameter:
         (lambda: nn.Embedding(3, 2, sparse=True), "sparse"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), "trainable"),
         (lambda: nn.Linear(2, 2, device="meta"), "meta"),
-        (lambda: nn.LazyLinear(2), "shape"),
+        (lambda: nn.LazyLinear(2), "uninitialized"),
     ],
 )
 def test_a_model_that_cannot_work_is_refused(make, word):

@@ -62,7 +62,7 @@ def test_a_run_of_few_of_its_ranks_is_not_ok() -> None:
 @pytest.mark.parametrize(("idle_ms", "status"), [(50, Status.OK), (50.001, Status.INCONCLUSIVE)])
 def test_a_run_that_idles_for_more_than_half_of_the_step_is_not_ok(idle_ms: float, status: Status) -> None:
     for time in (steps(idle=idle_ms), steps(idle=idle_ms - 10, unexplained=10)):
-        assert verdict(time, asked=ASKED).status is status
+        assert verdict(time, rules=ASKED).status is status
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_idle_time_names_the_causes_that_were_not_tested(
     asked: tuple[Rule, ...], gaps: tuple[Gap, ...], *, untested: bool
 ) -> None:
     """Against those that were tested, which are all named where none is missing."""
-    made = verdict(steps(idle=100), asked=asked, gaps=gaps)
+    made = verdict(steps(idle=100), rules=asked, gaps=gaps)
     assert made.status is Status.INCONCLUSIVE
     assert Cause.CPU_BOUND_LAUNCH in made.sentence
     assert (Cause.DATA_LOADER not in made.sentence) is untested

@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> RunFixture:
     ("call", "named"),
     [
         (lambda runs: runs(3), "function"),
-        (lambda runs: runs(with_more), "2 arguments"),
+        (lambda runs: runs(with_more), "2 required arguments"),
         (lambda runs: runs(whole, ranks=0), "ranks=0"),
         (lambda runs: runs(whole, ranks="2"), "ranks='2'"),
         (lambda runs: runs(whole, timeout_s=0), "timeout_s=0"),

@@ -73,7 +73,7 @@ def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         step = app.selected.step
         assert "2 ranks · 5 steps" in format_status(app, 78)
-        assert format_status(app, 78).endswith("median one")
+        assert format_status(app, 78).endswith("median step")
         assert format_status(app, 60).endswith(f"rank {app.selected.rank} step {step} · 3 gaps")
         await press(app, pilot, "left_square_bracket")
         assert f"step {(step or 0) - 1} ·" in format_status(app, 78)

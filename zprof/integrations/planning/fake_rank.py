@@ -172,7 +172,7 @@ def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
         if element_bytes.parameter < _FP32_BYTES and not element_bytes.gradient_copy:
             stack.enter_context(mock.patch.object(engine, "choose_update", return_value=_InPlaceUpdate()))
         stack.enter_context(mock.patch.object(engine, "check_model", _skip_check))
-        stack.enter_context(mock.patch.object(FlatUnit, "_hide", _skip_guard))
+        stack.enter_context(mock.patch.object(FlatUnit, "_mark_ungathered", _skip_guard))
         stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _make_address, create=True))
         stack.enter_context(FakeTensorMode())
         yield

@@ -57,11 +57,10 @@ def _read_settings() -> Any:
 
 
 def _write_note(note: str) -> None:
-    with (
-        suppress(Exception),
-        open(os.path.join(_read_settings()["session"], f"note.{os.getpid()}"), "w") as file,
-    ):
-        file.write(note)
+    with suppress(Exception):
+        path = os.path.join(_read_settings()["session"], f"note.{os.getpid()}")
+        with open(path, "w") as file:
+            file.write(note)
 
 
 def _run_hidden() -> None:

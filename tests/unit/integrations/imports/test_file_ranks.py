@@ -58,7 +58,7 @@ def test_notes_name_files_and_steer_no_terminal() -> None:
     ("names", "ranks", "words"),
     [
         (["it1_rank0.json", "it2_rank0.json"], [], r"it1_rank0.json and it2_rank0.json: .* rank 0$"),
-        (["h_7.1700000000000.pt.trace.json", "h_7.1700000009999.pt.trace.json"], [0, 0], "two times"),
+        (["h_7.1700000000000.pt.trace.json", "h_7.1700000009999.pt.trace.json"], [0, 0], "different times"),
     ],
 )
 def test_two_files_of_one_rank_are_refused(names: list[str], ranks: list[int], words: str) -> None:

@@ -65,7 +65,7 @@ def test_of_a_folder_with_both_kinds_the_traces_are_taken_with_a_note(tmp_path: 
     (tmp_path / "a.pickle").write_bytes(SNAPSHOT)
     found = find_sources([tmp_path])
     assert (found.kind, found.files, len(found.notes)) == (SourceKind.TRACE, (trace,), 1)
-    with pytest.raises(BadInput, match=r"rank0.json is a trace, .*a.pickle a snapshot"):
+    with pytest.raises(BadInput, match=r"rank0.json is a trace, .*a.pickle is a snapshot"):
         find_sources([trace, tmp_path / "a.pickle"])
 
 

@@ -73,7 +73,7 @@ def test_a_world_in_which_nothing_fits_is_left_out() -> None:
 def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, residual: Residual) -> None:
     job = named(dp, mp, residual)
     found = find_max_samples(job, Scheme.ZERO_3)
-    assert not found.at_most
+    assert not found.is_upper_bound
     assert found.count >= 1
     for samples, fits in ((found.count, True), (found.count + 1, False)):
         there = replace(job, batch=Batch(samples=samples, sequence=1024))

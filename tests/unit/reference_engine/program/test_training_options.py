@@ -89,7 +89,7 @@ def test_switches_of_activations_bring_what_they_need(line, expected):
         ("--batch 6", 4, "batch is 6"),
         ("--batch 6 --accumulate 2 --mp 2", 4, "batch is 6"),
         ("--mp 4 --heads 2 --hidden 8", 4, "heads is 2"),
-        ("--pa", 2, "mp 2"),
+        ("--pa", 2, "mp is 1"),
         ("--straggler-rank 2 --straggler-ms 1", 2, "straggler_rank is 2"),
     ],
 )

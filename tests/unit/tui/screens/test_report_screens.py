@@ -94,7 +94,7 @@ def test_ranks_tenants_and_points_are_picked_by_keys_and_clicks(alone: LoadedRun
         assert app.selected.rank == 1
         assert "| gradients | 1.2 MiB | 11.7 % |" in app.clipboard
         await press(app, pilot, "tab", "right", "y")
-        assert app.clipboard.startswith("| when | live |")
+        assert app.clipboard.startswith("| point | live |")
         await pilot.click("#bars", offset=(4, 1))
         await settle(app, pilot)
         assert app.selected.rank == 0
