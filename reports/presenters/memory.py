@@ -117,7 +117,7 @@ def _format_change_row(report: Report, outside_terms: int) -> tuple[str, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
     names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
     changes = (format_signed_bytes(delta[name]) if name in delta else "" for name in names)
-    return ("change of the largest rank", *changes, "", *[""] * outside_terms)
+    return ("change of max", *changes, "", *[""] * outside_terms)
 
 
 def _list_notes(report: Report) -> Iterator[Note]:

@@ -144,7 +144,7 @@ def test_what_cannot_be_predicted_is_said(alone: LoadedRun, error: Exception, sh
     [
         ({"time": Time()}, "micro-batches", NO_TIME.reason),
         ({"memory": Memory()}, "bandwidth", NO_MEMORY.reason),
-        ({"time": Time(), "memory": Memory()}, "no knob", "no step was timed"),
+        ({"time": Time(), "memory": Memory()}, "no setting applies", "no step was timed"),
     ],
     ids=["no time", "no memory", "nothing"],
 )
