@@ -133,9 +133,6 @@ def _sort_key(name: str, description: str) -> tuple[bool, int, str]:
     return description != _DEFAULT_DESCRIPTION, number, name
 
 
-_MAX_WORLD_RANKS = 1 << 16
-
-
 def parse_group_rank(arguments: Arguments, argument: int | None) -> int | None:
     """Return the group rank in an operator's argument, or None if it is not recorded."""
     values = arguments.values
@@ -151,7 +148,7 @@ class PeerResolver:
 
     def __init__(self, header: TraceHeader) -> None:
         size = header.world_size or 0
-        world = tuple(range(size)) if 0 < size <= _MAX_WORLD_RANKS else ()
+        world = tuple(range(size)) if 0 < size <= _MAX_RANKS else ()
         header_groups = {tuple(sorted(group.ranks)) or world for group in header.groups} or {world}
         self._rank = header.rank
         self._rank_sets = {ranks for ranks in header_groups if header.rank is None or header.rank in ranks}

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.memory import Allocation, Basis, FormulaCheck, Memory, MemoryPart, MemoryTimeline, RankMemory
+from zprof.model.memory import (
+    NOT_EXPLAINED,
+    Allocation,
+    Basis,
+    FormulaCheck,
+    Memory,
+    MemoryPart,
+    MemoryTimeline,
+    RankMemory,
+)
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
@@ -45,7 +54,7 @@ _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3")
 #: Parameters, gradients, optimizer state.
 _STATE_COUNT = 3
 #: Causes that mean the analysis found none.
-_UNKNOWN_CAUSES = frozenset({"", "not explained"})
+_UNKNOWN_CAUSES = frozenset({"", NOT_EXPLAINED})
 #: Height of a chart relative to its highest point.
 _HEIGHT_RATIO = 1.08
 

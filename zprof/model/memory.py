@@ -128,6 +128,10 @@ class RankSpread:
     delta_bytes: Mapping[str, int]
 
 
+#: ``cause`` of a check whose difference no known cause predicts.
+NOT_EXPLAINED = "not explained"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormulaCheck:
     """One model state of one rank, checked against the ZeRO formula of the stage.

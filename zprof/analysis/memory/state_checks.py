@@ -13,11 +13,10 @@ from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import FormulaCheck
+from zprof.model.memory import NOT_EXPLAINED, FormulaCheck
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 
-NOT_EXPLAINED = "not explained"
 PADDING = "padding of shards to equal size"
 COUNTERS = "4-byte step counters of the optimizer"
 _TOLERANCE = 0.01

@@ -17,7 +17,8 @@ from tests.support.memory_runs import (
     write,
 )
 from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
-from zprof.analysis.memory.state_checks import COUNTERS, NOT_EXPLAINED
+from zprof.analysis.memory.state_checks import COUNTERS
+from zprof.model.memory import NOT_EXPLAINED
 from zprof.model.tenants import Tenant
 from zprof.run.reader import load
 from zprof.run.schema import TABLES

@@ -6,7 +6,6 @@ import pytest
 
 from zprof.analysis.memory.state_checks import (
     COUNTERS,
-    NOT_EXPLAINED,
     PADDING,
     MeasuredStates,
     StateDifference,
@@ -14,6 +13,7 @@ from zprof.analysis.memory.state_checks import (
     explain_difference,
     find_formula_gaps,
 )
+from zprof.model.memory import NOT_EXPLAINED
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 
