@@ -15,7 +15,7 @@ from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
 from zprof.reports.junit_suite import document as junit_document
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.check_words import (
+from zprof.reports.presenters.check_formatting import (
     describe_gate,
     describe_result,
     format_change,

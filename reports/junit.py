@@ -17,7 +17,7 @@ from zprof.reports.presenters.findings import (
     list_finding_lines,
     merge_gaps,
 )
-from zprof.reports.presenters.memory_figures import format_largest_peak
+from zprof.reports.presenters.memory_formatting import format_largest_peak
 from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
 
 _VERDICTS = {

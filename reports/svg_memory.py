@@ -11,7 +11,7 @@ from zprof.model.errors import MissingData
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.memory import MemoryTimeline
 from zprof.model.report import Report
-from zprof.reports.presenters.memory_figures import Areas, stack_areas, tenant_name
+from zprof.reports.presenters.memory_formatting import Areas, stack_areas, tenant_name
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.profiler import profile
 
-from zprof.collectors.memory.collective_works import CollectiveWork
 from zprof.collectors.memory.log import Birth
+from zprof.collectors.memory.work_lifetimes import CollectiveWork
 from zprof.collectors.profiler_session import (
     TAKEN_OVER_MESSAGE,
     TAKEN_OVER_REMEDY,

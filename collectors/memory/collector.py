@@ -12,7 +12,6 @@ from torch import nn
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.memory.allocator_events import Allocation, AllocatorEvents, close_collective_scratch
-from zprof.collectors.memory.collective_works import WorkPatch
 from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
 from zprof.collectors.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
 from zprof.collectors.memory.hooks import Hooks
@@ -33,6 +32,7 @@ from zprof.collectors.memory.tables import (
     build_mark_table,
     build_role_table,
 )
+from zprof.collectors.memory.work_lifetimes import WorkPatch
 from zprof.collectors.schedule import MemoryMode
 from zprof.collectors.torch_private import enter_mode_below, remove_mode
 from zprof.model.gaps import Gap, GapKind

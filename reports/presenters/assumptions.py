@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from zprof.model.plan import Plan
 from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
-from zprof.reports.presenters.memory_figures import tenant_name
-from zprof.reports.presenters.plan_words import AXES, SCHEMES
+from zprof.reports.presenters.memory_formatting import tenant_name
+from zprof.reports.presenters.plan_formatting import AXES, SCHEMES
 from zprof.reports.presenters.predictions import format_term_name
 
 

@@ -22,7 +22,7 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.check_words import (
+from zprof.reports.presenters.check_formatting import (
     MARKS,
     describe_baseline,
     explain_results,

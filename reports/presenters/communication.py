@@ -15,8 +15,8 @@ from zprof.reports.page import (
     make_section,
     make_table,
 )
-from zprof.reports.presenters.run_words import group_name
-from zprof.reports.presenters.time_words import (
+from zprof.reports.presenters.run_formatting import group_name
+from zprof.reports.presenters.time_formatting import (
     describe_alignment,
     describe_period,
     describe_volume,

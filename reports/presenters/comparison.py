@@ -16,7 +16,7 @@ from zprof.reports.page import (
     make_text_column,
 )
 from zprof.reports.presenters.head import list_baseline_runs
-from zprof.reports.presenters.run_words import format_rank_count, format_steps
+from zprof.reports.presenters.run_formatting import format_rank_count, format_steps
 
 _MAX_TEXT_DIFFERENCES = 12
 

@@ -8,7 +8,7 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
-from zprof.reports.presenters.run_words import format_ranks
+from zprof.reports.presenters.run_formatting import format_ranks
 
 #: Counts from here on are printed without a fraction.
 _MIN_INTEGER_COUNT = 1e4

@@ -6,14 +6,14 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
 from zprof.reports.presenters.findings import find_first_confident, merge_gaps
-from zprof.reports.presenters.memory_figures import (
+from zprof.reports.presenters.memory_formatting import (
     compute_peak_change_ratio,
     format_largest_peak,
     largest_rank,
 )
-from zprof.reports.presenters.run_words import describe_run, format_reported_steps
+from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
 from zprof.reports.presenters.time_figures import exposure, is_whole_trace, list_late_ranks, step_ns
-from zprof.reports.presenters.time_words import describe_period
+from zprof.reports.presenters.time_formatting import describe_period
 
 MARKS = {
     VerdictStatus.OK: "✓",

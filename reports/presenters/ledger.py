@@ -30,7 +30,7 @@ from zprof.reports.presenters.time_figures import (
     step_change_ns,
     step_ns,
 )
-from zprof.reports.presenters.time_words import (
+from zprof.reports.presenters.time_formatting import (
     bounds,
     describe_exposure,
     describe_period,

@@ -23,7 +23,7 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.memory_figures import (
+from zprof.reports.presenters.memory_formatting import (
     LETTERS,
     OUTSIDE_LIVE_TERMS,
     UNTAGGED,

@@ -31,7 +31,7 @@ from zprof.reports.page import (
     make_text_column,
 )
 from zprof.reports.presenters.memory import TENANT_TITLES
-from zprof.reports.presenters.memory_figures import (
+from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
     ORDER,
     format_marked_size,

@@ -18,7 +18,7 @@ from zprof.reports.page import (
 from zprof.reports.presenters.assumptions import build_plan_assumptions
 from zprof.reports.presenters.findings import build_gap_section
 from zprof.reports.presenters.head import MARKS
-from zprof.reports.presenters.memory_figures import tenant_name
+from zprof.reports.presenters.memory_formatting import tenant_name
 from zprof.reports.presenters.plan_answers import (
     describe_verification,
     format_plan_title,
@@ -26,16 +26,16 @@ from zprof.reports.presenters.plan_answers import (
     list_plan_facts,
     list_plan_figures,
 )
-from zprof.reports.presenters.plan_memory import build_memory_table, build_plan_bars, build_term_table
-from zprof.reports.presenters.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
-from zprof.reports.presenters.plan_time import build_degree_table, build_step_table, build_traffic_table
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     choose_size_scale,
     format_scaled,
     format_signed_percent,
     make_plan_row,
     make_plan_table,
 )
+from zprof.reports.presenters.plan_memory import build_memory_table, build_plan_bars, build_term_table
+from zprof.reports.presenters.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
+from zprof.reports.presenters.plan_time import build_degree_table, build_step_table, build_traffic_table
 
 
 def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:

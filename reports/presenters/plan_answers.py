@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 from zprof.model.job import Hardware, Job
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, PlanVerification
-from zprof.reports.presenters.plan_memory import choose_memory_scale, format_known_peak
-from zprof.reports.presenters.plan_time import compute_tokens_per_s
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     SCHEMES,
     format_count,
     format_device_size,
@@ -16,6 +14,8 @@ from zprof.reports.presenters.plan_words import (
     format_signed_percent,
     join_names,
 )
+from zprof.reports.presenters.plan_memory import choose_memory_scale, format_known_peak
+from zprof.reports.presenters.plan_time import compute_tokens_per_s
 
 #: Schemes within this share of the fastest count as equally fast.
 _EQUAL_SPEED_RATIO = 0.01

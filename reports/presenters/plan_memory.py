@@ -6,8 +6,8 @@ from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
 from zprof.reports.presenters.memory import stack_segments
-from zprof.reports.presenters.memory_figures import build_tenant_legend, get_tenant_class, tenant_name
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.memory_formatting import build_tenant_legend, get_tenant_class, tenant_name
+from zprof.reports.presenters.plan_formatting import (
     AT_LEAST,
     SCHEMES,
     Scale,

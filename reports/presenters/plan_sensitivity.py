@@ -7,7 +7,7 @@ from math import log2
 from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     choose_size_scale,
     choose_time_scale,
     format_integer,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from zprof.model.formatting import format_percent
 from zprof.model.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
 from zprof.reports.page import UNKNOWN, Row, Table
-from zprof.reports.presenters.plan_memory import make_scheme_columns
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     AXES,
     LINKS,
     SCHEMES,
@@ -19,6 +18,7 @@ from zprof.reports.presenters.plan_words import (
     make_plan_row,
     make_plan_table,
 )
+from zprof.reports.presenters.plan_memory import make_scheme_columns
 
 #: Terms of the ledger: field, name, short name.
 _TERMS = (

@@ -6,14 +6,14 @@ from zprof.model.formatting import format_bytes, format_ms, format_ns, format_pe
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
 from zprof.reports.page import UNKNOWN, Column, Kind, Row, Table
-from zprof.reports.presenters.plan_memory import SHORT
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     PREDICTED,
     format_integer,
     format_signed_percent,
     make_plan_row,
     make_plan_table,
 )
+from zprof.reports.presenters.plan_memory import SHORT
 
 STEP, PEAK = "wall_ns", "peak_bytes"
 _NAMES = {

@@ -28,7 +28,11 @@ from zprof.reports.presenters.time_figures import (
     select_extreme_ranks,
     unsplit_ns,
 )
-from zprof.reports.presenters.time_words import describe_period, format_ledger_cells, format_optional_ratio
+from zprof.reports.presenters.time_formatting import (
+    describe_period,
+    format_ledger_cells,
+    format_optional_ratio,
+)
 
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3

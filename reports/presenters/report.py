@@ -9,10 +9,10 @@ from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
 from zprof.reports.presenters.memory_detail import build_device_section, build_memory_detail_section
+from zprof.reports.presenters.memory_timeline import build_timeline_section
 from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
 from zprof.reports.presenters.time_detail import build_time_detail_section
-from zprof.reports.presenters.timeline import build_timeline_section
 from zprof.reports.presenters.whatif import build_outlook_sections
 
 

@@ -12,7 +12,7 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.time_words import format_optional_ratio
+from zprof.reports.presenters.time_formatting import format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_STREAMS = 8, 16
 _BOUNDS = {

@@ -22,7 +22,7 @@ from zprof.reports.page import (
     make_text_column,
 )
 from zprof.reports.presenters.head import MARKS, build_modelled_notes
-from zprof.reports.presenters.run_words import describe_run, format_steps
+from zprof.reports.presenters.run_formatting import describe_run, format_steps
 
 UNKNOWN = "unknown"
 _FORMATTERS: dict[str, Callable[[float], str]] = {

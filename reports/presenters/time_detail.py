@@ -14,7 +14,7 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import (
     bounded,
     order_steps_by_length,
@@ -24,7 +24,7 @@ from zprof.reports.presenters.time_figures import (
     sort_fits_by_messages,
     unsplit_ns,
 )
-from zprof.reports.presenters.time_words import (
+from zprof.reports.presenters.time_formatting import (
     describe_period,
     format_ledger_cells,
     format_mean_count,

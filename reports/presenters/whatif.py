@@ -8,7 +8,7 @@ from zprof.reports.page import Block, Facts, Item, ItemList, KeyFigures, Page, S
 from zprof.reports.presenters.assumptions import build_outlook_assumptions, build_whatif_assumptions
 from zprof.reports.presenters.findings import build_gap_list, build_gap_section
 from zprof.reports.presenters.head import build_modelled_notes
-from zprof.reports.presenters.plan_words import format_signed_percent
+from zprof.reports.presenters.plan_formatting import format_signed_percent
 from zprof.reports.presenters.predictions import (
     PEAK,
     STEP,
@@ -21,7 +21,7 @@ from zprof.reports.presenters.predictions import (
     format_range_suffix,
     format_term_name,
 )
-from zprof.reports.presenters.run_words import describe_run, format_steps
+from zprof.reports.presenters.run_formatting import describe_run, format_steps
 
 #: Maximum number of key figures; the table has the others.
 _MAX_FIGURES = 12

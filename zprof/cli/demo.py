@@ -88,7 +88,7 @@ def _diagnose_scene(folder: Path, scene: "Scene", baseline: "Scene | None" = Non
 def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
     from zprof.model.formatting import format_bytes, format_ns, format_percent
     from zprof.reports.formats import render_page_text
-    from zprof.reports.presenters.memory_figures import peak_bytes
+    from zprof.reports.presenters.memory_formatting import peak_bytes
     from zprof.reports.presenters.small_pages import build_demo_page
     from zprof.reports.presenters.time_figures import exposure, step_ns
 

@@ -18,7 +18,7 @@ from zprof.model.training import TrainingFacts
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.presenters.findings import worth
-from zprof.reports.presenters.memory_figures import tenant_name
+from zprof.reports.presenters.memory_formatting import tenant_name
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.figures import Figure, ModelFigure, Unit, figure
 from zprof.tui.help_texts import format_gaps

@@ -16,8 +16,8 @@ from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
 from zprof.reports.presenters import heat
 from zprof.reports.presenters.heat import Measured, heat_map, split_evenly
-from zprof.reports.presenters.memory_figures import ORDER, stack_areas
-from zprof.reports.presenters.timeline import MAX_POINTS, build_timeline_section
+from zprof.reports.presenters.memory_formatting import ORDER, stack_areas
+from zprof.reports.presenters.memory_timeline import MAX_POINTS, build_timeline_section
 from zprof.reports.svg_memory import render
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -28,7 +28,7 @@ from zprof.reports.formats import (
     render_page_text,
 )
 from zprof.reports.presenters.check import build_check_page
-from zprof.reports.presenters.check_words import format_change, format_value
+from zprof.reports.presenters.check_formatting import format_change, format_value
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])

@@ -14,7 +14,7 @@ from zprof.model.plan import Plan
 from zprof.model.report import WhatIf
 from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.reports.presenters.plan import build_plan_page
-from zprof.reports.presenters.plan_words import (
+from zprof.reports.presenters.plan_formatting import (
     Scale,
     choose_size_scale,
     format_count,

@@ -12,8 +12,8 @@ from zprof.model.time import CriticalPath, PathKind, PathShare
 from zprof.reports.page import Bar, Bars, Table
 from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
-from zprof.reports.presenters.memory_figures import describe_states, peak_bytes, select_largest_ranks
-from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.memory_formatting import describe_states, peak_bytes, select_largest_ranks
+from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import (
     ledger,
     list_path_kinds,

@@ -19,7 +19,7 @@ from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
 from zprof.reports.presenters.report import build_report_page
-from zprof.reports.presenters.run_words import describe_run, format_reported_steps
+from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
 from zprof.reports.presenters.side_by_side import build_side_by_side_page, change
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])

@@ -8,7 +8,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.time import CollectiveTime, Time
-from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import is_unknown_size, per
 from zprof.tui.figures import (
     AT_LEAST,

@@ -18,7 +18,7 @@ from zprof.model.formatting import format_ns
 from zprof.model.gaps import GapKind
 from zprof.model.report import WORK_SETTINGS, Report
 from zprof.model.side_by_side import Row, Section
-from zprof.reports.presenters.memory_figures import get_peak_mark
+from zprof.reports.presenters.memory_formatting import get_peak_mark
 from zprof.reports.presenters.time_figures import unsplit_ns
 from zprof.rules.claims import spoils_times
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Figure, Unit

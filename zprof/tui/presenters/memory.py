@@ -12,7 +12,7 @@ from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.memory_figures import (
+from zprof.reports.presenters.memory_formatting import (
     INFERRED_MARK,
     describe_attribution,
     get_peak_mark,

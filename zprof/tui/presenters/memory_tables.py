@@ -8,7 +8,7 @@ import re
 from zprof.model.gaps import GapKind
 from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.presenters.memory_figures import DEVICE_TERMS, INFERRED_MARK, select_user_frames
+from zprof.reports.presenters.memory_formatting import DEVICE_TERMS, INFERRED_MARK, select_user_frames
 from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.reports.presenters.memory_figures import largest_rank
+from zprof.reports.presenters.memory_formatting import largest_rank
 from zprof.tui.figures import Aggregation, Figure, Unit
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.session import LoadedRun

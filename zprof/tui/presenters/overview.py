@@ -12,7 +12,7 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import merge_gaps
 from zprof.reports.presenters.time_figures import ledger, per, step_change_ns
-from zprof.reports.presenters.time_words import AT_LEAST, AT_MOST, bounds
+from zprof.reports.presenters.time_formatting import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import BarCell, Cell, Column, Line, Mark, Opens, Table, TextCell

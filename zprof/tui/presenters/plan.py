@@ -7,7 +7,7 @@ from zprof.model.errors import ZprofError
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, PredictedFigure, Prediction
-from zprof.reports.presenters.memory_figures import largest_rank
+from zprof.reports.presenters.memory_formatting import largest_rank
 from zprof.tui.figures import Aggregation, Figure, ModelFigure, Unit, figure
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import shorten_tenant

@@ -7,7 +7,7 @@ from textual import events
 from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
-from zprof.reports.presenters.memory_figures import tenant_name
+from zprof.reports.presenters.memory_formatting import tenant_name
 from zprof.tui.figures import Figure
 from zprof.tui.presenters.memory_timeline import (
     ORDER,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from zprof.model.formatting import format_bytes, format_ns, shorten
 from zprof.model.report import Report
 from zprof.reports.page import AreaChart, AxisMark, Section, Series, make_section
-from zprof.reports.presenters.memory_figures import (
+from zprof.reports.presenters.memory_formatting import (
     Areas,
     build_tenant_legend,
     get_tenant_class,
