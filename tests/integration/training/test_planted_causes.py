@@ -47,7 +47,7 @@ def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
     seen = []
     for count in range(RECORDINGS):
         first = report(recorded(tmp_path, f"straggler{count}", *planted))["findings"][0]
-        delays = [row for row in first["evidence"] if row["what"].startswith("busy with itself")]
+        delays = [row for row in first["evidence"] if row["key"] == "own_time_excess"]
         found = [(row["rank"], row["value"] / 1e6) for row in delays]
         seen.append((first["cause"], first["confidence"], found))
         # 30 %: less the noise of two ranks
