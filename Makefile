@@ -25,11 +25,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed and not slow"
-	$(BIN)/python -m pytest tests/integration -m "timed and not slow"
+	$(BIN)/python -m pytest tests/integration tests/programs -m "timed and not slow"
 
 test-all: $(READY)
 	ZPROF_NEW_EXAMPLES=1 $(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed"
-	$(BIN)/python -m pytest tests/integration -m "timed"
+	$(BIN)/python -m pytest tests/integration tests/programs -m "timed"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.engine

@@ -3,6 +3,7 @@
 """
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,19 @@ import torch
 
 @dataclass(slots=True)
 class MarkLog:
-    """Columns of the ``mark`` table, appended to while the program runs."""
+    """Columns of the ``mark`` table, appended to while the program runs.
+
+    ``loop_thread``: the thread that added the first mark of a step. Processor time is recorded only on it, so
+    that a difference between two marks is always that of one thread.
+    """
 
     time_ns: list[int] = field(default_factory=list)
     kind: list[str] = field(default_factory=list)
     number: list[int] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
+    thread_cpu_ns: list[int | None] = field(default_factory=list)
+    thread_queued_ns: list[int | None] = field(default_factory=list)
+    loop_thread: int | None = None
 
     def add(self, kind: str, number: int, name: str = "", at_ns: int | None = None) -> int:
         """Add a mark, by default at the current time, and return its time."""
@@ -28,7 +36,18 @@ class MarkLog:
         self.kind.append(kind)
         self.number.append(number)
         self.name.append(name)
+        self.thread_cpu_ns.append(None)
+        self.thread_queued_ns.append(None)
         return at_ns
+
+    def add_step_mark(self, kind: str, number: int) -> int:
+        """Add the start or the end of a step with the times of its thread; return its time."""
+        thread = threading.get_ident()
+        self.loop_thread = self.loop_thread or thread
+        time_ns = self.add(kind, number)
+        if thread == self.loop_thread:
+            self.thread_cpu_ns[-1], self.thread_queued_ns[-1] = _read_thread_times()
+        return time_ns
 
     def extend(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append the marks of a collector."""
@@ -36,10 +55,31 @@ class MarkLog:
         self.kind.extend(columns["kind"])
         self.number.extend(columns["number"])
         self.name.extend(columns["name"])
+        self.thread_cpu_ns.extend([None] * len(columns["name"]))
+        self.thread_queued_ns.extend([None] * len(columns["name"]))
 
-    def columns(self) -> dict[str, list[int] | list[str]]:
+    def columns(self) -> dict[str, Sequence[Any]]:
         """Return the columns of the table."""
-        return {"time_ns": self.time_ns, "kind": self.kind, "number": self.number, "name": self.name}
+        return {
+            "time_ns": self.time_ns,
+            "kind": self.kind,
+            "number": self.number,
+            "name": self.name,
+            "thread_cpu_ns": self.thread_cpu_ns,
+            "thread_queued_ns": self.thread_queued_ns,
+        }
+
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+
+
+def _read_thread_times() -> tuple[int, int | None]:
+    """Return the processor time of this thread, and how long it has waited for a processor, if known."""
+    try:
+        used, queued = _SCHEDSTAT.read_text().split()[:2]
+        return int(used), int(queued)
+    except (OSError, ValueError):
+        return time.thread_time_ns(), None
 
 
 _STATM = Path("/proc/self/statm")

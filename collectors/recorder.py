@@ -200,7 +200,7 @@ class Recorder:
         """Mark the end of a step (one optimizer step)."""
         if not self.active:
             return
-        end_ns = self._marks.add("step_end", self._step)
+        end_ns = self._marks.add_step_mark("step_end", self._step)
         self._guard.run("step log", lambda: self._leave_step(end_ns))
         self._guard.run("device counters", self._devices.step)
         if self._schedule.window(self._step + 1) is not self._windows.current:
@@ -259,7 +259,7 @@ class Recorder:
         window = self._schedule.window(self._step)
         if window is not None and self._windows.current is None:
             self._windows.open(window, self._step)
-        self._step_start_ns = self._marks.add("step_begin", self._step)
+        self._step_start_ns = self._marks.add_step_mark("step_begin", self._step)
 
     def _leave_step(self, end_ns: int) -> None:
         assert self._writer is not None

@@ -194,4 +194,6 @@ def build_marks(devices: Sequence[DeviceTables], annotations: Annotations) -> di
         "kind": factorize_texts([kinds[index] for index in order.tolist()]),
         "number": np.concatenate(numbers)[order],
         "name": factorize_texts([names[index] for index in order.tolist()]),
+        "thread_cpu_ns": [None] * len(order),
+        "thread_queued_ns": [None] * len(order),
     }

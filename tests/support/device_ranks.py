@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
-from zprof.run.schema import COLLECTIVES, EVENTS
+from zprof.run.schema import COLLECTIVES, EVENTS, MARK
 from zprof.run.writer import RankWriter
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -23,7 +23,7 @@ class Rows:
 
     events: list[dict[str, object]] = field(default_factory=list)
     collectives: list[dict[str, object]] = field(default_factory=list)
-    marks: list[tuple[int, str, int, str]] = field(default_factory=list)
+    marks: list[tuple[int, str, int, str, int | None, int | None]] = field(default_factory=list)
 
     def event(self, start: int, end: int, category: str, name: str, **more: object) -> "Rows":
         """Any event."""
@@ -88,9 +88,21 @@ class Rows:
         self.collectives.append(row | more)
         return self
 
-    def step(self, number: int, begin: int, end: int, name: str = "ProfilerStep") -> "Rows":
-        """A step by its marks."""
-        self.marks += [(begin, "step_begin", number, name), (end, "step_end", number, name)]
+    def step(
+        self,
+        number: int,
+        begin: int,
+        end: int,
+        name: str = "ProfilerStep",
+        cpu_ns: int | None = None,
+        queued_ns: int | None = None,
+    ) -> "Rows":
+        """A step by its marks; the times that the thread of the loop ran in it, and was ready to run."""
+        used, queued = ((0, more) if more is not None else (None, None) for more in (cpu_ns, queued_ns))
+        self.marks += [
+            (begin, "step_begin", number, name, used[0], queued[0]),
+            (end, "step_end", number, name, used[1], queued[1]),
+        ]
         return self
 
     def events_table(self) -> pa.Table:
@@ -111,19 +123,26 @@ class Rows:
 
     def marks_frame(self) -> pd.DataFrame:
         """The marks as the analysis reads them."""
-        return pd.DataFrame(self.marks, columns=["time_ns", "kind", "number", "name"])
+        frame = pd.DataFrame(self.marks, columns=MARK.names)
+        return frame.astype({"thread_cpu_ns": "Int64", "thread_queued_ns": "Int64"})
 
 
 def write_run(
-    path: Path, ranks: Mapping[int, Rows], *, world_size: int | None = None, source: str = "trace"
+    path: Path,
+    ranks: Mapping[int, Rows],
+    *,
+    world_size: int | None = None,
+    source: str = "trace",
+    backend: str = "nccl",
+    device: str = "cuda",
 ) -> Path:
     """Write the run of these ranks."""
     manifest = RunManifest(
         zprof_version="0",
         created_ns=0,
         world_size=world_size or len(ranks),
-        backend="nccl",
-        device="cuda",
+        backend=backend,
+        device=device,
         training=TrainingFacts(),
         source=source,
     )
@@ -131,8 +150,8 @@ def write_run(
         writer = RankWriter(path, rank, manifest)
         writer.write_table("events", _columns(rows.events_table()))
         writer.write_table("collectives", _columns(rows.collectives_table()))
-        writer.write_table("mark", rows.marks_frame().to_dict("list"))
-        steps = sorted({number for _, _, number, _ in rows.marks})
+        writer.write_table("mark", rows.marks_frame().astype(object).replace({pd.NA: None}).to_dict("list"))
+        steps = sorted({mark[2] for mark in rows.marks})
         writer.finish(memory_steps=(), time_steps=steps, gaps=(), status="complete")
     return path
 

@@ -58,7 +58,9 @@ def sample(time_ns: int, device: str = "cuda:0", **counters: Any) -> dict[str, A
 
 
 def marks(extra: list[tuple[Any, ...]] | None = None) -> Rows:
-    return [dict(zip(TABLES["mark"].names, mark, strict=True)) for mark in [*(extra or []), *MARKS]]
+    unknown = dict.fromkeys(TABLES["mark"].names)
+    names = ("time_ns", "kind", "number", "name")
+    return [unknown | dict(zip(names, mark, strict=True)) for mark in [*(extra or []), *MARKS]]
 
 
 def full() -> Tables:

@@ -18,6 +18,7 @@ class GapKind(StrEnum):
     DEVICE = "device"
     STEPS = "steps"
     TIME = "time"
+    HOST_TIMES = "host_times"
     CLOCKS = "clocks"
     NO_COLLECTIVES = "no_collectives"
     COLLECTIVES = "collectives"

@@ -28,7 +28,8 @@ _IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
 _COMMUNICATION = _EXPOSED[:2]
 _LOST_TERMS = {term: LEDGER_NAMES[term] for term in (*_EXPOSED, "idle_ns")}
-#: If more than this share of the step is idle and no cause was found, the verdict is not "ok".
+#: If more than this share of the step is idle and no cause was found, the verdict is not "ok". If the pace of
+#: the hosts is unknown, a tenth is enough.
 _MAX_IDLE_RATIO = 0.5
 #: Minimum share of the step for a loss to be mentioned.
 _MIN_STEP_RATIO = 0.1
@@ -210,7 +211,7 @@ def _judge_without_findings(
         ) or _describe_largest_loss(time).removesuffix("; ")
         description = f"{largest_loss}; " if largest_loss else ""
         return (VerdictStatus.INCONCLUSIVE, f"{head}: {description}not tested: {_join_causes(missing)}")
-    idle = _idle_share(time)
+    idle = _idle_share(time, gaps)
     if idle is not None:
         return (
             VerdictStatus.INCONCLUSIVE,
@@ -268,11 +269,16 @@ def _time_unit(time: Time) -> str:
     return "in total" if is_entire_trace else "per step"
 
 
-def _idle_share(time: Time) -> str | None:
-    """Return the idle share of the time if that is more than half, else None."""
+def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
+    """Return the idle share of the time if it is too large for a verdict of "ok", else None.
+
+    That is more than half, or a tenth if the pace of the hosts is unknown.
+    """
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
-    return format_percent(idle / wall) if idle > _MAX_IDLE_RATIO * wall else None
+    is_pace_unknown = bool(list_untested((Cause.CPU_BOUND_LAUNCH,), gaps))
+    max_ratio = _MIN_STEP_RATIO if is_pace_unknown else _MAX_IDLE_RATIO
+    return format_percent(idle / wall) if idle > max_ratio * wall else None
 
 
 def _exposed_ratio(time: Time) -> float:

@@ -208,13 +208,17 @@ COLLECTIVES = pa.schema(
 #: window_end (name: init, memory or time), phase (name: the phase that starts), ping_begin, ping_end (number:
 #: index of the ping). From a CUDA allocator's history: annotation_begin, annotation_end (name: the program's
 #: name of the range, number: the device), oom (name: the device, number: its free bytes, -1 if unknown) and
-#: oom_request at the same time (number: the requested bytes).
+#: oom_request at the same time (number: the requested bytes). ``thread_cpu_ns``: processor time that the
+#: thread of the training loop had used so far, in step_begin and step_end of a recording;
+#: ``thread_queued_ns``: time that it had been ready to run but waited for a processor (Linux).
 MARK = pa.schema(
     [
         make_column("time_ns", pa.int64()),
         make_column("kind", TEXT),
         make_column("number", pa.int64()),
         make_column("name", TEXT),
+        make_column("thread_cpu_ns", pa.int64(), nullable=True),
+        make_column("thread_queued_ns", pa.int64(), nullable=True),
     ]
 )
 

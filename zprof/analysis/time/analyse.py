@@ -1,6 +1,6 @@
 """Measure the times of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
 from zprof.analysis.time.collective_rows import StepCounts
 from zprof.analysis.time.critical_path import find_critical_path
-from zprof.analysis.time.host_calls import add_host_pace, read_host_calls
+from zprof.analysis.time.host_calls import HostCalls, add_host_pace, read_host_calls
 from zprof.analysis.time.host_idle import make_host_rows
 from zprof.analysis.time.kernels import make_kernel_frame
 from zprof.analysis.time.ledger import (
@@ -40,7 +40,7 @@ from zprof.analysis.time.transfer.decomposition import decompose_collectives
 from zprof.analysis.time.transfer.launch_delays import make_limiter_rows
 from zprof.analysis.time.transfer.link_fits import fit_links
 from zprof.analysis.time.transfer.volume import measure_volume
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, Time, Window, WindowPolicy
 from zprof.run.reader import Run
@@ -170,6 +170,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             *(*gaps, *synced.gaps, *rank_gaps),
             *_list_ranks_without_collectives(run, collectives, timelines),
             *_list_unsplit_gaps(collectives),
+            *_list_inflated_host_gaps(calls),
             *volume_gaps,
         ),
         kernels=make_kernel_frame([rank.kernels for rank in ranks]),
@@ -186,6 +187,23 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             collectives, timelines, lambda rank: read_phase_evidence(run, rank, clocks.of(rank))
         ),
     )
+
+
+def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
+    """Return a gap if the recording of Python calls slowed the hosts."""
+    inflated = [rank for rank, rank_calls in calls.items() if rank_calls.has_stacks]
+    if not inflated:
+        return []
+    return [
+        Gap(
+            kind=GapKind.HOST_TIMES,
+            what="pace of the hosts",
+            reason="the trace was taken with stacks (with_stack=True): recording each Python call slows the "
+            "host, often several times, so idle time and late launches are upper bounds",
+            remedy="record times with with_stack=False",
+            rank=inflated[0] if len(inflated) == 1 else None,
+        )
+    ]
 
 
 def _find_passes_in_program_steps(

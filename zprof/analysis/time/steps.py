@@ -100,6 +100,43 @@ def read_mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
     return dict(zip(numbers, times, strict=True))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadTimes:
+    """What the training loop's thread did in a step: time on a processor, and ready but without one.
+
+    ``queued_ns`` is 0 where the system does not tell it; that time then counts as blocked.
+    """
+
+    cpu_ns: int
+    queued_ns: int
+
+
+def read_thread_times(marks: pd.DataFrame) -> dict[int, ThreadTimes]:
+    """Return the times of the training loop's thread in each step that has them."""
+    begins, ends = (
+        {
+            number: (cpu_ns, queued_ns)
+            for number, cpu_ns, queued_ns in zip(
+                rows["number"].tolist(),
+                rows["thread_cpu_ns"].tolist(),
+                rows["thread_queued_ns"].fillna(0).tolist(),
+                strict=True,
+            )
+        }
+        for kind in ("step_begin", "step_end")
+        for rows in (marks[(marks["kind"] == kind) & marks["thread_cpu_ns"].notna()],)
+    )
+    differences = {
+        step: (ends[step][0] - begins[step][0], ends[step][1] - begins[step][1])
+        for step in begins.keys() & ends.keys()
+    }
+    return {
+        step: ThreadTimes(cpu_ns=cpu_ns, queued_ns=queued_ns)
+        for step, (cpu_ns, queued_ns) in differences.items()
+        if cpu_ns >= 0 and queued_ns >= 0
+    }
+
+
 WHOLE_TRACE = "whole trace"
 RECORDER = "recorder"
 _NONE = np.empty(0, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Load the time window of each rank of a run, and report missing data as gaps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,11 +18,13 @@ from zprof.analysis.time.activity_from_events import (
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import (
     StepWindows,
+    ThreadTimes,
     Windows,
     find_program_steps,
     find_step_windows,
     find_trace_windows,
     read_mark_times,
+    read_thread_times,
 )
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
@@ -41,7 +43,9 @@ class RankTimeline:
     that the ledger splits, with boundaries on a device moved to the end of the work of each step. ``source``:
     what marked them. ``program_steps``: the steps of the program, even if the window is a single interval;
     None if none is marked. ``unknown_steps``: steps left out because the trace ends before the work that they
-    launched. ``pings``: start and end of each clock ping by its index.
+    launched. ``pings``: start and end of each clock ping by its index. ``thread_times``: what the
+    training loop's thread did in each recorded step. ``waits_block``: a wait for a collective uses no
+    processor.
     """
 
     rank: int
@@ -53,6 +57,8 @@ class RankTimeline:
     source: str = ""
     program_steps: StepWindows | None = None
     unknown_steps: tuple[int, ...] = ()
+    thread_times: Mapping[int, ThreadTimes] = field(default_factory=dict)
+    waits_block: bool = False
 
     def on(self, clock: RankClock) -> "RankTimeline":
         """Return the same timeline on the common clock; pings keep their timestamps."""
@@ -135,6 +141,8 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
         source=windows.source,
         program_steps=windows.program,
         unknown_steps=windows.unknown,
+        thread_times={} if policy is WindowPolicy.TRACE else read_thread_times(marks),
+        waits_block="gloo" in run.manifest.backend,
     )
 
 

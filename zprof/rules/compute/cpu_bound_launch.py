@@ -1,13 +1,16 @@
 """ZP502 cpu_bound_launch: the host launches slower than kernels run, so the device runs out of work.
 
-Signal: idle time that ends with work launched after the device had finished everything (the queue was empty),
-and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU; on most ranks,
-in the typical step. If one host is later than the others but just as fast, only its rank is idle, and the
-others wait for it meanwhile. That also limits the pace of all hosts. At least 10 % of the step is a finding
-(docs/thresholds.md), at least 15 % has high confidence: healthy CPU ranks, two on two cores, had up to 8 %.
+Signal: idle time with nothing queued in which the host was active (its recorded events start or end at most
+1 ms apart), and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU;
+on most ranks, in the typical step. Where the recording shows nothing of the host, it may sleep or wait for a
+lock: that is a gap, not a finding. If one host is later than the others but just as fast, only its rank is
+idle, and the others wait for it meanwhile. That also limits the pace of all hosts. At least 10 % of the step
+is a finding (docs/thresholds.md), at least 15 % has high confidence: healthy CPU ranks, two on two cores, had
+up to 8 %.
 
-On a CPU rank: the main thread is not in an operator, a wait or a collective launch. A recording does not show
-if it then runs Python or sleeps, so the finding claims no more than that and never has high confidence.
+On a CPU rank: the thread of the training loop is in no operator, wait or collective launch, and surely used
+its processor (``host_idle``). The recorder itself takes some of that, so the finding never has high
+confidence. A recording of Python calls (``with_stack=True``) slows the host several times: low confidence.
 
     saving: half of (that idle time - collectives in the background that nothing else would hide)
          .. that idle time, plus exposed transfer with nothing queued after it, plus 15 %
@@ -31,6 +34,7 @@ from zprof.rules.compute.idle_time import (
     find_missing_host_gap,
     find_single_occurrence_gap,
     has_device,
+    is_host_inflated,
     is_inference,
     mean_of_most_ranks,
     median_of_most_ranks,
@@ -54,11 +58,14 @@ _INFERENCE_FIX = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LateHost:
-    """Means per step. ``unhidden_ns``: collectives during the idle gaps that no compute could hide."""
+class LateHosts:
+    """Means per step. ``typical_ns``: the idle time of the median step. ``unhidden_ns``: collectives during
+    the idle gaps that no compute could hide.
+    """
 
     wall_ns: float
     idle_ns: float
+    typical_ns: float
     exposed_ns: float
     unhidden_ns: float
 
@@ -74,23 +81,61 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
     missing = find_missing_host_gap(analysis, Cause.CPU_BOUND_LAUNCH) or _find_missing_operators_gap(analysis)
     if missing:
         return missing
-    # an optimizer on the CPU is offload; one that only launches slowly is not
-    columns = ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
+    late_hosts = measure_late_hosts(analysis)
+    if min(late_hosts.idle_ns, late_hosts.typical_ns) < _MIN_STEP_RATIO * late_hosts.wall_ns:
+        return find_single_occurrence_gap(
+            analysis, Cause.CPU_BOUND_LAUNCH, _MIN_STEP_RATIO, *_list_launch_columns(analysis), "unseen_ns"
+        ) or _find_unseen_host_gap(analysis)
+    return _build_finding(analysis, late_hosts)
+
+
+def measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
+    """Measure the idle time that slow launches cause on most ranks."""
+    columns = _list_launch_columns(analysis)
     shared_loss = _measure_waits_for_one_host(analysis, columns)
-    late_host = _LateHost(
+    mean_loss, median_loss = (
+        (float(shared_loss.mean()), float(shared_loss.median())) if len(shared_loss) else (0.0, 0.0)
+    )
+    return LateHosts(
         wall_ns=mean_wall_ns(analysis),
-        idle_ns=max(
-            mean_of_most_ranks(analysis, *columns), float(shared_loss.mean()) if len(shared_loss) else 0.0
-        ),
+        idle_ns=max(mean_of_most_ranks(analysis, *columns), mean_loss),
+        typical_ns=max(median_of_most_ranks(analysis, *columns), median_loss),
         exposed_ns=mean_of_most_ranks(analysis, "launch_exposed_ns"),
         unhidden_ns=_measure_unhidden_ns(analysis),
     )
-    typical_ns = max(
-        median_of_most_ranks(analysis, *columns), float(shared_loss.median()) if len(shared_loss) else 0.0
+
+
+def _list_launch_columns(analysis: RunAnalysis) -> list[str]:
+    """List the parts of the idle time that slow launches cause.
+
+    An optimizer on the CPU is offload; one that only launches slowly is not.
+    """
+    return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
+
+
+def _find_unseen_host_gap(analysis: RunAnalysis) -> Gap | None:
+    """Return a gap if nothing shows what most hosts did for a good part of the step."""
+    unseen_ns = min(mean_of_most_ranks(analysis, "unseen_ns"), median_of_most_ranks(analysis, "unseen_ns"))
+    wall_ns = mean_wall_ns(analysis)
+    if unseen_ns < _MIN_STEP_RATIO * wall_ns:
+        return None
+    amount = f"{format_ns(unseen_ns)} of each step ({unseen_ns / wall_ns:.0%})"
+    if has_device(analysis):
+        reason = f"the device has no work for {amount} while the recording shows nothing of the host"
+    elif analysis.host["is_timed"].all():
+        reason = (
+            f"the training loop's thread runs no operator for {amount}, in which it need not have used its "
+            "processor at all"
+        )
+    else:
+        reason = f"the training loop's thread runs no operator for {amount}"
+    return untested_gap(
+        Cause.CPU_BOUND_LAUNCH,
+        f"{reason}: it may run Python, sleep, or wait for a lock or a file",
+        "py-spy record --idle --native -- python train.py shows which line of the program that is"
+        if has_device(analysis) or analysis.host["is_timed"].all()
+        else "record with zprof record, which samples the processor time of that thread",
     )
-    if min(late_host.idle_ns, typical_ns) < _MIN_STEP_RATIO * late_host.wall_ns:
-        return find_single_occurrence_gap(analysis, Cause.CPU_BOUND_LAUNCH, _MIN_STEP_RATIO, *columns)
-    return _build_finding(analysis, late_host)
 
 
 def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> "pd.Series[float]":
@@ -141,39 +186,34 @@ def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
     return max(0.0, mean_of_most_ranks(analysis, "launch_under_ns") - max(0.0, available_compute))
 
 
-def _build_finding(analysis: RunAnalysis, late_host: _LateHost) -> Finding:
-    share = late_host.idle_ns / late_host.wall_ns
+def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
+    share = late_hosts.idle_ns / late_hosts.wall_ns
     description = (
-        f"the host cannot keep up: nothing is queued for {format_ns(late_host.idle_ns)} of each step"
+        f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} of each step"
         if has_device(analysis)
-        else f"the main thread had no recorded activity for {format_ns(late_host.idle_ns)} of each step"
+        else f"Python between operators takes {format_ns(late_hosts.idle_ns)} of each step"
     )
     return make_finding(
         Cause.CPU_BOUND_LAUNCH,
         sentence=f"{description} ({share:.0%})",
         evidence=[
-            Evidence(
-                key="idle_nothing_queued_per_step",
-                what="idle time per step with nothing queued",
-                value=late_host.idle_ns,
-                unit="ns",
-            ),
+            make_launch_evidence(late_hosts.idle_ns),
             Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
             Evidence(
                 key="exposed_transfer_nothing_queued",
                 what="exposed transfer with nothing queued after it",
-                value=late_host.exposed_ns,
+                value=late_hosts.exposed_ns,
                 unit="ns",
             ),
             Evidence(
                 key="collectives_hidden_by_idle",
                 what="collectives hidden only by these gaps",
-                value=late_host.unhidden_ns,
+                value=late_hosts.unhidden_ns,
                 unit="ns",
             ),
         ],
-        saving_ns=late_host.saving_ns,
-        severity=rate_severity(late_host.saving_ns[1], late_host.wall_ns),
+        saving_ns=late_hosts.saving_ns,
+        severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
         confidence=_rate_confidence(analysis, share),
         fix=choose_launch_fix(analysis),
         disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
@@ -181,8 +221,20 @@ def _build_finding(analysis: RunAnalysis, late_host: _LateHost) -> Finding:
     )
 
 
+def make_launch_evidence(idle_ns: float) -> Evidence:
+    """Return the evidence that both the rule and the replay rest on."""
+    return Evidence(
+        key="idle_nothing_queued_per_step",
+        what="idle time per step with nothing queued while the host was active",
+        value=idle_ns,
+        unit="ns",
+    )
+
+
 def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:
-    """Return the confidence, one level lower on a CPU, where a sleeping thread looks like a busy one."""
+    """Return the confidence: never high on a CPU, low where recording itself slowed the host."""
+    if is_host_inflated(analysis):
+        return Confidence.LOW
     if has_device(analysis):
         return rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO)
     return Confidence.MEDIUM if share >= _HIGH_CONFIDENCE_RATIO else Confidence.LOW
@@ -199,9 +251,9 @@ def choose_launch_fix(analysis: RunAnalysis) -> str:
     elif has_device(analysis):
         lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
     else:
-        lines.insert(0, "py-spy record --native -- python train.py  # what the main thread does meanwhile")
+        lines.insert(0, "py-spy record --native -- python train.py  # which Python that is")
     if not has_device(analysis) and not is_compiled:
-        lines.append("model = torch.compile(model)  # if that is Python between operators")
+        lines.append("model = torch.compile(model)  # fewer operators, and less Python between them")
     if is_compiled:
         lines.append("TORCH_LOGS=graph_breaks python train.py  # what runs outside of compiled regions")
     lines.append("larger micro-batches; fewer hooks, and fewer Python statements, in each layer")

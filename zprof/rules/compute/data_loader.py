@@ -17,8 +17,10 @@ from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.rules.compute.idle_time import (
+    count_processors_per_rank,
     find_missing_host_gap,
     find_single_occurrence_gap,
+    has_device,
     mean_of_most_ranks,
     median_of_most_ranks,
     rate_confidence,
@@ -31,10 +33,8 @@ _HIGH_CONFIDENCE_RATIO = 0.05
 #: Minimum saving relative to the loader's idle time.
 _MIN_SAVING_RATIO = 0.6
 
-FIX = (
-    "DataLoader(..., num_workers=8, prefetch_factor=4, pin_memory=True, persistent_workers=True)\n"
-    "batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
-)
+#: Workers to advise if the number of processors is unknown, and at most.
+_MAX_WORKERS = 8
 
 
 def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -85,7 +85,19 @@ def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Findin
         saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost_ns - hidden_ns), high),
         severity=rate_severity(high, wall),
         confidence=rate_confidence(analysis, lost_ns / wall, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
-        fix=FIX,
+        fix=choose_loader_fix(analysis),
         disprove="train on one batch kept in memory and record again: if the step takes as long, "
         "the loader is not the cause",
+    )
+
+
+def choose_loader_fix(analysis: RunAnalysis) -> str:
+    """Return the fix with as many workers as there are processors for; pinned memory only with a device."""
+    workers = min(_MAX_WORKERS, count_processors_per_rank(analysis) or _MAX_WORKERS)
+    loader = f"DataLoader(..., num_workers={workers}, prefetch_factor=4, persistent_workers=True"
+    if not has_device(analysis):
+        return f"{loader})\nmove decoding and tokenizing out of the loop"
+    return (
+        f"{loader}, pin_memory=True)\n"
+        "batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
     )

@@ -90,6 +90,20 @@ def has_device(analysis: RunAnalysis) -> bool:
     return bool(analysis.host["on_device"].any())
 
 
+def is_host_inflated(analysis: RunAnalysis) -> bool:
+    """Return True if the hosts were slowed by the recording of their Python calls."""
+    return bool(analysis.host["has_stacks"].any())
+
+
+def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
+    """Return the processors of the host per rank on it, None if the recording does not say."""
+    environment = analysis.source.manifest.environment if analysis.source is not None else {}
+    count = environment.get("processors", "")
+    hosts = list(analysis.hosts.values())
+    ranks_per_host = max((hosts.count(host) for host in set(hosts)), default=analysis.run.world_size)
+    return max(1, int(count) // max(1, ranks_per_host)) if count.isascii() and count.isdigit() else None
+
+
 def is_inference(analysis: RunAnalysis) -> bool:
     """Return True if no rank has a backward or an optimizer, so advice about training does not apply."""
     return bool(analysis.host["is_inference"].all())

@@ -21,9 +21,13 @@ from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mar
 from zprof.replay.tasks import NONE, Bools
 from zprof.rules.compute.blocking_sync import FIX as SYNC_FIX
 from zprof.rules.compute.comm_slows_compute import GPU_FIX as SLOWED_FIX
-from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
-from zprof.rules.compute.data_loader import FIX as LOADER_FIX
-from zprof.rules.compute.idle_time import is_inference
+from zprof.rules.compute.cpu_bound_launch import (
+    choose_launch_fix,
+    make_launch_evidence,
+    measure_late_hosts,
+)
+from zprof.rules.compute.data_loader import choose_loader_fix
+from zprof.rules.compute.idle_time import is_host_inflated, is_inference
 from zprof.rules.counterfactual.fixes import (
     ALLOCATES,
     SLOWED_RATIO,
@@ -70,6 +74,11 @@ class _Candidate:
     evidence_label: tuple[str, str] | None = None
     rank: int | None = None
     min_ratio: float = _MIN_STEP_RATIO
+    #: Evidence besides the gain, the largest possible saving per step, and whether something else may be the
+    #: cause of the same signs.
+    evidence: tuple[Evidence, ...] = ()
+    max_saving_ns: float = np.inf
+    is_doubtful: bool = False
 
 
 def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
@@ -100,20 +109,23 @@ def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Findin
 
 
 def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Finding | None:
-    gains = [gain for changed in candidate.changed if (gain := replay.gain_ns(changed)) is not None]
+    replayed = [gain for changed in candidate.changed if (gain := replay.gain_ns(changed)) is not None]
+    gains = [min(gain, candidate.max_saving_ns) for gain in replayed]
     step = replay.step_ns
     if not gains or max(gains) < candidate.min_ratio * step:
         return None
     low, high = widen_by_model_error(min(gains), max(gains), step)
+    high = min(high, candidate.max_saving_ns)
     share = format_percent(max(gains) / step)
     evidence = [
+        *candidate.evidence,
         Evidence(
             key="replayed_saving",
             what="reduction of the step time in a replay without it",
             value=max(gains),
             unit="ns",
             rank=candidate.rank,
-        )
+        ),
     ]
     if candidate.evidence_label:
         key, what = candidate.evidence_label
@@ -122,10 +134,14 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
         )
     is_sure = low >= _HIGH_CONFIDENCE_RATIO * step and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
-    is_note = graph.steps == 1 or (
-        candidate.cause is Cause.BLOCKING_SYNC
-        and candidate.count <= _MAX_NORMAL_COUNT
-        and low < _HIGH_CONFIDENCE_RATIO * step
+    is_note = (
+        graph.steps == 1
+        or candidate.is_doubtful
+        or (
+            candidate.cause is Cause.BLOCKING_SYNC
+            and candidate.count <= _MAX_NORMAL_COUNT
+            and low < _HIGH_CONFIDENCE_RATIO * step
+        )
     )
     return make_finding(
         candidate.cause,
@@ -214,6 +230,8 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 
 def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    """Propose faster hosts if they were active while nothing was queued; that bounds what they save."""
+    late_hosts = measure_late_hosts(analysis)
     return [
         _Candidate(
             cause=Cause.CPU_BOUND_LAUNCH,
@@ -225,6 +243,9 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             fix=choose_launch_fix(analysis),
             disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
             "the idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
+            evidence=(make_launch_evidence(late_hosts.idle_ns),),
+            max_saving_ns=late_hosts.saving_ns[1],
+            is_doubtful=is_host_inflated(analysis),
         )
     ]
 
@@ -241,7 +262,7 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 "the devices wait for batches: with batches ready when they are "
                 f"requested, a step is {gain} shorter ({share})"
             ),
-            fix=LOADER_FIX,
+            fix=choose_loader_fix(analysis),
             disprove="train on one batch kept in memory and record again: if the step takes as long, "
             "the loader is not the cause",
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import intervals
-from zprof.analysis.time.host_calls import read_host_calls
+from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
 from zprof.replay import edits
@@ -50,8 +50,6 @@ _UNITS_AROUND_BLOCKS = 2
 _BESIDE_RATIO = 0.1
 #: Minimum factor for kernels to count as slowed down by collectives; 1.00 to 1.06 is usual.
 SLOWED_RATIO = 1.10
-#: A launch takes less than this, with the host time before it.
-_LONG_NS = 1_000_000
 WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
 WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
 ALLOCATES = re.compile(
@@ -230,7 +228,7 @@ def is_launch(rank: RankGraph) -> Bools:
     A longer call is something else: the host loads data, allocates, computes or sleeps.
     """
     chosen: Bools = (
-        (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < _LONG_NS) & ~are_calls(rank, ALLOCATES)
+        (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < MAX_QUIET_NS) & ~are_calls(rank, ALLOCATES)
     )
     return chosen
 

@@ -15,9 +15,10 @@ and the waiting for occasionally late ranks. If the model of the run also predic
 apply (:mod:`zprof.rules.saving_range`). A gather that could run long before it started waits for the device,
 not for its launch, and does not count.
 
-FSDP2 waits for an all_gather of a CPU rank in the call that launches it, prefetched or not (its streams are a
-device's; ``torch.distributed.fsdp``, ``FSDPParamGroup.unshard``). There a finding is a note with a saving
-from 0, because only a private switch makes these calls asynchronous.
+FSDP waits for an all_gather of a CPU rank in the call that launches it, prefetched or not: FSDP1 calls
+``dist.all_gather`` (``FlatParamHandle._all_gather_flat_param``), and FSDP2's streams are a device's
+(``FSDPParamGroup.unshard``). There a finding is a note with a saving from 0, because no option, or only a
+private switch, makes these calls asynchronous.
 
 Thresholds: 30 % of the all_gathers' transfer exposed (without prefetch all of it is; with it, simulated on a
 network that is barely fast enough, 7 %). The others are from simulated jobs, where 50 % and 115 % bracketed
@@ -279,4 +280,4 @@ def _rate_confidence(analysis: RunAnalysis, gathers_cost: _Gathers) -> Confidenc
 
 def _waits_at_once(analysis: RunAnalysis) -> bool:
     """Return True if the engine blocks the host for every all_gather, regardless of when it is launched."""
-    return analysis.run.device == "cpu" and analysis.training.engine.lower() == "fsdp2"
+    return analysis.run.device == "cpu" and analysis.training.engine.lower() in ("fsdp1", "fsdp2")

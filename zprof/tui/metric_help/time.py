@@ -13,7 +13,7 @@ _COLLECTIVE_COLUMNS = (
     "step", "rank", "kind", "unit", "bytes", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "group",
 )  # fmt: skip
 _HOST_COLUMNS = (
-    "step", "rank", "idle_ns", "launch_ns", "loader_ns", "allocator_ns", "limiter_ns", "sync_ns",
+    "step", "rank", "idle_ns", "launch_ns", "unseen_ns", "loader_ns", "allocator_ns", "limiter_ns", "sync_ns",
     "optimizer_ns", "copy_ns", "other_ns",
 )  # fmt: skip
 

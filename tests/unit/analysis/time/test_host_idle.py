@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, write
-from tests.support.device_ranks import Rows
+from tests.support.device_ranks import Rows, write_run
 from zprof.analysis.intervals import EMPTY, intervals, measure, union
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
@@ -22,8 +22,12 @@ def spans(*pairs):
     return intervals(*zip(*pairs, strict=True)) if pairs else EMPTY
 
 
+#: A host whose events never pause.
+ALWAYS = spans((0, 1 << 60))
+
+
 def calls(**named) -> HostCalls:
-    return HostCalls(**({"allocator": EMPTY, "sync": EMPTY, "loader": EMPTY} | named))
+    return HostCalls(**({"allocator": EMPTY, "sync": EMPTY, "loader": EMPTY, "active": ALWAYS} | named))
 
 
 def lengths(shares) -> dict[IdlePart, int]:
@@ -81,10 +85,20 @@ def test_only_an_optimizer_that_launches_nothing_for_a_while_is_on_the_host() ->
     assert found == {IdlePart.OPTIMIZER: MS, IdlePart.LAUNCH: MS - 1}
 
 
+def test_nobody_can_tell_what_a_host_without_events_does() -> None:
+    found = device_idle((10, 40), active=spans((0, 15), (20, 22)), loader=spans((30, 32)))
+    assert found == {IdlePart.LAUNCH: 7, IdlePart.UNSEEN: 21, IdlePart.LOADER: 2}
+
+
+def test_a_thread_is_active_between_events_that_are_close() -> None:
+    rows = Rows().call(0, 1).call(MS, 2).event(5 * MS, 8 * MS, "cuda_runtime", "cudaMalloc").call(9 * MS, 3)
+    assert select_host_calls(rows.events_table()).active.tolist() == [[0, MS + 1], [8 * MS, 9 * MS + 1]]
+
+
 def test_the_main_thread_of_a_cpu_rank() -> None:
     host = calls(loader=spans((0, 10)), collective=spans((20, 25)))
     found = lengths(split_cpu_idle(spans((5, 40)), spans((30, 33)), host).idle)
-    assert found == {IdlePart.LOADER: 5, IdlePart.OTHER: 5, IdlePart.COPY: 3, IdlePart.LAUNCH: 22}
+    assert found == {IdlePart.LOADER: 5, IdlePart.OTHER: 5, IdlePart.COPY: 3, IdlePart.UNSEEN: 22}
 
 
 def test_the_longest_occurrence_of_a_part_is_that_of_one_call_with_its_gap() -> None:
@@ -125,7 +139,8 @@ LOADER = Host(ns=5 * MS, name=NEXT, category="user_annotation")
 PLANTED: dict[str, list[Op]] = {
     "loader": [LOADER],
     "allocator": [Host(ns=2 * MS, name="cudaFree"), Host(ns=3 * MS, name="hipMalloc")],
-    "launch": [Host(ns=5 * MS)],
+    "launch": [Host(ns=MS // 2, name="aten::add", category="cpu_op") for _ in range(10)],
+    "unseen": [Host(ns=5 * MS)],
     "optimizer": [Host(ns=5 * MS, name="Optimizer.step#AdamW.step", category="user_annotation")],
 }
 
@@ -133,8 +148,45 @@ PLANTED: dict[str, list[Op]] = {
 @pytest.mark.parametrize("part", PLANTED)
 def test_what_the_host_did_gets_the_time(tmp_path: Path, part: str) -> None:
     rows = host_table(tmp_path, PLANTED[part])
-    lead = 1.1 * MS if part == "launch" else 0.01 * MS  # the lead that was lost at the wait is its own
+    # the lead that was lost at the wait is its own
+    lead = 1.1 * MS if part in ("launch", "unseen") else 0.01 * MS
     assert rows[f"{part}_ns"].tolist() == pytest.approx([5 * MS] * 2, abs=lead)
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "queued_ms", "backend", "ran_ms"),
+    [
+        (None, None, "gloo", 0),  # an imported trace
+        (8, 0, "gloo", 0),  # it slept: the operators alone account for this
+        (8, None, "gloo", 0),
+        (13, 0, "gloo", 3),  # Python for at least 3 ms of 6
+        (13, None, "gloo", 3),
+        (13, 0, "mpi", 0),  # the wait of 4 ms may have used the processor
+        (16, 0, "gloo", 6),
+        (8, 8, "gloo", 1),  # half of 2 ms: it had no processor for half of the time, and may wait 4 ms more
+        (12, 8, "gloo", 3.6),  # never blocked
+    ],
+)
+def test_a_thread_of_a_cpu_rank_surely_ran_what_nothing_else_explains(
+    tmp_path: Path, cpu_ms: int | None, queued_ms: int | None, backend: str, ran_ms: float
+) -> None:
+    """Steps of 20 ms: 10 ms of operators, 4 ms in a wait, 6 ms of which only the processor time is known."""
+    rows = Rows()
+    used, queued = (None if each is None else each * MS for each in (cpu_ms, queued_ms))
+    for step in range(2):
+        begin = step * 20 * MS
+        rows.step(step, begin, begin + 20 * MS, cpu_ns=used, queued_ns=queued)
+        for start_ms, end_ms, category, name in (
+            (0, 5, "cpu_op", "aten::mm"),
+            (8, 12, "user_annotation", "zprof::wait"),
+            (15, 20, "cpu_op", "aten::mm"),
+        ):
+            rows.event(begin + start_ms * MS, begin + end_ms * MS, category, name)
+    run = load(write_run(tmp_path / "x.zprof", {0: rows}, backend=backend, device="cpu", source="recorder"))
+    host = analyse_time(run).host
+    assert host["launch_ns"].tolist() == [ran_ms * MS] * 2
+    assert host["unseen_ns"].tolist() == [(6 - ran_ms) * MS] * 2
+    assert host["is_timed"].tolist() == [cpu_ms is not None] * 2
 
 
 def test_calls_are_counted(tmp_path: Path) -> None:

@@ -120,6 +120,12 @@ HALF_STATES = [hosts_ | {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS} for h
         (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.30 * WALL_NS), "medium"),
         (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.15 * WALL_NS), "medium"),
         (cpu_bound_launch, lambda: hosts(on_device=False, launch_ns=0.12 * WALL_NS), "low"),
+        # a recording of Python calls slowed the host itself
+        (cpu_bound_launch, lambda: hosts(launch_ns=0.30 * WALL_NS, has_stacks=True), "low"),
+        # nothing shows what the host did: asleep, in Python, or in front of a lock
+        (cpu_bound_launch, lambda: hosts(unseen_ns=0.30 * WALL_NS), "gap"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, unseen_ns=0.30 * WALL_NS), "gap"),
+        (cpu_bound_launch, lambda: hosts(on_device=False, unseen_ns=0.09 * WALL_NS), None),
         # one wait per step reads a loss; they are counted in the mean
         (blocking_sync, lambda: hosts(dry_syncs=1.5, sync_ns=20 * MS), "low"),
         (blocking_sync, lambda: hosts(dry_syncs=1.6, sync_ns=20 * MS), "high"),

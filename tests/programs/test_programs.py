@@ -1,0 +1,73 @@
+"""Whole programs that know nothing of zprof, recorded on two gloo ranks: who is accused of what."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked_ranks import free_port
+from zprof.model.findings import Cause, Confidence
+from zprof.model.report import Report
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import load
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+TIME_LIMIT_S = 240
+#: Programs without a planted cause, and the package that each one needs.
+HEALTHY = {
+    "ddp": "",
+    "fsdp1": "",
+    "fsdp2": "",
+    "pipeline_1f1b": "",
+    "sleeping": "",
+    "deepspeed_stage2": "deepspeed",
+    "hf_trainer": "transformers",
+}
+#: One for each kind of collective in every run of the tests.
+FAST = ("pipeline_1f1b", "sleeping")
+
+
+def record_program(name: str, folder: Path) -> Report:
+    run = folder / "run.zprof"
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    command = ["-m", "zprof", "record", "-o", str(run), "--", sys.executable, *launch]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TMPDIR": str(folder),
+    }
+    done = subprocess.run(
+        [sys.executable, *command, str(FOLDER / f"{name}.py")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return diagnose(load(run))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in HEALTHY]
+)
+def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> None:
+    if HEALTHY[name]:
+        pytest.importorskip(HEALTHY[name], reason=f"{HEALTHY[name]} is not installed")
+    report = record_program(name, tmp_path)
+    assert [each.cause for each in report.findings if each.confidence is not Confidence.LOW] == []
+    if name == "sleeping":  # what nobody can tell is a gap, and no reason to call it OK
+        assert Cause.CPU_BOUND_LAUNCH in {cause for gap in report.gaps for cause in gap.causes}
+        assert report.verdict.status == "inconclusive"
+
+
+@pytest.mark.ranks
+@pytest.mark.timed
+def test_python_between_operators_is_found(tmp_path: Path) -> None:
+    causes = {finding.cause for finding in record_program("busy_python", tmp_path).findings}
+    assert Cause.CPU_BOUND_LAUNCH in causes
