@@ -25,8 +25,8 @@ class CheckCommand:
     Bytes and counts are exact and compared directly; times fail only if the whole
     confidence interval over the steps is beyond the limit. Set limits in
     [tool.zprof.check] of pyproject.toml, in [check] of zprof.toml, or with the options
-    below. Without a baseline only absolute limits are checked, and the check passes with
-    a notice unless --require-baseline is given.
+    below. Without --baseline only absolute limits are checked, and the check passes with
+    a notice unless --require-baseline is given. A baseline that is named must exist.
 
     exit codes: 0 passed, 1 a gate failed, 2 bad input or a baseline recorded under
     different conditions, 3 not enough was measured to decide.
@@ -54,7 +54,7 @@ class CheckCommand:
         parser.add_argument(
             "--require-baseline",
             action="store_true",
-            help="fail with exit code 2 if the baseline does not exist",
+            help="fail with exit code 2 if no --baseline is given",
         )
         parser.add_argument(
             "--config",
@@ -93,13 +93,13 @@ def _working_directory() -> Path:
 
 def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
     from zprof.checks.check import check
-    from zprof.checks.config import downgrade_for_device
+    from zprof.checks.config import adapt_to_device
 
     baseline, notices = _find_baseline(arguments)
     run = measure_run(arguments.run, arguments)
     result = check(
         run.report,
-        downgrade_for_device(limits, run.report.run.device),
+        adapt_to_device(limits, run.report.run.device),
         baseline,
         environment=run.environment,
         any_conditions=arguments.any_conditions,
@@ -109,17 +109,18 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
 
 
 def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
-    """Return the baseline, or None and a notice on how to save one if this is the first run."""
+    """Return the baseline, or None and a notice on how to save one if none is named."""
     path: Path | None = arguments.baseline
     if path is not None and not is_missing_baseline(path):
         return load_baseline(path, arguments), ()
     run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
     save = f"zprof baseline save {run} -o {file}, commit it"
+    if path is not None:
+        hint = f"check the name, or on a first run: {save}"
+        raise BadInput(f"{printable(path)}: no such baseline", hint=hint)
     if arguments.require_baseline:
-        raise BadInput(f"{printable(path or '--baseline')}: a baseline is required but not found", hint=save)
-    if path is None:
-        return None, (f"to compare later runs with this one: {save}, and pass it with --baseline",)
-    return None, (f"{file} does not exist yet: {save}",)
+        raise BadInput("--baseline: a baseline is required but none is named", hint=save)
+    return None, (f"to compare later runs with this one: {save}, and pass it with --baseline",)
 
 
 def _explain_downgraded(limits: Sequence[Limit], result: Check) -> tuple[str, ...]:

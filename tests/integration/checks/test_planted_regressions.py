@@ -10,7 +10,7 @@ import pytest
 
 from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
-from zprof.checks.config import default_limits, downgrade_for_device
+from zprof.checks.config import adapt_to_device, default_limits
 from zprof.checks.limits import parse_limit
 from zprof.model.check import Check, GateResult, Limit
 from zprof.model.report import Report
@@ -82,7 +82,7 @@ def test_a_planted_regression_fails_at_its_gate(
     folder: Path, base: Path, planted: str, gates: set[str], grew: str
 ) -> None:
     run = record(folder / f"{planted.split()[0]}.zprof", TINY, planted)
-    found = held(run, base, *downgrade_for_device(default_limits(), "cpu"))
+    found = held(run, base, *adapt_to_device(default_limits(), "cpu"))
     assert (found.outcome, found.exit_code) == ("failed", 1)
     wrong = failed(found)
     assert gates <= set(wrong), [result.sentence for result in found.results]

@@ -8,8 +8,8 @@ import pytest
 from tests.support.check_runs import BASE, MS, check_run
 from zprof.checks.config import (
     StatedLimit,
+    adapt_to_device,
     default_limits,
-    downgrade_for_device,
     list_downgraded_gates,
     resolve_limits,
 )
@@ -146,12 +146,12 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(repository: Path, tex
     assert line.isprintable()
 
 
-def test_on_cpu_ranks_a_default_of_time_warns() -> None:
-    held = downgrade_for_device(default_limits(), "cpu")
-    timed = {"exposed_ratio", "overlap_ratio", "step_time", "exposed_wait"}
-    assert {limit.gate for limit in held if limit.warns} == timed
-    assert [limit.said for limit in held] == [limit.said for limit in default_limits()]
-    assert downgrade_for_device(default_limits(), "NVIDIA H200") == default_limits()
+def test_on_cpu_ranks_a_default_of_time_warns_and_one_of_shares_is_wider() -> None:
+    held = {limit.gate: limit for limit in adapt_to_device(default_limits(), "cpu")}
+    assert {gate for gate, limit in held.items() if limit.warns} == {"step_time", "exposed_wait"}
+    assert held["overlap_ratio"].change_points == -0.20
+    assert held["exposed_ratio"].change_points == 0.20
+    assert adapt_to_device(default_limits(), "NVIDIA H200") == default_limits()
 
 
 def stated(gate: str, said: str) -> Limit:
@@ -162,11 +162,11 @@ def stated(gate: str, said: str) -> Limit:
 
 def test_a_stated_limit_of_time_fails_on_cpu_ranks_too() -> None:
     limit = stated("step_time", "+3%@0.95")
-    assert downgrade_for_device([limit], "cpu") == (limit,)
+    assert adapt_to_device([limit], "cpu") == (limit,)
 
 
 @pytest.mark.parametrize(("device", "outcome"), [("cpu", "warned"), ("NVIDIA H200", "failed")])
 def test_only_what_would_have_failed_is_listed_as_softened(device: str, outcome: str) -> None:
-    found = check_run(downgrade_for_device(default_limits(), device), replace(BASE, wait=9 * MS, late=0.9))
+    found = check_run(adapt_to_device(default_limits(), device), replace(BASE, wait=9 * MS, late=0.9))
     assert {result.limit.gate: result.outcome for result in found.results}["exposed_wait"] == outcome
     assert list_downgraded_gates(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())

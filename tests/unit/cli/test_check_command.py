@@ -63,14 +63,20 @@ def test_what_was_not_measured_is_no_pass(call: Call) -> None:
 
 
 def test_a_first_run_passes_and_says_how_to_save_a_baseline(call: Call, runs: Path) -> None:
-    save = f"zprof baseline save {runs}/good.zprof -o"
-    for flags, file in ((("--baseline", "ci/base.json"), "ci/base.json"), ((), "zprof-baseline.json")):
-        code, out, _ = call("check", "RUNS/good.zprof", *flags, "-f", "json")
-        assert code == 0
-        assert f"{save} {file}" in json.loads(out)["notices"][-1]
-        code, _, err = call("check", "RUNS/good.zprof", *flags, "--require-baseline")
-        assert (code, f"{save} {file}" in err) == (2, True)
+    save = f"zprof baseline save {runs}/good.zprof -o zprof-baseline.json"
+    code, out, _ = call("check", "RUNS/good.zprof", "-f", "json")
+    assert code == 0
+    assert save in json.loads(out)["notices"][-1]
+    code, _, err = call("check", "RUNS/good.zprof", "--require-baseline")
+    assert (code, save in err) == (2, True)
     assert call(*GOOD, "--require-baseline")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["ci/mistyped.json", "mistyped.zprof"])
+def test_a_baseline_that_is_named_must_exist(call: Call, name: str) -> None:
+    code, out, err = call("check", "RUNS/good.zprof", "--baseline", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert name in err
 
 
 @pytest.mark.parametrize("baseline", ["RUNS/good.json", "RUNS/good.zprof"])
@@ -150,6 +156,8 @@ def test_a_summary_that_cannot_be_written_is_a_note(
 def test_a_path_steers_no_terminal(call: Call, runs: Path, repository: Path) -> None:
     hostile = repository / "x\x1b[2J\n::error::y.zprof"
     shutil.copytree(runs / "good.zprof", hostile)
-    code, out, _ = call("check", hostile, "--baseline", "none\x1b[2J\n::error::.json", "--github")
+    code, out, _ = call("check", hostile, "--github")
     assert (code, "\x1b" in out) == (0, False)
     assert not [line for line in out.splitlines() if line.startswith("::error")]
+    code, out, err = call("check", hostile, "--baseline", "none\x1b[2J\n::error::.json", "--github")
+    assert (code, out, err.isprintable() or err.count("\n") == 1, "\x1b" in err) == (2, "", True, False)

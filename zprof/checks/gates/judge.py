@@ -1,7 +1,7 @@
 """Turn a reading into the result of a gate, by the same rules for all gates.
 
 relative limit, no baseline             skipped
-a limit that no value can exceed        skipped
+a limit that no value can exceed        a warning: it guards nothing
 only the run lacks the value            unknown
 only the baseline lacks it or has too few steps
                                         unknown if the user set the limit, a warning if it is a default
@@ -57,7 +57,7 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
         )
     useless_reason = _explain_useless(limit, reading)
     if useless_reason:
-        return _leave_unjudged(limit, reading, Outcome.SKIPPED, useless_reason, _USELESS_LIMIT_HINT)
+        return _leave_unjudged(limit, reading, Outcome.WARNED, useless_reason, _USELESS_LIMIT_HINT)
     too_few_reason = _explain_too_few(limit, reading)
     if too_few_reason:
         is_baseline = too_few_reason.startswith(_BASELINE_NAME)
