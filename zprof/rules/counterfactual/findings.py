@@ -324,9 +324,9 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 
 def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    factor = measure_slowdown(analysis, graph)
-    if factor <= SLOWED_RATIO:
+    if measure_slowdown(analysis, graph) <= SLOWED_RATIO:
         return []
+    factor = measure_slowdown(analysis, graph, by_time=True)
     return [
         _Candidate(
             cause=Cause.COMM_SLOWS_COMPUTE,
