@@ -1,8 +1,9 @@
 """Merge the gathers, and the reductions, of a block into one message each: its units and their pieces.
 
-A unit that is outside of blocks keeps its own message, but its pieces are merged. Merging saves the latency of all messages but one, and the host time to launch them. The bytes do not change,
-and tasks that waited for one of the messages wait for the merged message. The grouping is determined on one
-rank and applied to all, by the index of each message among the collectives of the rank.
+A unit outside of blocks keeps its own message, but its pieces are merged. Merging saves the latency of all
+messages but one, and the host time to launch them. The bytes do not change, and tasks that waited for one of
+the messages wait for the merged message. The grouping is determined on one rank and applied to all, by the
+index of each message among the collectives of the rank.
 """
 
 from collections import defaultdict
@@ -195,7 +196,10 @@ def _move_reduction_waits(
     """
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
-    tasks, units = messages.at[reduces], messages.unit[reduces]
+    tasks = messages.at[reduces]
+    # pieces of one reduction count once; a replica all_reduce after each reduction counts itself
+    pieces = [(messages.kind[at], int(messages.unit[at])) for at in reduces.tolist()]
+    whole = np.cumsum([not at or pieces[at] != pieces[at - 1] for at in range(len(pieces))])
     group = _number_merged(
         len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True
     )
@@ -213,7 +217,7 @@ def _move_reduction_waits(
         for other in mine:
             number = number_of[other]
             latest = int(np.searchsorted(tasks, task)) - 1
-            back = int(units[latest] - units[number]) if latest >= number else NONE
+            back = int(whole[latest] - whole[number]) if latest >= number else NONE
             if back < 0 or group[number] + back >= len(ends):
                 continue
             place = int(np.searchsorted(computing, tasks[ends[group[number] + back]]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,8 +23,8 @@ class Messages:
         at: The task of each collective.
         kind: The kind of each collective; ``group`` is its communicator.
         block: The block pass of each collective, ``NONE`` outside of blocks.
-        unit: The unit of each collective; gathers and other kinds are numbered separately. Gathers that the
-            same compute needs are pieces of one unit, as are reductions that follow the same compute.
+        unit: The unit of each collective; gathers and other kinds are numbered separately. Gathers launched
+            in a row that the same compute needs are pieces of one unit, as are reductions launched in a row.
         ahead: Number of earlier units that are not needed yet when this gather is launched; else 0.
         needed: The first compute task that needs each gather.
         blocks: The block pass of each task of the rank, including compute.
@@ -84,7 +85,8 @@ def read_messages(
     served = np.where(gathers, needed, before)
     unit = np.zeros(len(at), dtype=np.int64)
     for chosen in (gathers, ~gathers):
-        unit[chosen] = np.cumsum(np.diff(served[chosen], prepend=served[chosen][:1]) != 0)
+        keys = np.stack((served, before))[:, chosen]
+        unit[chosen] = np.cumsum((np.diff(keys, prepend=keys[:, :1]) != 0).any(axis=0))
     return Messages(
         at=at,
         kind=kind,
@@ -98,7 +100,7 @@ def read_messages(
 
 
 def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s) -> Int64s:
-    """Return the number of gathered units between the one in use when a collective is launched and its own."""
+    """Return the number of gathered units between the one in use at each launch and its own."""
     units = unit[gathers]
     if not len(units):
         return np.zeros(len(at), dtype=np.int64)
@@ -109,7 +111,8 @@ def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s)
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
     """Return the first compute task that needs each collective: the first that waits, else the next.
 
-    A gather without a waiter of its own is a piece: who waits for a later gather of its stream waits for both.
+    A gather without a waiter is a piece of the next one if no compute is launched between them: whoever waits
+    for the last piece on a stream waits for all.
     """
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
@@ -118,13 +121,12 @@ def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int
         for other in rank.waits_on[task]:
             if other in chosen and task > other:
                 waiter.setdefault(other, task)
-    latest: dict[int, int] = {}
-    for gather in reversed(at[gathers].tolist()):
-        of_stream = int(rank.stream[gather])
-        if gather not in waiter and of_stream in latest:
-            waiter[gather] = latest[of_stream]
-        elif gather in waiter:
-            latest[of_stream] = waiter[gather]
+    launched = at[gathers]
+    following = np.searchsorted(computing, launched).tolist()
+    pieces = list(zip(launched.tolist(), rank.stream[launched].tolist(), following, strict=True))
+    for (gather, *row), (other, *next_row) in reversed(list(pairwise(pieces))):
+        if gather not in waiter and other in waiter and row == next_row:
+            waiter[gather] = waiter[other]
     first = np.array([waiter.get(task, task) for task in at.tolist()], dtype=np.int64)
     place = np.searchsorted(computing, first, side="left")
     if not len(computing):

@@ -5,7 +5,8 @@ other sizes differ by a factor per block. With r the share of a kernel's time ov
 
     log(time) = position in the block + block + log(slowdown) * r
 
-is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many sizes.
+is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many
+sizes.
 
 Not all kinds of kernels slow down alike. Each counts the same to tell if kernels slow down at all. The time
 lost is that of the long ones: for the cost they count by their time.
@@ -42,8 +43,9 @@ class _Kernels:
 def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False) -> float | None:
     """Return the time of kernels overlapped by a collective relative to alone, as a ratio.
 
-    ``copies`` names kernels that only serve collectives. ``by_time`` weighs kernels by their time. The result is None if the step has no blocks, or if
-    its kernels are always or never overlapped by collectives.
+    ``copies`` names kernels that only serve collectives. ``by_time`` weighs kernels by their time.
+    The result is None if the step has no blocks, or if its kernels are always or never overlapped by
+    collectives.
     """
     numbers: dict[tuple[object, ...], int] = {}
     ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]

@@ -32,7 +32,8 @@ class Rule:
 
     ``explains``: causes whose symptoms this cause also produces. If both are found and this one is above low
     confidence, it claims its time first and the other gets the remainder. ``other_rank_terms``: terms of
-    other ranks that are the same loss: while some ranks wait, the late one is idle.
+    other ranks that are the same loss: while some ranks wait, the late one is idle. ``taken_from``: key of the
+    evidence that states the part of those terms in which the saving lies, e.g. copies in the compute.
     """
 
     cause: Cause
@@ -40,6 +41,7 @@ class Rule:
     claims: tuple[str, ...] = ()
     explains: tuple[Cause, ...] = ()
     other_rank_terms: tuple[str, ...] = ()
+    taken_from: str | None = None
 
 
 def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:

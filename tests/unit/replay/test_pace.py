@@ -55,9 +55,7 @@ def test_the_slowdown_is_found_in_blocks_of_one_size_and_of_several(
 def test_the_cost_is_that_of_the_kernels_that_slow_down() -> None:
     """Norms and activations, 0.75 of 6.75 ms alone, do not; as kinds they are two of five."""
     graph = blocks_beside_collectives([1.0] * 6, 1.5, 0.4, slowed=("gemm",))
-    assert fit_slowdown(graph, (), by_time=True) == pytest.approx(
-        (6 * 1.5 + 0.75) / 6.75, rel=0.02
-    )
+    assert fit_slowdown(graph, (), by_time=True) == pytest.approx((6 * 1.5 + 0.75) / 6.75, rel=0.02)
 
 
 @pytest.mark.parametrize("beside", [0.0, 1.0])

@@ -240,8 +240,9 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
 def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool | None:
     """Return True if the program launches the gathers of its units only when their compute is due.
 
-    The result is None if the graph has no gather after the first one of a step. It is False if kernels delay gathers that were launched before them, because then the kernels make
-    gathers late. A model that is one unit has nothing to launch ahead.
+    The result is None if the graph has no gather after the first one of a step. It is False if kernels delay
+    gathers that were launched before them, because then the kernels make gathers late. A model that is one
+    unit has nothing to launch ahead.
     """
     rows = select_opening_gathers(analysis)
     late_ratio = late_gathers_ratio(graph, rows)
