@@ -1,7 +1,7 @@
 """Bound the saving of a finding by the what-if prediction for its fix, and by the noise of the steps.
 
 If the rule's own range and the predicted one overlap, the finding reports the overlap. If not, one of them is
-wrong: the range covers both, and the confidence is lowered. No finding is rated above what its range supports.
+wrong: the range covers both, and the confidence is lowered. Ratings follow the range.
 """
 
 from dataclasses import dataclass, replace

@@ -1,10 +1,11 @@
 """Give the verdict, one word and one sentence, for time and for memory.
 
-Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step, ``ok`` if the causes that
-need no baseline were tested and none costs as much, else ``inconclusive``. A run is also inconclusive if a tenth of the step or
-more is exposed and no finding explains it. If no step was timed, the peak decides: ``risk`` if a finding of
-at least medium confidence frees a tenth of it or the allocator had to retry, ``inconclusive`` if a tenth of
-it has no known owner. For the verdict against a baseline see :mod:`zprof.rules.baseline_verdict`.
+Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step, ``ok`` if the causes
+that need no baseline were tested and none costs as much, else ``inconclusive``. A run is also inconclusive if
+a tenth of the step or more is exposed and no finding explains it. If no step was timed, the peak decides:
+``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
+``inconclusive`` if a tenth of it has no known owner. For the verdict against a baseline see
+:mod:`zprof.rules.baseline_verdict`.
 """
 
 from collections.abc import Sequence
@@ -237,13 +238,18 @@ def _judge_without_findings(
 
 
 def _list_groups(unexplained: Unexplained) -> str:
-    """List the groups of collectives with the largest losses, as means of their ranks."""
+    """List the groups of collectives with the largest losses, each as the mean of its own ranks.
+
+    Groups of other ranks run at the same time, so these figures do not add up to the loss of a rank.
+    """
     groups = [
         f"{format_ns(entry.ns)} in {_name_group(entry)}"
         for entry in unexplained.groups[:_MAX_GROUPS]
         if entry.ns >= _MIN_GROUP_RATIO * unexplained.groups[0].ns
     ]
-    return f" ({', '.join(groups)})" if groups else ""
+    if len(groups) < 2:
+        return f" ({groups[0]})" if groups else ""
+    return f" (per rank of each group, not additive: {', '.join(groups)})"
 
 
 def _name_group(entry: ExposedGroup) -> str:

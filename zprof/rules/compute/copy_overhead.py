@@ -43,8 +43,8 @@ _MIN_COPIES = 3
 #: Copies in cost about as much as copies out (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks).
 #: If copies in are most of the time, copies out of gathers are not slower than usual.
 _MAX_COPY_IN_RATIO = 1 / 2
-#: A copy out reads and writes 2 bytes of a 16-bit parameter; ``chunk_cat`` reads 2 and writes 2 or 4. So copies
-#: out are 0.75 to 1.0 times as fast as copies in, by bytes of the message, if both run at memory bandwidth.
+#: A copy out reads and writes 2 bytes of a 16-bit parameter; ``chunk_cat`` reads 2 and writes 2 or 4. So
+#: copies out are 0.75 to 1.0 times as fast as copies in, by bytes of the message, at memory bandwidth.
 _MIN_USUAL_RATE_RATIO = 0.6
 
 _FIXES = {

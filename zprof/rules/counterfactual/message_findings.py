@@ -14,7 +14,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
-from zprof.model.formatting import format_ns, format_percent, format_rate
+from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
@@ -131,7 +131,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
         return saving
     gain, low, high = saving
     count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
-    shorter = f"a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})"
+    shorter = f"a step is {format_ns(gain)} shorter ({replay.format_share(gain)})"
     return make_finding(
         Cause.UNITS_TOO_SMALL,
         sentence=f"each block is split into {units:g} units: with one unit per block {shorter}"
@@ -166,7 +166,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
         f"latency of a normal link a step is {format_ns(gain)} shorter "
-        f"({format_percent(gain / replay.step_ns)})",
+        f"({replay.format_share(gain)})",
         evidence=[
             Evidence(key="latency_of_one", what="latency of a collective", value=latency, unit="ns"),
             _replay_evidence(gain),
@@ -194,7 +194,7 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
     return make_finding(
         Cause.SINGLE_UNIT,
         sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with one unit per "
-        f"block a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        f"block a step is {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
             Evidence(key="model_blocks", what="blocks of the model", value=blocks, unit="count"),
             _replay_evidence(gain),
@@ -222,7 +222,7 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
         Cause.SHARDING_SPANS_NODES,
         sentence=f"parameters are sharded across {spanning.hosts} hosts, so every gather crosses the link "
         f"between them: {format_rate(spanning.seen)} of bus bandwidth instead of {rate}. With shards "
-        f"within a host a step is up to {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        f"within a host a step is up to {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
             Evidence(
                 key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"

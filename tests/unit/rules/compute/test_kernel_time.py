@@ -140,7 +140,7 @@ def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
         (lambda: without_collectives(copying(50)), "gap"),
         # mostly copies of gradients are more likely padding
         (lambda: copying(50, gradients_ms=50), "low"),  # as fast as copies in
-        (lambda: copying(50, gradients_ms=10), "high"),  # slower
+        (lambda: copying(50, gradients_ms=2), "high"),  # slower
         (lambda: copying(50, gradients_ms=51), "low"),
     ],
 )
