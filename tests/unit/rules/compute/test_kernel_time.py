@@ -117,7 +117,7 @@ def copying(ms: float, *, count: int = 80, role: str = "copy", gradients_ms: flo
     """Eight steps of 100 ms on two ranks with copies of this long in each; 12 gathers of 4 MiB."""
     parts = ((HOSTILE, ms), ("chunk_cat_cuda_kernel", gradients_ms))
     rows = [
-        kernel_row(name, 1, role=role, uncovered_ns=round(8 * each * MS), count=count)
+        kernel_row(name, 8 * each, role=role, uncovered_ns=round(8 * each * MS), count=count)
         for name, each in parts
         if each
     ]
