@@ -46,6 +46,7 @@ def _build_collective_table(report: Report) -> Table | None:
         key=lambda index: groups.index((collectives[index].group, collectives[index].dtype)),
     )
     has_bounds = any(entry.bound for entry in collectives)
+    has_parallel_groups = len({entry.group for entry in collectives}) > 1
     return make_table(
         "Collectives",
         (
@@ -64,8 +65,12 @@ def _build_collective_table(report: Report) -> Table | None:
         [_format_collective_row(collectives[index]) for index in ordered],
         unit="ms",
         note=f"{describe_period(report.time)}, mean of the ranks of the group",
-        notes=["Waits with ≥ and transfers with ≤ are bounds: not all ranks of the group could be compared."]
-        * has_bounds,
+        notes=[
+            *["Waits with ≥ and transfers with ≤ are bounds: not all ranks of the group could be compared."]
+            * has_bounds,
+            *["Each row is per rank of its group. Groups of other ranks run in parallel: rows do not add up."]
+            * has_parallel_groups,
+        ],
         order=sorted(range(len(ordered)), key=ordered.__getitem__),
         noun="rows, most exposed time first",
     )

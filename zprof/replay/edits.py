@@ -15,6 +15,23 @@ from zprof.replay.tasks import NONE, Bools, Floats
 _CALL_NS = 5_000.0
 #: Host time before a call is not attributed to the call if it exceeds this.
 _LONG_GAP_NS = 1_000_000.0
+#: Columns of a rank that edits change, besides its dependencies.
+_EDITED = ("gap_ns", "call_ns", "blocks_on", "returns_ns", "stream", "work_ns", "lag_ns", "collective")
+
+
+def changes_graph(graph: Graph, changed: Graph) -> bool:
+    """Return True if an edit found something to change: a task, a dependency or the time of either."""
+    return not (
+        np.array_equal(graph.transfer_ns, changed.transfer_ns)
+        and np.array_equal(graph.members, changed.members)
+        and all(map(_are_equal_ranks, graph.ranks, changed.ranks))
+    )
+
+
+def _are_equal_ranks(before: RankGraph, after: RankGraph) -> bool:
+    return before.waits_on == after.waits_on and all(
+        np.array_equal(getattr(before, name), getattr(after, name)) for name in _EDITED
+    )
 
 
 def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:

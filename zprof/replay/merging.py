@@ -1,8 +1,9 @@
-"""Merge the gathers, and the reductions, of a block's units into one message each.
+"""Merge the gathers, and the reductions, of a block into one message each: its units and their pieces.
 
-Merging saves the latency of all messages but one, and the host time to launch them. The bytes do not change,
-and tasks that waited for one of the messages wait for the merged message. The grouping is determined on one
-rank and applied to all, by the index of each message among the collectives of the rank.
+A unit outside of blocks keeps its own message, but its pieces are merged. Merging saves the latency of all
+messages but one, and the host time to launch them. The bytes do not change, and tasks that waited for one of
+the messages wait for the merged message. The grouping is determined on one rank and applied to all, by the
+index of each message among the collectives of the rank.
 """
 
 from collections import defaultdict
@@ -61,19 +62,20 @@ def merge_units(
 def _plan_merges(messages: Messages) -> list[_Merge]:
     merges = []
     found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for place, (kind, group, block) in enumerate(
-        zip(messages.kind, messages.group, messages.block.tolist(), strict=True)
+    for place, (kind, group, block, unit) in enumerate(
+        zip(messages.kind, messages.group, messages.block.tolist(), messages.unit.tolist(), strict=True)
     ):
-        found[(kind, group, block if block != NONE else -2 - place)].append(place)
+        outside = -2 - (unit if kind == _GATHER else place)
+        found[(kind, group, block if block != NONE else outside)].append(place)
     units = messages.units_per_block
     gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
-    order = {place: number for number, place in enumerate(messages.gathers.tolist())}
+    first = _first_of_units(messages)
     for number, members in enumerate(gathers):
         ahead = max(0, int(messages.ahead[members[0]]))
         place = members[0]
         if ahead and number >= ahead:
-            launched = order[gathers[number - ahead][0]] + ahead
-            place = min(place, int(messages.gathers[min(launched, len(order) - 1)]))
+            launched = int(messages.unit[gathers[number - ahead][0]]) + ahead
+            place = min(place, int(first[min(launched, len(first) - 1)]))
         if len(members) > 1 or place < members[0]:  # a head is also prefetched by one block
             merges.append(_Merge(members=tuple(members), place=place, last=False))
     for (kind, _, block), members in found.items():
@@ -81,6 +83,12 @@ def _plan_merges(messages: Messages) -> list[_Merge]:
         if mine:
             merges.append(_Merge(members=tuple(members), place=members[-1], last=True))
     return merges
+
+
+def _first_of_units(messages: Messages) -> Int64s:
+    """Return the first gather of each unit; the other gathers of the unit are pieces of it."""
+    gathers = messages.gathers
+    return gathers[np.unique(messages.unit[gathers], return_index=True)[1]]
 
 
 def _apply_merges(
@@ -112,8 +120,14 @@ def _apply_merges(
                     kept[task] = keeps
                     members[rank.collective[task]] -= 1
             for partner in (partners.before, partners.behind):
-                copied = [copy for task in tasks if (copy := partner(task)) is not None]
-                kept_copy = partner(keeps)
+                copied = list(dict.fromkeys(copy for task in tasks if (copy := partner(task)) is not None))
+                unit = messages.unit[merge.members[-1 if merge.last else 0]]
+                pieces = [
+                    task
+                    for task, member in zip(tasks, merge.members, strict=True)
+                    if messages.unit[member] == unit
+                ]
+                kept_copy = next((copy for task in pieces if (copy := partner(task)) is not None), None)
                 if kept_copy is None:
                     continue
                 work[kept_copy] = rank.work_ns[copied].sum()
@@ -126,7 +140,13 @@ def _apply_merges(
                     place[copied_in] = target - 0.5
         paced = replace(rank, work_ns=work)
         paced = _move_gather_waits(_move_reduction_waits(paced, messages, merges, partners), messages, merges)
-        removed = [member for merge in merges if not merge.last for member in merge.members[1:]]
+        removed = [
+            member
+            for merge in merges
+            if not merge.last
+            for member in merge.members[1:]
+            if messages.unit[member] != messages.unit[merge.members[0]]
+        ]
         ranks.append(_drop_tasks(_drop_hooks(paced, messages, removed), kept, place))
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
@@ -138,12 +158,13 @@ def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Me
     """
     gathers = messages.gathers
     needed = messages.needed[gathers]
+    units = messages.unit[gathers]
     group = _number_merged(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
     first = np.searchsorted(group, np.arange(group.max(initial=0) + 1))
 
     def moved(number: int, other: int) -> int:
         unit = int(np.searchsorted(needed, other, side="right")) - 1
-        back = number - unit
+        back = int(units[number] - units[max(0, unit)])
         if other == NONE or rank.collective[other] != NONE or back < 2 or unit < 0:
             return other
         target = int(group[number]) - back
@@ -176,6 +197,9 @@ def _move_reduction_waits(
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
     tasks = messages.at[reduces]
+    # pieces of one reduction count once; a replica all_reduce after each reduction counts itself
+    pieces = [(messages.kind[at], int(messages.unit[at])) for at in reduces.tolist()]
+    whole = np.cumsum([not at or pieces[at] != pieces[at - 1] for at in range(len(pieces))])
     group = _number_merged(
         len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True
     )
@@ -192,7 +216,8 @@ def _move_reduction_waits(
         mine = [other for other in waits[task] if other in number_of]
         for other in mine:
             number = number_of[other]
-            back = int(np.searchsorted(tasks, task)) - 1 - number
+            latest = int(np.searchsorted(tasks, task)) - 1
+            back = int(whole[latest] - whole[number]) if latest >= number else NONE
             if back < 0 or group[number] + back >= len(ends):
                 continue
             place = int(np.searchsorted(computing, tasks[ends[group[number] + back]]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +23,9 @@ class Messages:
         at: The task of each collective.
         kind: The kind of each collective; ``group`` is its communicator.
         block: The block pass of each collective, ``NONE`` outside of blocks.
-        ahead: Number of earlier gathers that are not needed yet when this one is launched; else 0.
+        unit: The unit of each collective; gathers and other kinds are numbered separately. Gathers launched
+            in a row that the same compute needs are pieces of one unit, as are reductions launched in a row.
+        ahead: Number of earlier units that are not needed yet when this gather is launched; else 0.
         needed: The first compute task that needs each gather.
         blocks: The block pass of each task of the rank, including compute.
     """
@@ -31,6 +34,7 @@ class Messages:
     kind: tuple[str, ...]
     group: tuple[str, ...]
     block: Int64s
+    unit: Int64s
     ahead: Int64s
     needed: Int64s
     blocks: Int64s
@@ -50,6 +54,13 @@ class Messages:
             for block in np.unique(blocks[blocks != NONE]).tolist()
         ]
         return float(np.median(counts)) if counts else 0.0
+
+    @property
+    def gathers_per_block(self) -> float:
+        """Median number of gathers per block pass, pieces of units included; 0.0 if none."""
+        blocks = self.block[self.gathers]
+        counts = np.unique(blocks[blocks != NONE], return_counts=True)[1]
+        return float(np.median(counts)) if len(counts) else 0.0
 
 
 def read_messages(
@@ -72,20 +83,38 @@ def read_messages(
     needed = _first_needed_by(rank, at, gathers, computing)
     before = computing[np.maximum(0, np.searchsorted(computing, at) - 1)] if len(computing) else at
     served = np.where(gathers, needed, before)
-    used = np.searchsorted(np.maximum.accumulate(needed[gathers]), at)
+    unit = np.zeros(len(at), dtype=np.int64)
+    for chosen in (gathers, ~gathers):
+        keys = np.stack((served, before))[:, chosen]
+        unit[chosen] = np.cumsum((np.diff(keys, prepend=keys[:, :1]) != 0).any(axis=0))
     return Messages(
         at=at,
         kind=kind,
         group=tuple(groups[int(row)] for row in rank.tasks.row[at]),
         block=blocks[served],
-        ahead=np.where(gathers, np.maximum(0, np.cumsum(gathers) - 1 - used), 0),
+        unit=unit,
+        ahead=np.where(gathers, _count_units_ahead(at, gathers, needed, unit), 0),
         needed=needed,
         blocks=blocks,
     )
 
 
+def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s) -> Int64s:
+    """Return the number of gathered units between the one in use at each launch and its own."""
+    units = unit[gathers]
+    if not len(units):
+        return np.zeros(len(at), dtype=np.int64)
+    used = np.searchsorted(np.maximum.accumulate(needed[gathers]), at)
+    ahead: Int64s = np.maximum(0, unit - units[np.minimum(used, len(units) - 1)])
+    return ahead
+
+
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
-    """Return the first compute task that needs each collective: the first that waits, else the next."""
+    """Return the first compute task that needs each collective: the first that waits, else the next.
+
+    A gather without a waiter is a piece of the next one if no compute is launched between them: whoever waits
+    for the last piece on a stream waits for all.
+    """
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
     stream = main_stream_of_rank(rank)
@@ -93,6 +122,12 @@ def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int
         for other in rank.waits_on[task]:
             if other in chosen and task > other:
                 waiter.setdefault(other, task)
+    launched = at[gathers]
+    following = np.searchsorted(computing, launched).tolist()
+    pieces = list(zip(launched.tolist(), rank.stream[launched].tolist(), following, strict=True))
+    for (gather, *row), (other, *next_row) in reversed(list(pairwise(pieces))):
+        if gather not in waiter and other in waiter and row == next_row:
+            waiter[gather] = waiter[other]
     first = np.array([waiter.get(task, task) for task in at.tolist()], dtype=np.int64)
     place = np.searchsorted(computing, first, side="left")
     if not len(computing):
@@ -110,6 +145,7 @@ class PartnerCopies:
         self._serves = (named | elsewhere) & (rank.collective == NONE)
         self._works = np.flatnonzero(rank.stream != NONE)
         self._out = _pair_copies_out(rank, named & (rank.stream == stream), gathers)
+        self._into = {copy for task in gathers.tolist() if (copy := self.before(task)) is not None}
 
     def before(self, task: int) -> int | None:
         """Return the copy launched right before the collective, None if there is none."""
@@ -119,7 +155,10 @@ class PartnerCopies:
     def behind(self, task: int) -> int | None:
         """Return the copy that waits for the collective or is launched next, None if there is none."""
         out = self._out.get(task)
-        return out if out is not None else self._at(int(np.searchsorted(self._works, task)) + 1)
+        if out is None:
+            out = self._at(int(np.searchsorted(self._works, task)) + 1)
+            return None if out in self._into else out  # the copy into the next gather's buffer
+        return out
 
     def _at(self, place: int) -> int | None:
         if not 0 <= place < len(self._works) or not self._serves[self._works[place]]:
@@ -139,12 +178,13 @@ def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[in
     return {other: task for task in reversed(waiting) for other in rank.waits_on[task] if other in chosen}
 
 
-def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
+def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
     """Return the share of the gathers in ``rows`` that depend on the last compute before their use.
 
     The dependencies of a gather are followed back, through its stream and its waits, to compute kernels. A
     gather is late if one of them is the last before the kernel that needs it, so that no compute can hide it.
-    Prefetched gathers depend on earlier kernels. The first gathers of a step do not count.
+    Prefetched gathers depend on earlier kernels. The first gathers of a step do not count; None if there are
+    no others.
     """
     late = count = 0
     for rank in graph.ranks:
@@ -159,7 +199,7 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
             if user != opening[int(steps[user])]:
                 count += 1
                 late += worked_ns[user - 1] <= needed_ns[gather]
-    return late / count if count else 0.0
+    return late / count if count else None
 
 
 def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:

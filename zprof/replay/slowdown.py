@@ -7,6 +7,9 @@ other sizes differ by a factor per block. With r the share of a kernel's time ov
 
 is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many
 sizes.
+
+Not all kinds of kernels slow down alike. Each counts the same to tell if kernels slow down at all. The time
+lost is that of the long ones: for the cost they count by their time.
 """
 
 from collections.abc import Collection
@@ -37,11 +40,12 @@ class _Kernels:
     block: Int64s
 
 
-def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
+def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False) -> float | None:
     """Return the time of kernels overlapped by a collective relative to alone, as a ratio.
 
-    ``copies`` names kernels that only serve collectives. The result is None if the step has no blocks, or if
-    its kernels are always or never overlapped by collectives.
+    ``copies`` names kernels that only serve collectives. ``by_time`` weighs kernels by their time.
+    The result is None if the step has no blocks, or if its kernels are always or never overlapped by
+    collectives.
     """
     numbers: dict[tuple[object, ...], int] = {}
     ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]
@@ -54,16 +58,25 @@ def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
     if not len(kernels.log_ns):
         return None
     has_samples = np.bincount(kernels.place)[kernels.place] >= _MIN_SAMPLES
-    ratio = _subtract_means(kernels, kernels.beside_ratio)[has_samples]
-    log_ns = _subtract_means(kernels, kernels.log_ns)[has_samples]
-    contrast = float(ratio @ ratio)
+    weight = _weigh_by_place(kernels) if by_time else np.ones(len(kernels.place))
+    ratio = _subtract_means(kernels, kernels.beside_ratio, weight)[has_samples]
+    log_ns = _subtract_means(kernels, kernels.log_ns, weight)[has_samples]
     unknowns = len(np.unique(kernels.place[has_samples])) + len(np.unique(kernels.block[has_samples]))
-    if contrast < _MIN_CONTRAST or len(ratio) <= unknowns:
+    if float(ratio @ ratio) < _MIN_CONTRAST or len(ratio) <= unknowns:
         return None
-    slope = float(ratio @ log_ns) / contrast
-    residuals = log_ns - slope * ratio
-    error = np.sqrt(float(residuals @ residuals) / (len(ratio) - unknowns) / contrast)
+    weighted = weight[has_samples] * ratio
+    slope = float(weighted @ log_ns) / float(weighted @ ratio)
+    residuals = (log_ns - slope * ratio) * np.sqrt(len(ratio) / (len(ratio) - unknowns))
+    error = np.sqrt(float(weighted**2 @ residuals**2)) / float(weighted @ ratio)
     return float(np.exp(slope)) if error <= _MAX_ERROR_RATIO else None
+
+
+def _weigh_by_place(kernels: _Kernels) -> Floats:
+    """Return the mean time of the kernels at each kernel's position; its own time would favor slow ones."""
+    count = np.maximum(1, np.bincount(kernels.place))
+    mean_ns = np.bincount(kernels.place, weights=np.exp(kernels.log_ns)) / count
+    weight: Floats = mean_ns[kernels.place]
+    return weight
 
 
 def _read_block_kernels(
@@ -97,11 +110,12 @@ def _read_block_kernels(
     )
 
 
-def _subtract_means(kernels: _Kernels, values: Floats) -> Floats:
-    """Subtract the means per position and per block from the values."""
+def _subtract_means(kernels: _Kernels, values: Floats, weight: Floats) -> Floats:
+    """Subtract the weighted means per position and per block from the values."""
     remainder = values
     for _ in range(_ROUNDS):
         for key in (kernels.place, kernels.block):
-            count = np.maximum(1, np.bincount(key))
-            remainder = remainder - (np.bincount(key, weights=remainder) / count)[key]
+            total = np.bincount(key, weights=weight)
+            means = np.bincount(key, weights=remainder * weight) / np.where(total > 0, total, 1.0)
+            remainder = remainder - means[key]
     return remainder

@@ -72,9 +72,11 @@ def split_savings(
     """Return ``findings`` with no nanosecond of a ledger term claimed twice.
 
     A finding about time is dropped if the findings that explain it use up its terms: it is only their
-    symptom. ``replayed``: causes estimated by replaying the step with that fix alone; their ranges stay.
+    symptom. ``replayed``: causes estimated by replaying the step with that fix alone; their ranges stay, but
+    like all they save no more than the time that they are taken from.
     """
     claims = {rule.cause: rule.claims for rule in rules}
+    findings = [_limit_saving(finding, rules, ranks, steps) for finding in findings]
     causes = _find_explained_causes(findings, rules)
     remaining = _find_largest_terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
@@ -86,6 +88,21 @@ def split_savings(
         elif not (is_used_up and finding.cause in causes):
             kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
     return tuple(_move_after_explaining(order_findings(kept), rules))
+
+
+def _limit_saving(
+    finding: Finding, rules: Sequence[Rule], ranks: Sequence[RankTime], steps: Sequence[StepTime]
+) -> Finding:
+    """Limit the saving to the step, to the ledger terms that it claims, and to the part that is stated."""
+    rule = next((rule for rule in rules if rule.cause is finding.cause), None)
+    if rule is None:
+        return finding
+    limits = [entry.value for entry in finding.evidence if entry.key == rule.taken_from]
+    limits += [sum(_find_largest_terms(rule.claims, ranks, steps).values())]
+    limits += [max((rank.wall_ns for rank in ranks), default=0)]
+    low, high = finding.saving_ns
+    limit = int(min(limits))
+    return replace(finding, saving_ns=(min(low, limit), min(high, limit)))
 
 
 def compute_unclaimed_loss(

@@ -24,7 +24,7 @@ from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_
 from zprof.rules.measurement_artifact import has_lost_events
 from zprof.rules.registry import all_rules, memory_rules, time_rules
 from zprof.rules.rule import Rule, group_gaps, mean_wall_ns
-from zprof.rules.saving_range import widen_by_noise
+from zprof.rules.saving_range import rate_by_range, widen_by_noise
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
@@ -166,7 +166,8 @@ def _run_rules(
     untested = group_gaps([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
     separate = split_savings(findings, rules, time.per_rank, time.steps, replay.causes)
-    return move_after_stalls(replay, separate), [*analysis.gaps, *untested]
+    rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in separate]
+    return move_after_stalls(replay, rated), [*analysis.gaps, *untested]
 
 
 def _lower_confidence(finding: Finding) -> Finding:

@@ -117,18 +117,21 @@ _TRANSFER_AND_IDLE_TERMS = ("exposed_transfer_ns", "idle_ns")
 #: Anything that delays gathers also delays the backward's gathers.
 _BACKWARD_REGATHERS = Cause.NEEDLESS_RESHARD_AFTER_FORWARD
 
+#: Each message also waits for its last rank, so fewer messages wait less.
+_MESSAGE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns")
+
 #: Rules about message sizes and about the hosts that messages move between.
 _MESSAGE_SIZE_RULES = (
     Rule(
         cause=Cause.LATENCY_BOUND_COLLECTIVES,
         check=latency_bound_collectives,
-        claims=_TRANSFER_AND_IDLE_TERMS,
+        claims=_MESSAGE_TERMS,
         explains=(Cause.LOW_BUS_BANDWIDTH, _BACKWARD_REGATHERS),
     ),
     Rule(
         cause=Cause.UNITS_TOO_SMALL,
         check=units_too_small,
-        claims=_TRANSFER_AND_IDLE_TERMS,
+        claims=_MESSAGE_TERMS,
         explains=(
             Cause.LATENCY_BOUND_COLLECTIVES,
             Cause.LOW_BUS_BANDWIDTH,
@@ -139,13 +142,13 @@ _MESSAGE_SIZE_RULES = (
     Rule(
         cause=Cause.SINGLE_UNIT,
         check=single_unit,
-        claims=_TRANSFER_AND_IDLE_TERMS,
+        claims=_MESSAGE_TERMS,
         explains=(Cause.NO_PREFETCH, _BACKWARD_REGATHERS),
     ),
     Rule(
         cause=Cause.SHARDING_SPANS_NODES,
         check=sharding_spans_nodes,
-        claims=_TRANSFER_AND_IDLE_TERMS,
+        claims=_MESSAGE_TERMS,
         explains=(Cause.LOW_BUS_BANDWIDTH, _BACKWARD_REGATHERS),
     ),
 )
@@ -235,8 +238,18 @@ HOST_RULES: tuple[Rule, ...] = (
 _COMPUTE_TERMS = ("compute_ns",)
 
 DEVICE_RULES: tuple[Rule, ...] = (
-    Rule(cause=Cause.COMM_SLOWS_COMPUTE, check=comm_slows_compute, claims=_COMPUTE_TERMS),
-    Rule(cause=Cause.COPY_OVERHEAD, check=copy_overhead, claims=("compute_ns", "exposed_memcpy_ns")),
+    Rule(
+        cause=Cause.COMM_SLOWS_COMPUTE,
+        check=comm_slows_compute,
+        claims=_COMPUTE_TERMS,
+        taken_from="compute_beside_collectives_per_step",
+    ),
+    Rule(
+        cause=Cause.COPY_OVERHEAD,
+        check=copy_overhead,
+        claims=("compute_ns", "exposed_memcpy_ns"),
+        taken_from="copy_time_per_step",
+    ),
     Rule(cause=Cause.LOST_COMPUTE_EFFICIENCY, check=lost_compute_efficiency, claims=_COMPUTE_TERMS),
 )
 

@@ -17,6 +17,8 @@ from zprof.model.gaps import Gap, GapKind
 
 #: A cause is present if the gain exceeds this share of the step.
 MIN_GAIN_RATIO = 0.015
+#: Less frequent events are counted in steps between them.
+_MIN_TIMES_PER_STEP = 0.5
 
 
 class Check(Protocol):
@@ -32,7 +34,8 @@ class Rule:
 
     ``explains``: causes whose symptoms this cause also produces. If both are found and this one is above low
     confidence, it claims its time first and the other gets the remainder. ``other_rank_terms``: terms of
-    other ranks that are the same loss: while some ranks wait, the late one is idle.
+    other ranks that are the same loss: while some ranks wait, the late one is idle. ``taken_from``: key of
+    the evidence that states the part of those terms in which the saving lies, e.g. copies in the compute.
     """
 
     cause: Cause
@@ -40,6 +43,7 @@ class Rule:
     claims: tuple[str, ...] = ()
     explains: tuple[Cause, ...] = ()
     other_rank_terms: tuple[str, ...] = ()
+    taken_from: str | None = None
 
 
 def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
@@ -107,6 +111,14 @@ def make_finding(
         doc=f"docs/findings/{identifier}.md",
         saving_bytes=(int(saving_bytes[0]), int(saving_bytes[1])) if saving_bytes else None,
     )
+
+
+def format_frequency(per_step: float) -> str:
+    """Return "2.5 times per step", and for rare events the steps between them, never "0.0 times"."""
+    if 0 < per_step < _MIN_TIMES_PER_STEP:
+        return f"once in {round(1 / per_step):,} steps"
+    number = f"{per_step:.1f}".removesuffix(".0")
+    return "once per step" if number == "1" else f"{number} times per step"
 
 
 def rate_severity(saving: float, total: float) -> Severity:

@@ -1,13 +1,15 @@
 """Give the verdict, one word and one sentence, for time and for memory.
 
-Without a baseline: ``risk`` if a finding is above low confidence, ``ok`` if the causes that need no baseline
-were tested and none was found, else ``inconclusive``. A run is also inconclusive if a tenth of the step or
-more is exposed and no finding explains it. If no step was timed, the peak decides: ``risk`` if a finding of
-at least medium confidence frees a tenth of it or the allocator had to retry, ``inconclusive`` if a tenth of
-it has no known owner. For the verdict against a baseline see :mod:`zprof.rules.baseline_verdict`.
+Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step, ``ok`` if the causes
+that need no baseline were tested and none costs as much, else ``inconclusive``. A run is also inconclusive if
+a tenth of the step or more is exposed and no finding explains it. If no step was timed, the peak decides:
+``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
+``inconclusive`` if a tenth of it has no known owner. For the verdict against a baseline see
+:mod:`zprof.rules.baseline_verdict`.
 """
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
@@ -33,6 +35,8 @@ _LOST_TERMS = {term: LEDGER_NAMES[term] for term in (*_EXPOSED, "idle_ns")}
 _MAX_IDLE_RATIO = 0.5
 #: Minimum share of the step for a loss to be mentioned.
 _MIN_STEP_RATIO = 0.1
+#: Minimum share of the step that a finding saves, for the run to be at risk.
+_MIN_RISK_SAVING_RATIO = 0.03
 #: Maximum number of groups listed, and their minimum size relative to the largest one.
 _MAX_GROUPS = 3
 _MIN_GROUP_RATIO = 0.1
@@ -135,17 +139,18 @@ def _judge(
             _describe_exposed(time) + _describe_excess_volume(volume) if status is VerdictStatus.OK else ""
         )
         return (status, f"{sentence}{details}")
-    if sure:
+    main = next((f for f in sure if f.saving_ns[1] >= _MIN_RISK_SAVING_RATIO * _mean_step_ns(time)), None)
+    if main:
         details = _describe_unexplained(
             sure, unexplained or Unexplained(), time
         ) + _describe_unsplit_communication(run, time)
         return (
             VerdictStatus.RISK,
-            f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}: {sure[0].sentence}{details}",
+            f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}: {main.sentence}{details}",
         )
     remainder = unexplained or Unexplained()
     return _judge_guess(run, time, findings) or _judge_without_findings(
-        run, time, gaps, rules, remainder, volume
+        run, time, gaps, rules, remainder, volume, sure
     )
 
 
@@ -201,8 +206,9 @@ def _judge_without_findings(
     rules: Sequence[Rule],
     unexplained: Unexplained,
     volume: Volume | None,
+    minor: Sequence[Finding] = (),
 ) -> _Judgement:
-    """Return the verdict for a run without findings above low confidence."""
+    """Return the verdict for a run whose findings above low confidence are minor, if there are any."""
     head = f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}"
     missing = list_untested(_NEEDED_CAUSES, gaps)
     if missing:
@@ -226,17 +232,25 @@ def _judge_without_findings(
     is_complete = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if is_complete else VerdictStatus.INCONCLUSIVE
     details = f"{_describe_exposed_share(time)}{_describe_excess_volume(volume)}"
+    if minor:
+        limit = format_percent(_MIN_RISK_SAVING_RATIO)
+        return (status, f"{head}: no finding saves {limit} of it; the first: {minor[0].sentence}{details}")
     return (status, f"{head}: no cause of lost time found{details}")
 
 
 def _list_groups(unexplained: Unexplained) -> str:
-    """List the groups of collectives with the largest losses, as means of their ranks."""
+    """List the groups of collectives with the largest losses, each as the mean of its own ranks.
+
+    Groups of other ranks run at the same time, so these figures do not add up to the loss of a rank.
+    """
     groups = [
         f"{format_ns(entry.ns)} in {_name_group(entry)}"
         for entry in unexplained.groups[:_MAX_GROUPS]
         if entry.ns >= _MIN_GROUP_RATIO * unexplained.groups[0].ns
     ]
-    return f" ({', '.join(groups)})" if groups else ""
+    if len(groups) < 2:
+        return f" ({groups[0]})" if groups else ""
+    return f" (per rank of each group, not additive: {', '.join(groups)})"
 
 
 def _name_group(entry: ExposedGroup) -> str:
@@ -260,8 +274,11 @@ def _make_verdict(status: VerdictStatus, sentence: str) -> Verdict:
 
 
 def _format_mean_step(time: Time) -> str:
-    walls = [rank.wall_ns for rank in time.per_rank]
-    return f"{format_ns(sum(walls) / len(walls))} {_time_unit(time)}"
+    return f"{format_ns(_mean_step_ns(time))} {_time_unit(time)}"
+
+
+def _mean_step_ns(time: Time) -> float:
+    return fmean(rank.wall_ns for rank in time.per_rank)
 
 
 def _time_unit(time: Time) -> str:

@@ -1,5 +1,6 @@
 """The replay of a measured step against the counterfactual of a simulator that knows nothing of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,31 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
 )
 def test_a_planted_cause_is_sure_and_priced(tmp_path: Path, seed: int, fault: str) -> None:
     assert_priced(*simulated(tmp_path, seed, fault), fault)
+
+
+@pytest.mark.parametrize("seed", [5003, pytest.param(5036, marks=pytest.mark.slow)])
+def test_units_gathered_in_many_pieces_are_priced(tmp_path: Path, seed: int) -> None:
+    """Each unit is a block, so units are not too small; its pieces are, one message for each parameter."""
+    healthy = draw_job(seed)
+    alpha = max(60_000, healthy.cluster.inter_alpha_ns)
+    whole = replace(
+        healthy,
+        steps=3,
+        micro_batches=1,
+        regather_every_micro_batch=False,
+        clip=True,  # tiny messages show the latency
+        blocks=tuple(replace(block, params=block.params // 20) for block in healthy.blocks),
+        cluster=replace(healthy.cluster, intra_alpha_ns=alpha, inter_alpha_ns=alpha),
+        gather_pieces=1,
+    )
+    pieces = replace(whole, gather_pieces=24)
+    truth = write_job(pieces, tmp_path / "job")
+    import_paths(sorted((tmp_path / "job").glob("rank*")), tmp_path / "run.zprof")
+    found = {each.cause: each for each in diagnose(analyse_time_only(load(tmp_path / "run.zprof"))).findings}
+    low, high = found["units_too_small"].saving_ns
+    gain_ns = truth.step_time_ns - write_job(whole, tmp_path / "whole").step_time_ns
+    assert found["units_too_small"].confidence is not Confidence.LOW
+    assert low <= gain_ns <= high
 
 
 @pytest.mark.slow

@@ -17,8 +17,13 @@ COMPUTE, LINK = 7, 20
 BLOCK = (("gemm", 1.0), ("gemm", 3.0), ("norm", 0.5), ("gemm", 2.0), ("gelu", 0.25))
 
 
-def blocks_beside_collectives(sizes: list[float], slowdown: float, beside: float) -> Graph:
-    """Blocks of such sizes in four steps; so many of their kernels run beside a collective."""
+def blocks_beside_collectives(
+    sizes: list[float], slowdown: float, beside: float, *, slowed: tuple[str, ...] = ("gemm", "norm", "gelu")
+) -> Graph:
+    """Blocks of such sizes in four steps; so many of their kernels run beside a collective.
+
+    Those of the names ``slowed`` take longer there.
+    """
     draw = np.random.default_rng(0)
     rows: list[tuple[str, int, float, float, int]] = []
     now = 0.0
@@ -26,7 +31,7 @@ def blocks_beside_collectives(sizes: list[float], slowdown: float, beside: float
         passes = [("embedding", 1.0), *((name, ms * size) for size in sizes for name, ms in BLOCK)]
         for name, ms in passes:
             is_beside = bool(draw.random() < beside)
-            end = now + ms * draw.normal(1.0, 0.01) * (slowdown if is_beside else 1.0)
+            end = now + ms * draw.normal(1.0, 0.01) * (slowdown if is_beside and name in slowed else 1.0)
             rows += [("ncclDevKernel", LINK, now, end, step)] * is_beside
             rows.append((name, COMPUTE, now, end, step))
             now = end
@@ -45,6 +50,12 @@ def test_the_slowdown_is_found_in_blocks_of_one_size_and_of_several(
 ) -> None:
     graph = blocks_beside_collectives(sizes, slowdown, beside=0.4)
     assert fit_slowdown(graph, ()) == pytest.approx(slowdown, rel=0.02)
+
+
+def test_the_cost_is_that_of_the_kernels_that_slow_down() -> None:
+    """Norms and activations, 0.75 of 6.75 ms alone, do not; as kinds they are two of five."""
+    graph = blocks_beside_collectives([1.0] * 6, 1.5, 0.4, slowed=("gemm",))
+    assert fit_slowdown(graph, (), by_time=True) == pytest.approx((6 * 1.5 + 0.75) / 6.75, rel=0.02)
 
 
 @pytest.mark.parametrize("beside", [0.0, 1.0])

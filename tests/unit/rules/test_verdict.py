@@ -112,6 +112,14 @@ def test_a_guess_about_a_tenth_of_the_step_is_not_ok(saving_ms: int, status: Sta
     assert verdict(steps(), findings=(guess,)).status is status
 
 
+@pytest.mark.parametrize(("saving_ms", "status"), [(2.9, Status.OK), (3, Status.RISK)])
+def test_a_cost_below_3_percent_of_the_step_is_no_risk(saving_ms: float, status: Status) -> None:
+    minor = replace(SURE, saving_ns=(0, round(saving_ms * MS)))
+    made = verdict(steps(), findings=(minor,))
+    assert made.status is status
+    assert SURE.sentence in made.sentence
+
+
 @pytest.mark.parametrize(
     ("rest_ms", "wall_ms", "told"), [(20, 100, False), (21, 100, True), (21, 210, True), (21, 211, False)]
 )

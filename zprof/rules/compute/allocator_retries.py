@@ -26,7 +26,7 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
 from zprof.rules.compute.idle_time import find_worst_rank_mean, mean_of_recurring
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import format_frequency, make_finding, mean_wall_ns, rate_severity
 
 #: Minimum and maximum saving relative to the lost time; more than 1 because other ranks wait for the late
 #: one.
@@ -123,8 +123,7 @@ def _find_from_trace(calls: AllocatorCalls, counters: AllocatorCounters | None) 
     retries_note = f"; its counters show {retries} retries" if retries else ""
     return make_finding(
         Cause.ALLOCATOR_RETRIES,
-        sentence=f"the allocator of rank {calls.rank} frees device memory {calls.frees:.1f} times and "
-        f"allocates it {calls.allocations:.1f} times per step, leaving the device idle for "
+        sentence=f"the allocator of rank {calls.rank} {_describe_calls(calls)}, leaving the device idle for "
         f"{format_ns(calls.lost_ns)}{retries_note}",
         evidence=[
             Evidence(
@@ -165,6 +164,13 @@ def _find_from_trace(calls: AllocatorCalls, counters: AllocatorCounters | None) 
     )
 
 
+def _describe_calls(calls: AllocatorCalls) -> str:
+    """Name the calls that occur: a trace without frees has none to report."""
+    verbs = (("frees", calls.frees), ("allocates", calls.allocations))
+    parts = [f"{verb} device memory {format_frequency(count)}" for verb, count in verbs if count]
+    return " and ".join(parts) or "neither frees nor allocates device memory"
+
+
 def _confidence(calls: AllocatorCalls, retries: int) -> Confidence:
     steady = calls.ratio_of_steps_with_free >= _MIN_STEADY_RATIO and calls.steps > 1
     if not steady and not retries:
@@ -181,7 +187,7 @@ def _find_from_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Find
     return make_finding(
         Cause.ALLOCATOR_RETRIES,
         sentence=f"the allocator freed its cache and retried {retries} times on rank {worst.rank}, "
-        f"{rate:.1f} times per step{survived}: each retry waits for the device",
+        f"{format_frequency(rate)}{survived}: each retry waits for the device",
         evidence=[
             Evidence(
                 key="allocation_retries",

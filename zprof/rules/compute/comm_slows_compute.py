@@ -42,6 +42,8 @@ from zprof.rules.rule import (
 #: Minimum number of kernels, and share of the concurrent time, to measure a slowdown.
 MIN_KERNELS = 8
 MIN_JUDGED_RATIO = 0.02
+#: Key of the evidence that states the factor.
+SLOWDOWN_KEY = "slowdown_beside_collectives"
 #: Minimum factor for a kernel name to count as slowed down.
 SLOWDOWN_RATIO = 1.15
 
@@ -178,7 +180,7 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
 def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Evidence]:
     return [
         Evidence(
-            key="slowdown_beside_collectives",
+            key=SLOWDOWN_KEY,
             what="slowdown of kernels during a collective",
             value=slowdown.factor,
             unit="ratio",

@@ -6,8 +6,9 @@ launched within ``FSDP::all_gather_copy_in`` and ``..._out``, during which nothi
 needless gathers (ZP412 to ZP415) do not count: they disappear with the gathers. Reported above 3 % of the
 step (chosen), or if a replay of the step shows a cost of 1 %.
 
-If most of the time is ``chunk_cat``, copies out are as fast as copies in, and the cost is the usual one of
-FSDP2, or padding of shapes that do not divide evenly (ZP417): low confidence.
+FSDP2 cannot do without these copies. Confidence is high if copies out move fewer bytes per second than copies
+in. If ``chunk_cat`` is no faster, or takes most of the time, the cost is the usual one, or padding of shapes
+that do not divide evenly (ZP417): low confidence. It is medium if the bytes of either are unknown.
 
 If shards are not contiguous, data must be copied once, so the saving starts at half: a copy of contiguous
 rows runs at memory bandwidth, a copy of many narrow rows far below. If the step can be replayed, the saving
@@ -42,6 +43,9 @@ _MIN_COPIES = 3
 #: Copies in cost about as much as copies out (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks).
 #: If copies in are most of the time, copies out of gathers are not slower than usual.
 _MAX_COPY_IN_RATIO = 1 / 2
+#: A copy out reads and writes 2 bytes of a 16-bit parameter; ``chunk_cat`` reads 2 and writes 2 or 4. So
+#: copies out are 0.75 to 1.0 times as fast as copies in, by bytes of the message, at memory bandwidth.
+_MIN_USUAL_RATE_RATIO = 0.6
 
 _FIXES = {
     "FSDP2": "fully_shard(block)  # without shard_placement_fn: any dimension but the first is copied twice\n"
@@ -92,6 +96,12 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
                 value=cost,
                 unit="ns",
             ),
+            Evidence(
+                key="copy_time_per_step",
+                what="all copies around collectives per step",
+                value=mean_per_step(analysis, float(rows["total_ns"].sum())),
+                unit="ns",
+            ),
             Evidence(key="copies_per_step", what="copies per step", value=count, unit="count"),
             Evidence(
                 key="largest_copy_per_step",
@@ -109,8 +119,23 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
         ],
         saving_ns=(_MIN_SAVING_RATIO * cost, cost),
         severity=rate_severity(cost, mean_wall_ns(analysis)),
-        confidence=Confidence.LOW if copy_in_ns > _MAX_COPY_IN_RATIO * cost else Confidence.HIGH,
+        confidence=Confidence.LOW if copy_in_ns > _MAX_COPY_IN_RATIO * cost else _rate_by_speed(analysis),
         fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="copy a buffer of one unit's size with torch.split_with_sizes_copy in chunks of the same "
         "sizes: if that is as slow by itself, the shapes are the cause; if it is fast, concurrent work is",
     )
+
+
+def _rate_by_speed(analysis: RunAnalysis) -> Confidence:
+    """Return high confidence if copies out of gathers are clearly slower than copies into reductions."""
+    rows = select_copy_kernels(analysis)
+    into = rows["name"].astype(str).str.contains(GRADIENT_COPY_KERNEL)
+    in_ns, out_ns = (float(rows.loc[chosen, "total_ns"].sum()) for chosen in (into, ~into))
+    gathered, reduced = (
+        float(select_kind(analysis.collectives, kind)["bytes"].sum())
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    )
+    if min(in_ns, out_ns, gathered, reduced) <= 0:
+        return Confidence.MEDIUM
+    is_usual = gathered / out_ns >= _MIN_USUAL_RATE_RATIO * reduced / in_ns
+    return Confidence.LOW if is_usual else Confidence.HIGH

@@ -13,7 +13,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
-from zprof.model.formatting import format_ns, format_percent
+from zprof.model.formatting import format_ns
 from zprof.model.time import LateReason
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
@@ -41,7 +41,7 @@ from zprof.rules.counterfactual.fixes import (
     start_held_collectives,
 )
 from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_by_model_error
-from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.rules.rule import choose_fix, format_frequency, make_finding, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.waiting.late_ranks import REASON_FIXES as LATE_FIXES
@@ -116,7 +116,7 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
         return None
     low, high = widen_by_model_error(min(gains), max(gains), step)
     high = min(high, candidate.max_saving_ns)
-    share = format_percent(max(gains) / step)
+    share = replay.format_share(max(gains))
     evidence = [
         *candidate.evidence,
         Evidence(
@@ -171,10 +171,6 @@ def _awaits_long_copy(rank: RankGraph) -> Bools:
     return awaits
 
 
-def _format_times(count: float) -> str:
-    return "once" if round(count) == 1 else f"{count:.0f} times"
-
-
 def _count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> float:
     return float(np.mean([selected(rank).sum() for rank in graph.ranks])) / graph.steps
 
@@ -192,7 +188,7 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             cause=Cause.BLOCKING_SYNC,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the host waits for the device {_format_times(count)} per step: "
+                f"the host waits for the device {format_frequency(count)}: "
                 f"without these waits a step is {gain} shorter ({share})"
             ),
             fix=SYNC_FIX,
@@ -217,7 +213,7 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.RATE_LIMITED_PREFETCH,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the host waits {_format_times(count)} per step for an event before it "
+                f"the host waits {format_frequency(count)} for an event before it "
                 f"continues gathering: without these waits a step is {gain} shorter ({share})"
             ),
             fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
@@ -237,7 +233,7 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             cause=Cause.CPU_BOUND_LAUNCH,
             changed=launch_faster(analysis, graph),
             sentence=lambda gain, share: (
-                "the hosts launch later than the devices could start: with instant launches "
+                "kernels are launched later than the devices could start them: with instant launches "
                 f"a step is up to {gain} shorter ({share})"
             ),
             fix=choose_launch_fix(analysis),
@@ -281,8 +277,8 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.ALLOCATOR_RETRIES,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the allocator allocates or frees device memory {count:.1f} "
-                f"times per step: without these calls a step is {gain} shorter ({share})"
+                f"the allocator allocates or frees device memory {format_frequency(count)}: "
+                f"without these calls a step is {gain} shorter ({share})"
             ),
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
             "leave more memory free: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
@@ -345,9 +341,9 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 
 def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    factor = measure_slowdown(analysis, graph)
-    if factor <= SLOWED_RATIO:
+    if measure_slowdown(analysis, graph) <= SLOWED_RATIO:
         return []
+    factor = measure_slowdown(analysis, graph, by_time=True)
     return [
         _Candidate(
             cause=Cause.COMM_SLOWS_COMPUTE,

@@ -21,7 +21,7 @@ from zprof.replay.messages import run_beside_ratio
 from zprof.replay.slow_ranks import find_excess, mark_in_turn
 from zprof.replay.slowdown import fit_slowdown
 from zprof.replay.tasks import NONE, Bools, Floats
-from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
+from zprof.rules.compute.comm_slows_compute import SLOWDOWN_KEY, measure_slowdown_by_name
 from zprof.rules.counterfactual.resized_messages import (
     fix_spanning_shards,
     merge_small_units,
@@ -247,12 +247,18 @@ def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floa
 
 
 def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.undo_slowdown(graph, measure_slowdown(analysis, graph))]
+    """Undo the slowdown that the replay measures, and the one that the finding's own evidence states."""
+    stated = [entry.value for entry in finding.evidence if entry.key == SLOWDOWN_KEY]
+    factors = {measure_slowdown(analysis, graph, by_time=True), *stated}
+    return [edits.undo_slowdown(graph, factor) for factor in sorted(factors) if factor > 1]
 
 
-def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
-    """Return the time of kernels during collectives relative to alone, fitted by position, else by name."""
-    fitted = fit_slowdown(graph, list_copy_names(analysis))
+def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> float:
+    """Return the time of kernels during collectives relative to alone, fitted by position, else by name.
+
+    It is that of the typical kernel, to tell if kernels slow down; ``by_time``: of the mean ns, for the cost.
+    """
+    fitted = fit_slowdown(graph, list_copy_names(analysis), by_time=by_time)
     if fitted is not None:
         return max(1.0, fitted)
     by_name = measure_slowdown_by_name(analysis.kernels)

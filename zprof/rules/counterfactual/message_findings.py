@@ -2,18 +2,19 @@
 
 Three causes share their signs (short exposed messages) but differ: units that are parts of blocks,
 one unit for the entire model, and a link with high latency for any size. The first two follow from the
-order of gathers and compute, the third from the latency. If a step can be replayed, these answers replace
-those of the rules that model a step by itself.
+order of gathers and compute, the third from the latency. If the replay has an edit for a cause in this run,
+its answer replaces that of the rule, which models a step by itself. If it has none, the rule's answer stays.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
-from zprof.model.formatting import format_ns, format_percent, format_rate
+from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
@@ -32,6 +33,18 @@ _MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 _MAX_SLOWDOWN_LOSS_RATIO = 0.25
 
 
+class NoFinding(Enum):
+    """Why a replay has no finding of a cause; only ``REFUTED`` overrules the finding of a rule."""
+
+    #: The cause is absent, explained by another one, or the step without it takes as long.
+    REFUTED = auto()
+    #: The replay cannot represent the step without the cause: it says nothing about it.
+    NO_EDIT = auto()
+
+
+_Judgement = Finding | NoFinding
+
+
 def judge_message_sizes(
     analysis: RunAnalysis, replay: Replay, answers: Sequence[Finding | Gap]
 ) -> tuple[list[Finding | Gap], list[Finding]]:
@@ -39,34 +52,38 @@ def judge_message_sizes(
     if replay.graph is None or replay.base_ns is None:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
-    findings = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
-    rest = [answer for answer in answers if _find_cause(answer, findings) is None]
-    return rest, [one for one in findings.values() if one is not None]
+    judged = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
+    decided = [cause for cause, judgement in judged.items() if judgement is not NoFinding.NO_EDIT]
+    rest = [answer for answer in answers if not _is_about(answer, decided)]
+    return rest, [judgement for judgement in judged.values() if isinstance(judgement, Finding)]
 
 
-def _find_cause(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> Cause | None:
-    if isinstance(answer, Finding):
-        return answer.cause if answer.cause in causes else None
-    return next((cause for cause in causes if cause in answer.causes), None)
+def _is_about(answer: Finding | Gap, causes: Sequence[Cause]) -> bool:
+    own = (answer.cause,) if isinstance(answer, Finding) else answer.causes
+    return any(cause in own for cause in causes)
 
 
 def _judge_causes(
     analysis: RunAnalysis, replay: Replay, sizes: MessageSizes, known: Mapping[Cause, Finding]
-) -> dict[Cause, Finding | None]:
+) -> dict[Cause, _Judgement]:
     if not len(sizes.messages.at):
         return {}
-    findings: dict[Cause, Finding | None] = {}
+    judged: dict[Cause, _Judgement] = {}
     if sizes.has_blocks:  # without blocks it is unknown if units are parts of blocks
-        small = _find_small_units(analysis, replay, sizes) or _find_named_parts(analysis, known)
-        findings[Cause.UNITS_TOO_SMALL] = small
+        units = _judge_small_units(analysis, replay, sizes)
+        if units is NoFinding.REFUTED:
+            units = _find_named_parts(analysis, known) or units
+        judged[Cause.UNITS_TOO_SMALL] = units
         # units that wait for a normal latency wait less often if they are larger
-        latency = None if small else _find_latency(analysis, replay, sizes)
-        findings[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
+        small = known.get(Cause.UNITS_TOO_SMALL) if units is NoFinding.NO_EDIT else units
+        has_small = isinstance(small, Finding) and small.confidence is not Confidence.LOW
+        latency = NoFinding.REFUTED if has_small else _judge_latency(analysis, replay, sizes)
+        judged[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
         if sizes.gathers_for_passes:
-            findings[Cause.SINGLE_UNIT] = _find_single_unit(analysis, replay, sizes)
+            judged[Cause.SINGLE_UNIT] = _judge_single_unit(analysis, replay, sizes)
     if find_spanning_shards(analysis) is not None:
-        findings[Cause.SHARDING_SPANS_NODES] = _find_spanning_shards(analysis, replay)
-    return findings
+        judged[Cause.SHARDING_SPANS_NODES] = _judge_spanning_shards(analysis, replay)
+    return judged
 
 
 def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> Finding | None:
@@ -75,10 +92,10 @@ def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> 
     return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
 
 
-def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Finding]) -> Finding | None:
+def _widen_by_larger_messages(latency: _Judgement, known: Mapping[Cause, Finding]) -> _Judgement:
     """Widen the range of a repaired link by the gain of larger messages on the same link."""
     larger = known.get(Cause.LATENCY_BOUND_COLLECTIVES)
-    if latency is None or larger is None:
+    if not isinstance(latency, Finding) or larger is None:
         return latency
     low, high = latency.saving_ns
     return replace(latency, saving_ns=(min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1])))
@@ -86,11 +103,13 @@ def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Fin
 
 def _saving_range(
     replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
-) -> tuple[float, float, float] | None:
-    """Return the maximum replayed gain and its bounds, None if it is too small for a finding."""
+) -> tuple[float, float, float] | NoFinding:
+    """Return the maximum replayed gain and its bounds, if it is large enough for a finding."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
-    if not gains or max(gains) < _MIN_STEP_RATIO * replay.step_ns:
-        return None
+    if not gains:
+        return NoFinding.NO_EDIT
+    if max(gains) < _MIN_STEP_RATIO * replay.step_ns:
+        return NoFinding.REFUTED
     low, high = widen_by_model_error(min(gains) * (1 - lowered), max(gains), replay.step_ns)
     return max(gains), low, high
 
@@ -103,19 +122,24 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
-    per_block = sizes.messages.units_per_block
-    saving = _saving_range(replay, sizes.merge()) if per_block > UNITS_PER_BLOCK else None
-    if saving is None:
-        return None
+def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+    units, messages = sizes.messages.units_per_block, sizes.messages.gathers_per_block
+    if messages <= UNITS_PER_BLOCK:  # larger units would contain several blocks, and these are not replayed
+        return NoFinding.NO_EDIT
+    saving = _saving_range(replay, sizes.merge())
+    if isinstance(saving, NoFinding):
+        return saving
     gain, low, high = saving
     count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
+    shorter = f"a step is {format_ns(gain)} shorter ({replay.format_share(gain)})"
     return make_finding(
         Cause.UNITS_TOO_SMALL,
-        sentence=f"each block is split into {per_block:g} units: with one unit per block a step is "
-        f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"each block is split into {units:g} units: with one unit per block {shorter}"
+        if units > UNITS_PER_BLOCK
+        else f"each block is gathered in {messages:g} messages: with one message per block {shorter}",
         evidence=[
-            Evidence(key="units_per_block", what="wrapped units per block", value=per_block, unit="count"),
+            Evidence(key="units_per_block", what="wrapped units per block", value=units, unit="count"),
+            Evidence(key="gathers_per_block", what="all_gathers of one block", value=messages, unit="count"),
             Evidence(key="all_gathers_per_step", what="all_gathers per step", value=count, unit="count"),
             Evidence(
                 key="latency_of_one", what="latency of one all_gather", value=_latency_ns(sizes), unit="ns"
@@ -131,10 +155,10 @@ def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
     )
 
 
-def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
+def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
     saving = _saving_range(replay, sizes.reduce_latency())
-    if saving is None:
-        return None
+    if isinstance(saving, NoFinding):
+        return saving
     gain, low, high = saving
     latency = _latency_ns(sizes)
     fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
@@ -142,7 +166,7 @@ def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) ->
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
         f"latency of a normal link a step is {format_ns(gain)} shorter "
-        f"({format_percent(gain / replay.step_ns)})",
+        f"({replay.format_share(gain)})",
         evidence=[
             Evidence(key="latency_of_one", what="latency of a collective", value=latency, unit="ns"),
             _replay_evidence(gain),
@@ -157,16 +181,20 @@ def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) ->
     )
 
 
-def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
-    saving = _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO) if sizes.is_one_unit else None
-    if saving is None:
-        return None
+def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+    saving = (
+        _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
+        if sizes.is_one_unit
+        else NoFinding.REFUTED
+    )
+    if isinstance(saving, NoFinding):
+        return saving
     gain, low, high = saving
     blocks = len(np.unique(sizes.messages.blocks)) // (2 * sizes.graph.steps)
     return make_finding(
         Cause.SINGLE_UNIT,
         sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with one unit per "
-        f"block a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        f"block a step is {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
             Evidence(key="model_blocks", what="blocks of the model", value=blocks, unit="count"),
             _replay_evidence(gain),
@@ -180,13 +208,13 @@ def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes
     )
 
 
-def _find_spanning_shards(analysis: RunAnalysis, replay: Replay) -> Finding | None:
+def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
     spanning = find_spanning_shards(analysis)
     if spanning is None or replay.graph is None:
-        return None
+        return NoFinding.NO_EDIT
     saving = _saving_range(replay, shard_within_host(analysis, replay.graph, spanning))
-    if saving is None:
-        return None
+    if isinstance(saving, NoFinding):
+        return saving
     gain, low, high = saving
     rate = f"at least the {format_rate(spanning.within[0])} available within a host"
     sure = _rate_confidence(replay, low)
@@ -194,7 +222,7 @@ def _find_spanning_shards(analysis: RunAnalysis, replay: Replay) -> Finding | No
         Cause.SHARDING_SPANS_NODES,
         sentence=f"parameters are sharded across {spanning.hosts} hosts, so every gather crosses the link "
         f"between them: {format_rate(spanning.seen)} of bus bandwidth instead of {rate}. With shards "
-        f"within a host a step is up to {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        f"within a host a step is up to {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
             Evidence(
                 key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"

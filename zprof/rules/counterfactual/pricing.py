@@ -12,16 +12,24 @@ from functools import cached_property
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.formatting import format_percent
 from zprof.model.gaps import Gap
+from zprof.replay.edits import changes_graph
 from zprof.replay.graph import Graph, build_graph
 from zprof.replay.link_sharing import infer_link_sharing
 from zprof.replay.messages import held_gathers_ratio, late_gathers_ratio
 from zprof.replay.play import ReplayDeadlock, play_graph
 from zprof.replay.tasks import NONE, Floats
 from zprof.rules.compute.idle_time import is_inference
-from zprof.rules.counterfactual.fixes import EDITS, SLOWED_RATIO, measure_slowdown, select_opening_gathers
+from zprof.rules.counterfactual.fixes import (
+    EDITS,
+    SLOWED_RATIO,
+    Edit,
+    measure_slowdown,
+    select_opening_gathers,
+)
 from zprof.rules.counterfactual.resized_messages import MessageSizes
-from zprof.rules.rule import MIN_GAIN_RATIO, Rule, rate_severity
+from zprof.rules.rule import MIN_GAIN_RATIO, Rule, mean_wall_ns, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
 #: Error of a replayed gain: unrecorded dependencies, and times that the change itself affects.
@@ -105,6 +113,10 @@ class Replay:
         """Replayed time of a step, in ns; 0 if there is no replay."""
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
 
+    def format_share(self, gain_ns: float) -> str:
+        """Return a gain as a share of the mean step of the report, which also contains the first step."""
+        return format_percent(gain_ns / (mean_wall_ns(self.analysis) or self.step_ns))
+
     def gain_ns(self, changed: Graph) -> float | None:
         """Return the reduction of the step time with the change, None if it cannot be replayed."""
         if self.base_ns is None:
@@ -127,21 +139,22 @@ def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
     """Return the finding with the range of its replay, or unchanged if its cause has none.
 
     The result is None if a rule only proposed the finding and the replay shows that it costs nothing, if
-    gathers are exposed for a reason other than their launch, or if kernels are not slowed down.
+    gathers are exposed for a reason other than their launch, or if kernels are not slowed down. A replay
+    without an edit for the cause in this run overrules nothing.
     """
     edit = EDITS.get(finding.cause)
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
         return finding
-    if finding.cause is Cause.NO_PREFETCH and not are_gathers_late(replay.analysis, replay.graph):
+    if finding.cause is Cause.NO_PREFETCH and are_gathers_late(replay.analysis, replay.graph) is False:
         return None
     if (
         finding.cause is Cause.COMM_SLOWS_COMPUTE
         and measure_slowdown(replay.analysis, replay.graph) <= SLOWED_RATIO
     ):
         return None
-    changed = edit(replay.analysis, replay.graph, finding)
+    changed = _apply_edit(replay, edit, finding)
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
-    if not gains:
+    if not gains:  # nothing in the graph is the cause: the replay cannot say what it costs
         return finding
     low, high = widen_by_model_error(min(gains), max(gains), replay.step_ns)
     own_range, confidence = finding.saving_ns, finding.confidence
@@ -169,6 +182,21 @@ def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
     return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+
+
+def _apply_edit(replay: Replay, edit: Edit, finding: Finding) -> list[Graph]:
+    """Return the steps with the fix; empty if the edit finds nothing to change in the graph of this run.
+
+    An edit that returns the graph itself says that the run has the fix already.
+    """
+    graph = replay.graph
+    if graph is None:
+        return []
+    return [
+        changed
+        for changed in edit(replay.analysis, graph, finding)
+        if changed is graph or changes_graph(graph, changed)
+    ]
 
 
 def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
@@ -202,8 +230,10 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     first, second = EDITS.get(by.cause), EDITS.get(other.cause)
     if first is None or second is None or replay.graph is None:
         return False
-    fixed = list(first(replay.analysis, replay.graph, by))
-    both = list(second(replay.analysis, fixed[-1], other)) if fixed else []
+    fixed = _apply_edit(replay, first, by)
+    if not fixed or not _apply_edit(replay, second, other):
+        return False
+    both = list(second(replay.analysis, fixed[-1], other))
     if not both:
         return False
     alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
@@ -212,17 +242,18 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     return together - alone < _NEGLIGIBLE_RATIO * replay.step_ns
 
 
-def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
+def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool | None:
     """Return True if the program launches the gathers of its units only when their compute is due.
 
-    The result is False if kernels delay gathers that were launched before them, because then the kernels make
-    gathers late. A model that is one unit has nothing to launch ahead.
+    The result is None if the graph has no gather after the first one of a step. It is False if kernels delay
+    gathers that were launched before them, because then the kernels make gathers late. A model that is one
+    unit has nothing to launch ahead.
     """
     rows = select_opening_gathers(analysis)
-    if (
-        held_gathers_ratio(graph, rows) >= _MIN_DELAYED_RATIO
-        or late_gathers_ratio(graph, rows) < _MIN_LATE_RATIO
-    ):
+    late_ratio = late_gathers_ratio(graph, rows)
+    if late_ratio is None:
+        return None
+    if held_gathers_ratio(graph, rows) >= _MIN_DELAYED_RATIO or late_ratio < _MIN_LATE_RATIO:
         return False
     return not MessageSizes(analysis, graph).is_one_unit
 

@@ -78,6 +78,11 @@ class MessageSizes:
         return bool(len(gathers) and (step[at] == step[needed]).mean() > 1 / 2)
 
     @property
+    def has_parts(self) -> bool:
+        """True if a block is gathered by several messages: several units, or pieces of one unit."""
+        return self.messages.gathers_per_block > 1
+
+    @property
     def is_one_unit(self) -> bool:
         """True if a step gathers the entire model before all of its blocks."""
         rank, messages = self.graph.ranks[0], self.messages
@@ -108,7 +113,7 @@ class MessageSizes:
         return self.latency.get_for_row(row) or 0.0
 
     def merge(self) -> list[Graph]:
-        """Return the step with one message per block instead of one per unit."""
+        """Return the step with one message per block instead of one per unit or piece of a unit."""
         merged = merge_units(self.graph, self.read, self.latency_ns, self.copied)
         return [merged] if merged is not None else []
 
@@ -136,7 +141,7 @@ class MessageSizes:
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of units_too_small."""
     sizes = MessageSizes(analysis, graph)
-    return sizes.merge() if sizes.messages.units_per_block > 1 else []
+    return sizes.merge() if sizes.has_parts else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

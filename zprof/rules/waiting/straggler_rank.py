@@ -285,7 +285,7 @@ def _finding(late: _LateRank) -> Finding:
         Cause.STRAGGLER_RANK,
         sentence=f"{_name_ranks(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of "
         f"{suspect.steps} "
-        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits)}",
+        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits, late=len(suspect.named))}",
         evidence=_evidence(suspect, waits),
         saving_ns=late.saving_ns,
         severity=rate_severity(late.saving_ns[1], late.wall_ns),
@@ -295,8 +295,8 @@ def _finding(late: _LateRank) -> Finding:
     )
 
 
-def _describe_waits(waits: CausedWaits) -> str:
-    """Describe the wait caused per waiting rank, and the hidden wait if it exceeds a tenth."""
+def _describe_waits(waits: CausedWaits, *, late: int) -> str:
+    """Describe the wait per waiting rank, for all ``late`` ranks together, and hidden wait above a tenth."""
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
     hidden = waits.caused_hidden_too_ns - waits.caused_ns
     more = (
@@ -304,7 +304,8 @@ def _describe_waits(waits: CausedWaits) -> str:
         if hidden > _MIN_HIDDEN_RATIO * waits.caused_ns
         else ""
     )
-    return f"{who} {format_ns(waits.caused_ns)} per step for it, exposed{more}"
+    whom = "it" if late == 1 else f"these {late} ranks together"
+    return f"{who} {format_ns(waits.caused_ns)} per step for {whom}, exposed{more}"
 
 
 def _name_ranks(ranks: tuple[int, ...]) -> str:
@@ -347,7 +348,9 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
         ),
         Evidence(
             key="wait_caused_per_step",
-            what="wait caused per step, per waiting rank",
+            what="wait caused per step by the late ranks together, per waiting rank"
+            if len(suspect.named) > 1
+            else "wait caused per step, per waiting rank",
             value=waits.caused_ns,
             unit="ns",
         ),
@@ -357,7 +360,7 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
             value=waits.caused_hidden_too_ns,
             unit="ns",
         ),
-        Evidence(key="waiting_ranks", what="ranks that wait for it", value=waits.ranks, unit="count"),
+        Evidence(key="waiting_ranks", what="ranks that wait", value=waits.ranks, unit="count"),
     ]
 
 

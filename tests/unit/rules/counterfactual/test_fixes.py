@@ -1,13 +1,16 @@
 """The step without a cause: which kernels and collectives of the measured step a fix changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
-from zprof.model.findings import Cause
+from zprof.model.findings import Cause, Evidence
 from zprof.rules.counterfactual.fixes import EDITS
-from zprof.rules.counterfactual.pricing import Replay
+from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving
+from zprof.rules.rule import Rule
 from zprof.simulator.causes import Cause as Planted
 
 
@@ -33,3 +36,39 @@ def test_half_of_the_bytes_halves_only_their_own_copies(
             assert {
                 copy for copy in ("split_with_sizes_copy", "chunk_cat") if copy in " ".join(names)
             } == copies
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.ALLOCATOR_RETRIES, Cause.RATE_LIMITED_PREFETCH, Cause.UNITS_TOO_SMALL]
+)
+def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diagnosed, cause: Cause) -> None:
+    """Nothing in this job allocates, waits for events, or is a part of a block."""
+    replay = Replay(analysis=job.analysis)
+    assert replay.base_ns is not None
+    finding = claim(cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns)
+    assert estimate_saving(replay, finding) == finding
+
+
+def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> None:
+    replay = Replay(analysis=job.analysis)
+    rules = [
+        Rule(cause=cause, check=lambda analysis, baseline: None, explains=explains)
+        for cause, explains in (
+            (Cause.FP32_REDUCE, (Cause.ALLOCATOR_RETRIES,)),
+            (Cause.ALLOCATOR_RETRIES, ()),
+        )
+    ]
+    findings = [claim(rule.cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns) for rule in rules]
+    assert drop_explained(replay, findings, rules) == findings
+
+
+def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagnosed) -> None:
+    """One of the replayed steps undoes the factor of the rule, which may differ from the fitted one."""
+    graph = Replay(analysis=job.analysis).graph
+    assert graph is not None
+    stated = Evidence(key="slowdown_beside_collectives", what="", value=2.0, unit="ratio")
+    finding = replace(claim(Cause.COMM_SLOWS_COMPUTE), evidence=(stated,))
+    changed = EDITS[Cause.COMM_SLOWS_COMPUTE](job.analysis, graph, finding)
+    before = graph.ranks[0].work_ns
+    ratios = [np.min(each.ranks[0].work_ns[before > 0] / before[before > 0]) for each in changed]
+    assert min(ratios) == pytest.approx(0.5, abs=0.01)

@@ -1,0 +1,99 @@
+"""No finding saves more than the time that it is taken from, and none is rated above what it saves."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
+from tests.support.rule_runs import claim, run_of
+from zprof.model.findings import Cause, Confidence, Evidence, Severity
+from zprof.rules.claims import split_savings
+from zprof.rules.registry import all_rules
+from zprof.rules.rule import Rule, format_frequency, mean_wall_ns
+from zprof.rules.saving_range import rate_by_range
+from zprof.simulator.causes import Cause as Planted
+from zprof.simulator.plan import Vendor
+
+_FAST = (
+    Planted.CPU_BOUND_LAUNCH,
+    Planted.STRAGGLER_RANK,
+    Planted.COMM_SLOWS_COMPUTE,
+    Planted.UNITS_TOO_SMALL,
+)
+
+
+def assert_within_limits(job: Diagnosed) -> None:
+    """Check each saving against the largest value of its terms on any rank, in the mean or in one step."""
+    time = job.analysis.time
+    rules = {rule.cause: rule for rule in all_rules()}
+    for finding in job.report.findings:
+        claims = rules[finding.cause].claims
+        terms = sum(max(getattr(row, term, 0) for row in (*time.per_rank, *time.steps)) for term in claims)
+        low, high = finding.saving_ns
+        assert 0 <= low <= high <= min(terms, max(rank.wall_ns for rank in time.per_rank)), finding.cause
+        if high > 4 * low:
+            assert finding.confidence is not Confidence.HIGH, finding.cause
+        if 0 < high < 0.05 * mean_wall_ns(job.analysis):
+            assert finding.severity is Severity.LOW, finding.cause
+
+
+@pytest.mark.parametrize(
+    "cause", [pytest.param(each, marks=() if each in _FAST else pytest.mark.slow) for each in Planted]
+)
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, pytest.param(Vendor.GLOO, marks=pytest.mark.slow)])
+def test_no_saving_exceeds_what_it_is_taken_from(tmp_path: Path, cause: Planted, vendor: Vendor) -> None:
+    assert_within_limits(planted(cause, base(5, vendor), tmp_path))
+
+
+def test_a_healthy_job_is_no_risk_for_a_minor_cost(tmp_path: Path) -> None:
+    job = diagnosed(base(7), tmp_path)
+    assert_within_limits(job)
+    assert job.report.verdict.status.value != "risk"
+
+
+@pytest.mark.parametrize("replayed", [(), (Cause.COPY_OVERHEAD,)])
+def test_copies_save_no_more_than_their_own_time(replayed: tuple[Cause, ...]) -> None:
+    """A replay gains 3 ms without copies of 2 ms; the compute that they belong to takes longer."""
+    stated = Evidence(key="copies", what="", value=2 * MS, unit="ns")
+    finding = replace(claim(Cause.COPY_OVERHEAD, MS, 3 * MS), evidence=(stated,))
+    rule = Rule(
+        cause=Cause.COPY_OVERHEAD, check=lambda run, before: None, claims=("compute_ns",), taken_from="copies"
+    )
+    (kept,) = split_savings([finding], [rule], run_of().time.per_rank, (), replayed)
+    assert kept.saving_ns == (MS, 2 * MS)
+
+
+def test_a_replayed_saving_stays_within_its_terms() -> None:
+    ranks = [replace(rank, idle_ns=5 * MS) for rank in run_of().time.per_rank]
+    rule = Rule(cause=Cause.CPU_BOUND_LAUNCH, check=lambda run, before: None, claims=("idle_ns",))
+    finding = claim(Cause.CPU_BOUND_LAUNCH, 4 * MS, 9 * MS)
+    (kept,) = split_savings([finding], [rule], ranks, (), (Cause.CPU_BOUND_LAUNCH,))
+    assert kept.saving_ns == (4 * MS, 5 * MS)
+
+
+@pytest.mark.parametrize(
+    ("saving_ms", "severity", "confidence"),
+    [
+        ((10, 40), Severity.HIGH, Confidence.HIGH),
+        ((10, 41), Severity.HIGH, Confidence.MEDIUM),
+        ((0, 12), Severity.HIGH, Confidence.MEDIUM),
+        ((1, 2), Severity.LOW, Confidence.HIGH),
+        ((5, 6), Severity.MEDIUM, Confidence.HIGH),
+        ((0, 0), Severity.HIGH, Confidence.HIGH),  # it says nothing about time
+    ],
+)
+def test_ratings_follow_the_range(
+    saving_ms: tuple[int, int], severity: Severity, confidence: Confidence
+) -> None:
+    low, high = saving_ms
+    rated = rate_by_range(claim(Cause.NO_PREFETCH, low * MS, high * MS), 100 * MS)
+    assert (rated.severity, rated.confidence) == (severity, confidence)
+
+
+@pytest.mark.parametrize("per_step", [0.001, 0.04, 0.3, 0.5, 1.0, 2.5, 12.0])
+def test_no_event_that_occurs_is_reported_as_never(per_step: float) -> None:
+    words = format_frequency(per_step).split()
+    assert "0" not in words
+    assert "0.0" not in words
