@@ -122,6 +122,17 @@ _COMPILED = re.compile(
     r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
 )
 _COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
+#: Matches every name that one of the patterns for calls matches, and perhaps others.
+_ANY_CALL = re.compile(
+    "|".join(
+        f"(?:{pattern.pattern})"
+        for pattern in (
+            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SYNC, _SCALAR_READ, _LOADER, _LIMITER),
+            *(_OPTIMIZER, _LAUNCH, _COMPILED, _COLLECTIVE),
+        )
+    ),
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +186,8 @@ def select_host_calls(events: pa.Table) -> HostCalls:
     rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
     copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
     rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
+    is_inference = _is_inference(rows)
+    rows = _filter_by_text(rows, "name", _matches_fully(_ANY_CALL))  # one test per name, not one per pattern
     launch_threads = np.unique(
         _filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy()
     )
@@ -197,7 +210,7 @@ def select_host_calls(events: pa.Table) -> HostCalls:
         .column("start_ns")
         .to_numpy(),
         copies=copies,
-        is_inference=_is_inference(rows),
+        is_inference=is_inference,
     )
 
 
@@ -216,10 +229,11 @@ def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
     """Return the rows whose text in ``column`` satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
-    texts = encoded.dictionary.to_pylist()
-    is_match = np.array([predicate(word) for word in texts] or [False], dtype=np.bool_)
     codes = encoded.indices.to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(is_match[codes] if len(codes) else np.zeros(0, dtype=np.bool_)))
+    used = np.unique(codes)  # of a dictionary shared by all rows of the table
+    is_match = np.zeros(len(encoded.dictionary), dtype=np.bool_)
+    is_match[used] = [predicate(text) for text in encoded.dictionary.take(pa.array(used)).to_pylist()]
+    return rows.filter(pa.array(is_match[codes]))
 
 
 def _union_spans(rows: pa.Table) -> Intervals:
