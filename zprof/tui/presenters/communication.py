@@ -9,7 +9,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.presenters.time_figures import is_unknown_size, per
+from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import (
     AT_LEAST,
     AT_MOST,
@@ -94,7 +94,7 @@ def _format_note(loaded: LoadedRun) -> str:
         return reasons[0] if reasons else "none ran in these steps"
     bounds = "≥ ≤ ranks missing  " if any(entry.bound for entry in time.collectives) else ""
     truncation = format_truncation(MAX_LINES, len(time.collectives), "most exposed")
-    return f"{truncation}{bounds}hidden + exposed = wait + transfer, ms {per(time)}"
+    return f"{truncation}{bounds}hidden + exposed = wait + transfer, ms {time.basis}"
 
 
 def _list_fields(time: Time) -> Sequence[_Field]:

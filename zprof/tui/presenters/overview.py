@@ -11,7 +11,7 @@ from zprof.model.formatting import shorten
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import merge_gaps
-from zprof.reports.presenters.time_figures import ledger, per, step_change_ns
+from zprof.reports.presenters.time_figures import ledger, step_change_ns
 from zprof.reports.presenters.time_formatting import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
 from zprof.tui.session import LoadedRun
@@ -267,7 +267,7 @@ def build_ledger_table(loaded: LoadedRun) -> Table:
         lines=tuple(lines) if report.time.per_rank else (),
         help="Means over ranks and steps. The terms sum to the step time; terms of 0.0 ms are left out.\n"
         "Press enter on a number for its formula, its inputs, and the steps that it was measured from.",
-        note=f"{per(report.time)}, mean over ranks" if report.time.per_rank else "no step was timed",
+        note=f"{report.time.basis}, mean over ranks" if report.time.per_rank else "no step was timed",
     )
 
 
