@@ -43,7 +43,9 @@ ODD: dict[str, Callable[[int], Events]] = {
     "steps of zero length": lambda rank: [
         *whole(rank), *(step(STEPS + n, END_US + n, END_US + n) for n in range(20))
     ],
-    "only steps of zero length": lambda rank: [*work(rank), *(step(n, n * STEP_US, n * STEP_US) for n in range(STEPS))],
+    "only steps of zero length": lambda rank: [
+        *work(rank), *(step(n, n * STEP_US, n * STEP_US) for n in range(STEPS))
+    ],
     "ranks without a common step": lambda rank: [
         *work(rank), step(1 + 2 * rank, rank * STEP_US + 1, (rank + 1) * STEP_US - 1)
     ],
