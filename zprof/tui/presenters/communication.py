@@ -72,7 +72,7 @@ def build_collectives_table(loaded: LoadedRun) -> Table:
                 target=index,
             ),
         ),
-        help=_HELP,
+        help=time.name_basis(_HELP),
         note=_format_note(loaded),
     )
 
@@ -114,7 +114,7 @@ def _list_fields(time: Time) -> Sequence[_Field]:
             _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
         )
     fields += [
-        _make_number_field("n", "collectives per step and rank", "count", Unit.COUNT),
+        _make_number_field("n", time.name_basis("collectives per step and rank"), "count", Unit.COUNT),
         _Field(
             column=Column(
                 title="bytes",
