@@ -8,7 +8,7 @@ contiguous, so they sum to the step.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,7 +201,8 @@ def find_critical_path(
         begins = {rank: begin for rank, (begin, _) in spans.items()}
         pieces = walk_back(last_rank, begins, spans[last_rank][1], blocked, sync_points)
         pieces_by_step.append((step, pieces))
-    return _make_critical_path(pieces_by_step, _split_pieces(pieces_by_step, work, calls))
+    parts = _split_pieces([piece for _, pieces in pieces_by_step for piece in pieces], work, calls)
+    return _make_critical_path(pieces_by_step, parts)
 
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
@@ -219,26 +220,26 @@ PathParts = dict[PathKind, int]
 
 
 def _split_pieces(
-    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], work: Mapping[int, RankWork], calls: ReadCalls
-) -> dict[PathPiece, PathParts]:
+    pieces: Sequence[PathPiece], work: Mapping[int, RankWork], calls: ReadCalls
+) -> list[PathParts]:
     """Return the time of each piece by kind, which sums to the piece; the remainder of own work is host time.
 
     All pieces of a rank are measured at once: a recording may have hundreds of thousands of steps.
     """
-    pieces = [piece for _, step_pieces in pieces_by_step for piece in step_pieces]
-    parts = {piece: {PathKind.TRANSFER: piece.end_ns - piece.begin_ns} for piece in pieces if piece.moving}
-    own_by_rank: dict[int, list[PathPiece]] = defaultdict(list)
-    for piece in pieces:
+    parts = [{PathKind.TRANSFER: piece.end_ns - piece.begin_ns} for piece in pieces]
+    own_by_rank: dict[int, list[int]] = defaultdict(list)
+    for index, piece in enumerate(pieces):
         if not piece.moving:
-            own_by_rank[piece.rank].append(piece)
+            own_by_rank[piece.rank].append(index)
     for rank, own in own_by_rank.items():
-        begins, ends = np.array([(piece.begin_ns, piece.end_ns) for piece in own], dtype=np.int64).T
+        spans = [(pieces[index].begin_ns, pieces[index].end_ns) for index in own]
+        begins, ends = np.array(spans, dtype=np.int64).T
         sets = _make_disjoint_sets(work[rank], calls(rank))
-        times = {kind: covered(spans, begins, ends) for kind, spans in sets}
+        times = {kind: covered(covering, begins, ends) for kind, covering in sets}
         times[PathKind.HOST] = ends - begins - sum(times.values())
         kinds = tuple(times)
-        for piece, row in zip(own, np.column_stack(tuple(times.values())).tolist(), strict=True):
-            parts[piece] = dict(zip(kinds, row, strict=True))
+        for index, row in zip(own, np.column_stack(tuple(times.values())).tolist(), strict=True):
+            parts[index] = dict(zip(kinds, row, strict=True))
     return parts
 
 
@@ -258,13 +259,14 @@ def _make_disjoint_sets(rank_work: RankWork, host: HostCalls) -> Sequence[tuple[
 
 
 def _make_critical_path(
-    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], parts: Mapping[PathPiece, PathParts]
+    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], parts: Iterable[PathParts]
 ) -> CriticalPath:
     sums: dict[tuple[int, PathKind], int] = defaultdict(int)
     segments: list[PathSegment] = []
+    remaining = iter(parts)
     for step, pieces in pieces_by_step:
         for piece in pieces:
-            by_kind = parts[piece]
+            by_kind = next(remaining)
             for kind, length in by_kind.items():
                 sums[piece.rank, kind] += length
             segments.append(

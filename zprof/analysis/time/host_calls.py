@@ -187,26 +187,24 @@ def select_host_calls(events: pa.Table) -> HostCalls:
     copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
     rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
     is_inference = _is_inference(rows)
-    rows = _filter_by_text(rows, "name", _matches_fully(_ANY_CALL))  # one test per name, not one per pattern
-    launch_threads = np.unique(
-        _filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy()
-    )
+    rows = _filter_by_text(rows, "name", _ANY_CALL.fullmatch)  # one test per name, not one per pattern
+    launch_threads = np.unique(_filter_by_text(rows, "name", _LAUNCH.fullmatch).column("thread").to_numpy())
     launch_thread_rows = rows.filter(pc.is_in(rows.column("thread"), pa.array(launch_threads)))
     return HostCalls(
-        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_ALLOCATOR))),
+        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _ALLOCATOR.fullmatch)),
         sync=union(
-            _union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_SYNC))), copies.blocking
+            _union_spans(_filter_by_text(launch_thread_rows, "name", _SYNC.fullmatch)), copies.blocking
         ),
-        loader=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LOADER))),
-        limiter=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LIMITER))),
-        optimizer=_union_spans(_filter_by_text(rows, "name", _matches_fully(_OPTIMIZER))),
-        collective=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COLLECTIVE))),
-        read=_union_spans(_filter_by_text(rows, "name", _matches_fully(_SCALAR_READ))),
-        compiled=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COMPILED))),
-        alloc_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_ALLOC))
+        loader=_union_spans(_filter_by_text(rows, "name", _LOADER.fullmatch)),
+        limiter=_union_spans(_filter_by_text(rows, "name", _LIMITER.fullmatch)),
+        optimizer=_union_spans(_filter_by_text(rows, "name", _OPTIMIZER.fullmatch)),
+        collective=_union_spans(_filter_by_text(rows, "name", _COLLECTIVE.fullmatch)),
+        read=_union_spans(_filter_by_text(rows, "name", _SCALAR_READ.fullmatch)),
+        compiled=_union_spans(_filter_by_text(rows, "name", _COMPILED.fullmatch)),
+        alloc_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_ALLOC.fullmatch)
         .column("start_ns")
         .to_numpy(),
-        free_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_FREE))
+        free_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_FREE.fullmatch)
         .column("start_ns")
         .to_numpy(),
         copies=copies,
@@ -215,24 +213,19 @@ def select_host_calls(events: pa.Table) -> HostCalls:
 
 
 def _is_inference(rows: pa.Table) -> bool:
-    operators = _filter_by_text(rows, "category", lambda text: text == "cpu_op").num_rows
-    trains = _filter_by_text(
-        rows, "name", lambda text: bool(_BACKWARD.fullmatch(text) or _OPTIMIZER.fullmatch(text))
-    )
-    return operators > 0 and not trains.num_rows
+    if not _filter_by_text(rows, "category", "cpu_op".__eq__).num_rows:
+        return False
+    return not any(_filter_by_text(rows, "name", each.fullmatch).num_rows for each in (_OPTIMIZER, _BACKWARD))
 
 
-def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.fullmatch(text) is not None
-
-
-def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
+def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
     """Return the rows whose text in ``column`` satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     used = np.unique(codes)  # of a dictionary shared by all rows of the table
     is_match = np.zeros(len(encoded.dictionary), dtype=np.bool_)
-    is_match[used] = [predicate(text) for text in encoded.dictionary.take(pa.array(used)).to_pylist()]
+    texts = encoded.dictionary.take(pa.array(used)).to_pylist()
+    is_match[used] = [bool(answer) for answer in map(predicate, texts)]
     return rows.filter(pa.array(is_match[codes]))
 
 
