@@ -77,7 +77,9 @@ def _list_numbers(value: object, name: str) -> Iterator[tuple[str, int]]:
         for key, entry in value.items():
             yield from _list_numbers(entry, f"{name}.{key}")
     elif isinstance(value, tuple):
-        for entry in value:
+        # Of many step numbers the extremes are enough.
+        is_plain = bool(value) and all(type(entry) is int for entry in value)
+        for entry in (min(value), max(value)) if is_plain else value:
             yield from _list_numbers(entry, name)
 
 
