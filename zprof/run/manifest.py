@@ -5,7 +5,7 @@ A reader merges them, so no rank ever waits for another.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,7 +97,7 @@ def get_staged_path(table: Path) -> Path:
 
 def to_json(manifest: RunManifest | RankManifest) -> str:
     """Return the manifest as indented JSON."""
-    return json.dumps(msgspec.to_builtins(manifest), indent=1, sort_keys=True) + "\n"
+    return json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
 
 
 def read_run_manifest(run: Path) -> RunManifest:
