@@ -94,12 +94,14 @@ UNIT_PATTERNS = (
     UnitPattern(pattern=r"FullyShardedDataParallel\._?(\w+)", unit=r"FSDP.\1"),
     UnitPattern(pattern=r"DistributedDataParallel\._?(\w+)", unit=r"DDP.\1"),
 )
+#: Every annotation with a unit has one of them; traces have hundreds of thousands of other names.
+_UNIT_PARTS = ("::", "DataParallel.")
 _COMPILED_UNITS = tuple((re.compile(row.pattern, re.ASCII), row.unit) for row in UNIT_PATTERNS)
 
 
 def parse_unit(annotation: str) -> str | None:
     """Return the unit in an annotation, or None."""
-    if len(annotation) > _MAX_ANNOTATION_LENGTH:
+    if len(annotation) > _MAX_ANNOTATION_LENGTH or not any(part in annotation for part in _UNIT_PARTS):
         return None
     for pattern, unit in _COMPILED_UNITS:
         match = pattern.fullmatch(annotation)

@@ -18,7 +18,6 @@ from zprof.reports.page import (
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_formatting import (
     describe_alignment,
-    describe_period,
     describe_volume,
     format_mean_count,
     format_message_size,
@@ -53,7 +52,7 @@ def _build_collective_table(report: Report) -> Table | None:
             make_name_column("kind"),
             make_name_column("group", lifted=True),
             Column(title="type", kind=Kind.NAME, lifted=True),
-            *make_number_columns("count", unit=describe_period(report.time)),
+            *make_number_columns("count", unit=report.time.basis),
             *make_number_columns("size", unit="bytes"),
             *make_number_columns("total", "exposed", unit="ms"),
             *make_number_columns("hidden", unit="ms", wide=True),
@@ -64,7 +63,7 @@ def _build_collective_table(report: Report) -> Table | None:
         ),
         [_format_collective_row(collectives[index]) for index in ordered],
         unit="ms",
-        note=f"{describe_period(report.time)}, mean of the ranks of the group",
+        note=f"{report.time.basis}, mean of the ranks of the group",
         notes=[
             *["Waits with ≥ and transfers with ≤ are bounds: not all ranks of the group could be compared."]
             * has_bounds,
@@ -96,7 +95,7 @@ def _format_collective_row(entry: CollectiveTime) -> tuple[str, ...]:
 
 
 def _list_sentences(report: Report) -> tuple[str, ...]:
-    volume = () if report.volume is None else (describe_volume(report.volume),)
+    volume = () if report.volume is None else (describe_volume(report.volume, report.time),)
     alignment = report.time.alignment
     if alignment is None or len(report.time.per_rank) < 2:
         return volume

@@ -119,7 +119,7 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
     for number, entry in enumerate(confident[:_MAX_FULL], start=1):
         blocks.append(_build_full_card(number, entry, verdict=report.verdict.sentence))
     blocks += [*_build_short_cards("also", confident[_MAX_FULL:]), *_build_short_cards("perhaps", guesses)]
-    return make_section("changes", title, lead, *blocks, note=describe_savings(report.findings))
+    return make_section("changes", title, lead, *blocks, note=describe_savings(report.findings, report.time))
 
 
 def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:

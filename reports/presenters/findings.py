@@ -7,6 +7,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
+from zprof.model.time import Time
 from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.run_formatting import format_ranks
 
@@ -94,10 +95,10 @@ def find_first_confident(findings: Sequence[Finding]) -> Finding | None:
     return next((entry for entry in findings if entry.confidence is not Confidence.LOW), None)
 
 
-def describe_savings(findings: Sequence[Finding]) -> str:
+def describe_savings(findings: Sequence[Finding], time: Time) -> str:
     """Describe the basis of the savings of these findings."""
     timed = any(entry.saving_ns[1] > 0 for entry in findings)
-    return "savings per step, each fix on its own" if timed else "bytes freed on the largest rank"
+    return f"savings {time.basis}, each fix on its own" if timed else "bytes freed on the largest rank"
 
 
 def build_finding_section(report: Report) -> tuple[Section, ...]:
@@ -109,7 +110,7 @@ def build_finding_section(report: Report) -> tuple[Section, ...]:
     cards = [build_finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
     omission = Note(text=f"{len(shown)} of {total:,} findings.") if total > len(shown) else None
     return make_section(
-        "findings", "Findings", lead, *cards, omission, note=describe_savings(report.findings)
+        "findings", "Findings", lead, *cards, omission, note=describe_savings(report.findings, report.time)
     )
 
 

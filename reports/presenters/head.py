@@ -12,8 +12,7 @@ from zprof.reports.presenters.memory_formatting import (
     largest_rank,
 )
 from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
-from zprof.reports.presenters.time_figures import exposure, is_whole_trace, list_late_ranks, step_ns
-from zprof.reports.presenters.time_formatting import describe_period
+from zprof.reports.presenters.time_figures import exposure, list_late_ranks, step_ns
 
 MARKS = {
     VerdictStatus.OK: "✓",
@@ -98,7 +97,7 @@ def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
     ranks = report.time.per_rank
     times = report.comparison.step_time if report.comparison else None
     before = f"baseline {format_ns(times.a_ns)}, " if times else ""
-    name = "total time" if is_whole_trace(report.time) else "step"
+    name = "total time" if report.time.is_whole else "step"
     yield name, format_ns(times.b_ns if times else step_ns(ranks)), f"{before}mean of the ranks"
     exposed = exposure(ranks)
     if exposed.ratio is not None:
@@ -106,14 +105,13 @@ def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
             "exposed communication",
             f"{'at most ' if exposed.at_most else ''}{format_ns(exposed.exposed_ns)}",
             f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
-            f"{describe_period(report.time)}",
+            f"{report.time.basis}",
         )
     for entry in list_late_ranks(report.time.blame, 1) if report.time.blame else ():
         yield (
             f"wait caused by rank {entry.blame.rank}",
             format_ns(entry.blame.exposed_wait_per_rank_ns),
-            f"{describe_period(report.time)}, per waiting rank; "
-            f"{format_percent(entry.share)} of all exposed waiting",
+            f"{report.time.basis}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
         )
 
 

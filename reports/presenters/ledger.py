@@ -24,7 +24,6 @@ from zprof.reports.page import (
 from zprof.reports.presenters.time_figures import (
     LedgerRow,
     find_unclaimed_step_ns,
-    is_whole_trace,
     ledger,
     list_unclaimed_terms,
     step_change_ns,
@@ -33,7 +32,6 @@ from zprof.reports.presenters.time_figures import (
 from zprof.reports.presenters.time_formatting import (
     bounds,
     describe_exposure,
-    describe_period,
     describe_unsplit_time,
     describe_window,
     format_signed_ms,
@@ -68,7 +66,7 @@ def build_ledger_table(report: Report, title: str, rows: Sequence[LedgerRow] = (
 
 def build_exposure_blocks(report: Report) -> tuple[Block, ...]:
     """Describe the exposed part of the collective time, for this run and its baseline."""
-    period, ranks = describe_period(report.time), report.time.per_rank
+    period, ranks = report.time.basis, report.time.per_rank
     lines = [describe_exposure("Collectives", ranks, period)]
     before = report.comparison.baseline_time if report.comparison else ()
     if report.comparison and before:
@@ -85,12 +83,12 @@ def _build_step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> 
         Row(cells=(row.name, _format_marked_ms(marks, row.name, row.this_ns), format_percent(row.share), bar))
         for row, bar in zip(rows, bars, strict=False)
     ]
-    name = "total" if is_whole_trace(report.time) else "step"
+    name = "total" if report.time.is_whole else "step"
     table_rows.append(Row(cells=(name, format_ms(total_ns), "", bars[-1]), total=True))
     return Table(
         title=title,
         unit="ms",
-        note=f"{describe_period(report.time)}, mean of the ranks",
+        note=f"{report.time.basis}, mean of the ranks",
         columns=(
             make_text_column("term"),
             *make_number_columns("time", unit="ms"),
@@ -124,7 +122,7 @@ def _build_change_table(
     return Table(
         title=title,
         unit="ms",
-        note=f"{describe_period(report.time)}, mean of the ranks: {format_signed_ms(change)} ms",
+        note=f"{report.time.basis}, mean of the ranks: {format_signed_ms(change)} ms",
         columns=(
             make_text_column("term"),
             Column(title=comparison.baseline, unit="ms"),
@@ -175,7 +173,7 @@ def _build_unclaimed_table(report: Report) -> Table | None:
             *make_number_columns("of the step", unit="%"),
         ),
         rows,
-        note=f"lost{format_unclaimed_rank(report)}, {describe_period(report.time)}",
+        note=f"lost{format_unclaimed_rank(report)}, {report.time.basis}",
     )
 
 
@@ -185,7 +183,7 @@ def build_unexplained_section(report: Report) -> tuple[Section, ...]:
         return ()
     unexplained_ns = sum(max(0, lost_ns) for lost_ns in report.unclaimed.values())
     total_ns = find_unclaimed_step_ns(report)
-    total = f"{format_ns(total_ns)} {describe_period(report.time)}{format_unclaimed_rank(report)}"
+    total = f"{format_ns(total_ns)} {report.time.basis}{format_unclaimed_rank(report)}"
     share = f" ({format_percent(unexplained_ns / total_ns)})" if total_ns else ""
     if unexplained_ns:
         text = f"{format_ns(unexplained_ns)} of {total}{share} is lost without a finding that explains it."

@@ -107,7 +107,7 @@ def build_summary_table(outlook: Outlook) -> tuple[Table, ...]:
             columns=(
                 Column(title="step", unit="ms"),
                 Column(title="range", unit="ms"),
-                Column(title="saves per step", unit="ms"),
+                Column(title="saves", unit="ms"),
                 Column(title="peak", unit="bytes"),
             ),
             rows=(*_build_measured_row(outlook), *rows),
@@ -150,7 +150,7 @@ def build_calibration_tables(found: Calibration | None) -> tuple[Table, ...]:
     facts = (
         ("steps fitted", format_integer(found.steps)),
         ("units", format_integer(found.units)),
-        ("passes per step", format_integer(found.passes)),
+        ("passes", format_integer(found.passes)),
         ("forward", format_ns(found.forward_ns)),
         ("backward", format_ns(found.backward_ns)),
         ("optimizer", format_ns(found.optimizer_ns)),

@@ -29,7 +29,6 @@ from zprof.reports.presenters.time_figures import (
     unsplit_ns,
 )
 from zprof.reports.presenters.time_formatting import (
-    describe_period,
     format_ledger_cells,
     format_optional_ratio,
 )
@@ -70,7 +69,7 @@ def _build_heat_maps(report: Report) -> Iterator[HeatMap | None]:
         )
     )
     yield heat_map(
-        "Lateness: start of collectives after the first rank of the group, mean per step", late, note
+        f"Lateness: start of collectives after the first rank of the group, mean {time.basis}", late, note
     )
     yield heat_map("Step time", wall)
 
@@ -87,7 +86,7 @@ def _build_rank_table(report: Report) -> Table | None:
         ),
         [_format_rank_row(rank) for rank in ranks],
         unit="ms",
-        note=f"{describe_period(report.time)}; overlap: hidden share of the collectives",
+        note=f"{report.time.basis}; overlap: hidden share of the collectives",
         max_text_rows=_MAX_TEXT_RANKS,
         order=order_by_waiting(ranks),
         total=len(all_ranks),
@@ -118,7 +117,7 @@ def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
         ),
         [_format_late_row(entry) for entry in late],
         unit="ms",
-        note=f"{describe_period(report.time)}, per waiting rank",
+        note=f"{report.time.basis}, per waiting rank",
         max_text_rows=_MAX_TEXT_LATE,
         total=len(shares.per_rank) if len(late) == MAX_ROWS else len(late),
         noun="ranks, largest wait caused first",
@@ -164,7 +163,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         ),
         [_format_path_row(entry) for entry in path_entries],
         unit="ms",
-        note=f"{describe_period(report.time)}: what the step waited on, by rank",
+        note=f"{report.time.basis}: what the step waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
         noun="ranks, largest share first",
     )

@@ -20,7 +20,6 @@ from zprof.model.time import (
     Time,
     UnitTime,
     WaitShares,
-    WindowPolicy,
 )
 
 #: Unsplit time below this share of the exposed time is negligible.
@@ -137,16 +136,6 @@ def exposure(ranks: Sequence[RankTime]) -> Exposure:
         ratio=exposed / collective if collective else None,
         at_most=any(rank.upper_bound for rank in ranks),
     )
-
-
-def is_whole_trace(time: Time) -> bool:
-    """Return True if the figures cover an entire recording instead of a step."""
-    return time.window is not None and time.window.policy is WindowPolicy.TRACE
-
-
-def per(time: Time) -> str:
-    """Return the basis of the figures, as the TUI writes it."""
-    return "in all" if is_whole_trace(time) else "per step"
 
 
 def unsplit_ns(ranks: Sequence[RankTime]) -> int:

@@ -6,7 +6,7 @@ from zprof.model.formatting import format_bytes, format_ms, format_ns, format_pe
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.time_figures import exposure, is_unknown_size, is_whole_trace, unsplit_ns
+from zprof.reports.presenters.time_figures import exposure, is_unknown_size, unsplit_ns
 
 #: Prefixes of bounds.
 AT_LEAST, AT_MOST = "≥ ", "≤ "
@@ -16,11 +16,6 @@ _LARGE_COUNT = 1e5
 _MAX_MOVED, _MAX_NAMED = 4, 6
 #: Sources of a window: steps marked by the program itself, and a trace without steps.
 _MARKED, _NO_STEPS = "recorder", "whole trace"
-
-
-def describe_period(time: Time) -> str:
-    """Return the basis of the figures: ``per step``, or ``in total`` for a recording without steps."""
-    return "in total" if is_whole_trace(time) else "per step"
 
 
 def format_signed_ms(change_ns: int) -> str:
@@ -97,10 +92,10 @@ def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     )
 
 
-def describe_volume(volume: Volume) -> str:
-    """Compare the bytes per step with the ZeRO formula of the stage."""
+def describe_volume(volume: Volume, time: Time) -> str:
+    """Compare the bytes of a rank with the ZeRO formula of the stage."""
     return (
-        f"Bytes per step: {format_bytes(volume.seen_bytes)}; the ZeRO formula for this stage gives "
+        f"Bytes {time.basis}: {format_bytes(volume.seen_bytes)}; the ZeRO formula for this stage gives "
         f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})."
     )
 
@@ -134,7 +129,7 @@ def describe_window(time: Time) -> str:
     excluded = f"{format_ns(outside)} of device work outside the steps is excluded" if outside else ""
     if window.source == _MARKED:
         return f"{excluded}." if excluded else ""
-    source = "the entire trace as one step, because it has no step marks"
+    source = "the entire trace as one window, because it has no step marks"
     if window.source != _NO_STEPS:
         source = f"steps marked by {window.source}"
     return f"Measured: {source}{'; ' if excluded else ''}{excluded}."

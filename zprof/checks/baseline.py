@@ -57,7 +57,7 @@ def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> 
 
 def read_conditions(report: Report, environment: Mapping[str, str]) -> Conditions:
     """Return the conditions under which the run was recorded; unknown texts are empty."""
-    run, window = report.run, report.time.window
+    run = report.run
     return Conditions(
         device=_clean_name(run.device),
         backend=_clean_name(run.backend),
@@ -66,7 +66,7 @@ def read_conditions(report: Report, environment: Mapping[str, str]) -> Condition
         stage=run.stage,
         torch=_clean_name(environment.get("torch", "")),
         modelled=tuple(_clean_name(description) for description in run.modelled[:MAX_MODELLED]),
-        window="trace" if window is not None and window.is_whole else "step",
+        window="trace" if report.time.is_whole else "step",
     )
 
 

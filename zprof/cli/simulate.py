@@ -68,13 +68,15 @@ class SimulateCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job, and print what was planted."""
+        from zprof.run.output_lock import lock_output
         from zprof.simulator.causes import PRESETS, Cause
         from zprof.simulator.simulate import simulate
 
         plan = build_plan(arguments)
-        folder = clear_output_folder(arguments.output, force=arguments.force)
+        folder = arguments.output
         try:
-            truth = simulate(plan, folder)
+            with lock_output(folder):
+                truth = simulate(plan, clear_output_folder(folder, force=arguments.force))
         except OSError as error:
             raise BadInput(
                 f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"

@@ -9,6 +9,7 @@ from zprof.cli.live_view import live_progress, should_show_live
 from zprof.cli.progress import steps_progress
 from zprof.cli.quantities import parse_count, parse_count_or_zero
 from zprof.model.errors import BadInput, MissingData
+from zprof.model.gaps import GapKind
 
 if TYPE_CHECKING:
     from zprof.reference_engine.program.train_config import TrainConfig
@@ -130,11 +131,18 @@ def _choose_ranks(config: "TrainConfig", requested: int | None) -> int:
 
 def _check_recorded(path: Path, ranks: int) -> None:
     """Raise if ranks are missing from the run: the recorder itself never raises during training."""
+    from zprof.run.manifest import MANIFEST_NAME
+    from zprof.run.output_lock import find_write_error
     from zprof.run.reader import load
 
-    recorded = load(path).ranks if path.is_dir() else ()
+    run = load(path) if (path / MANIFEST_NAME).is_file() else None
+    recorded = run.ranks if run is not None else ()
+    cut_short = [gap.reason for gap in run.gaps() if gap.kind is GapKind.DISK_FULL] if run is not None else []
+    reason = cut_short[0] if cut_short else find_write_error(path.parent)
     if len(recorded) < ranks:
         raise MissingData(
-            f"{path}: {len(recorded)} of {ranks} ranks were recorded",
-            hint="check that the folder is writable",
+            f"{path}: {len(recorded)} of {ranks} ranks were recorded" + (f" ({reason})" if reason else ""),
+            hint="free disk space" if reason else "check that the folder is writable",
         )
+    if cut_short:
+        console.print_note(f"zprof: {path} is incomplete: {reason}")

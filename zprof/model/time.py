@@ -27,6 +27,10 @@ LEDGER_NAMES: Mapping[str, str] = {
 }
 
 
+#: What a figure is a total of.
+PER_STEP, IN_WINDOW = "per step", "in the window"
+
+
 class WindowPolicy(StrEnum):
     """How a recording is measured: step by step, or as one interval."""
 
@@ -359,3 +363,17 @@ class Time:
     critical_path: CriticalPath | None = None
     lateness: tuple[StepLateness, ...] = ()
     step_noise_ns: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if its figures are those of one interval instead of a step."""
+        return self.window is not None and self.window.is_whole
+
+    @property
+    def basis(self) -> str:
+        """What its figures are totals of: ``per step``, or ``in the window`` if that is one interval."""
+        return IN_WINDOW if self.is_whole else PER_STEP
+
+    def name_basis(self, text: str) -> str:
+        """Return a text about figures per step with the basis that they have here."""
+        return text.replace(PER_STEP, self.basis)

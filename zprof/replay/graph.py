@@ -10,6 +10,7 @@ follow from the structure of the program: a reduction follows the compute launch
 before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay.structure`).
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -125,13 +126,25 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     steps = _find_common_steps(analysis)
     if not steps:
         return _make_replay_gap("no step was recorded by all ranks")
-    for count in range(len(steps), 0, -1):
+    max_steps = _find_max_steps(analysis, steps)
+    if not max_steps:
+        return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+    tasks = _read_ranks(analysis, steps[-max_steps:])
+    return (
+        tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps[-max_steps:], apart=apart)
+    )
+
+
+def _find_max_steps(analysis: RunAnalysis, steps: Sequence[int]) -> int:
+    """Return how many of the last steps can be replayed together; 0 if not even one."""
+
+    def fits(count: int) -> bool:
         tasks = _read_ranks(analysis, steps[-count:])
-        if isinstance(tasks, Gap):
-            return tasks
-        if sum(len(each) for each in tasks) <= _MAX_TASKS:
-            return _connect_ranks(analysis, tasks, steps[-count:], apart=apart)
-    return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+        return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
+
+    if fits(len(steps)):
+        return len(steps)
+    return bisect_left(range(1, len(steps)), True, key=lambda count: not fits(count))
 
 
 def _make_replay_gap(reason: str) -> Gap:
@@ -147,12 +160,12 @@ def _find_common_steps(analysis: RunAnalysis) -> list[int]:
     """Return the longest run of consecutive steps that all ranks have."""
     steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
     common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
-    longest_run: list[int] = []
-    current: list[int] = []
-    for number in common:
-        current = [*current, number] if current and number == current[-1] + 1 else [number]
-        longest_run = current if len(current) > len(longest_run) else longest_run
-    return longest_run
+    run_start, longest_run = 0, range(0)
+    for place, number in enumerate(common):
+        if number != common[run_start] + place - run_start:
+            run_start = place
+        longest_run = max(longest_run, range(run_start, place + 1), key=len)
+    return common[longest_run.start : longest_run.stop]
 
 
 def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:

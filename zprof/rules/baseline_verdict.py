@@ -45,7 +45,7 @@ def judge_against_baseline(
 ) -> tuple[VerdictStatus, str]:
     """Return the status and sentence of the verdict; both runs must be timed.
 
-    ``loaded_ranks`` describes the loaded ranks if some are missing. ``time_unit``: "per step" or "in total".
+    ``loaded_ranks`` describes the loaded ranks if some are missing. ``time_unit``: the basis of the times.
     """
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None

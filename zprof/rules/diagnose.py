@@ -16,7 +16,7 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.side_by_side import Section, SideBySide
-from zprof.model.time import WindowPolicy
+from zprof.model.time import Time, WindowPolicy
 from zprof.rules.claims import find_unexplained_loss, split_savings
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
@@ -167,7 +167,19 @@ def _run_rules(
     time = analysis.time
     separate = split_savings(findings, rules, time.per_rank, time.steps, replay.causes)
     rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in separate]
-    return move_after_stalls(replay, rated), [*analysis.gaps, *untested]
+    ordered = move_after_stalls(replay, rated)
+    return tuple(_name_basis(finding, time) for finding in ordered), [*analysis.gaps, *untested]
+
+
+def _name_basis(finding: Finding, time: Time) -> Finding:
+    """Return the finding without "per step" if no steps were measured: rules write for a step."""
+    if not time.is_whole:
+        return finding
+    return replace(
+        finding,
+        sentence=time.name_basis(finding.sentence),
+        evidence=tuple(replace(each, what=time.name_basis(each.what)) for each in finding.evidence),
+    )
 
 
 def _lower_confidence(finding: Finding) -> Finding:

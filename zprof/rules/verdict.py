@@ -17,7 +17,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.time import LEDGER_NAMES, Time, WindowPolicy
+from zprof.model.time import LEDGER_NAMES, Time
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
 from zprof.rules.rule import Rule, list_untested
@@ -133,10 +133,12 @@ def _judge(
             gaps,
             rules,
             loaded_ranks=_describe_loaded_ranks(run),
-            time_unit=_time_unit(time),
+            time_unit=time.basis,
         )
         details = (
-            _describe_exposed(time) + _describe_excess_volume(volume) if status is VerdictStatus.OK else ""
+            _describe_exposed(time) + _describe_excess_volume(volume, time)
+            if status is VerdictStatus.OK
+            else ""
         )
         return (status, f"{sentence}{details}")
     main = next((f for f in sure if f.saving_ns[1] >= _MIN_RISK_SAVING_RATIO * _mean_step_ns(time)), None)
@@ -231,7 +233,7 @@ def _judge_without_findings(
         return (VerdictStatus.INCONCLUSIVE, sentence)
     is_complete = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if is_complete else VerdictStatus.INCONCLUSIVE
-    details = f"{_describe_exposed_share(time)}{_describe_excess_volume(volume)}"
+    details = f"{_describe_exposed_share(time)}{_describe_excess_volume(volume, time)}"
     if minor:
         limit = format_percent(_MIN_RISK_SAVING_RATIO)
         return (status, f"{head}: no finding saves {limit} of it; the first: {minor[0].sentence}{details}")
@@ -274,16 +276,11 @@ def _make_verdict(status: VerdictStatus, sentence: str) -> Verdict:
 
 
 def _format_mean_step(time: Time) -> str:
-    return f"{format_ns(_mean_step_ns(time))} {_time_unit(time)}"
+    return f"{format_ns(_mean_step_ns(time))} {time.basis}"
 
 
 def _mean_step_ns(time: Time) -> float:
     return fmean(rank.wall_ns for rank in time.per_rank)
-
-
-def _time_unit(time: Time) -> str:
-    is_entire_trace = time.window is not None and time.window.policy is WindowPolicy.TRACE
-    return "in total" if is_entire_trace else "per step"
 
 
 def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
@@ -311,16 +308,18 @@ def _describe_exposed(time: Time) -> str:
     if exposed < _MIN_STEP_RATIO:
         return ""
     bound = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
-    total = "the time" if _time_unit(time) == "in total" else "the step"
+    total = "the time" if time.is_whole else "the step"
     return f"; {bound}{format_percent(exposed)} of {total} is exposed communication and copies"
 
 
-def _describe_excess_volume(volume: Volume | None) -> str:
+def _describe_excess_volume(volume: Volume | None, time: Time) -> str:
     """Report that more bytes move than the ZeRO formula predicts, even if all are hidden; else return ""."""
     if volume is None or not volume.exceeds_formula:
         return ""
     moved, formula = format_bytes(volume.seen_bytes), format_bytes(volume.expected_bytes)
-    return f"; a rank moves {moved} per step, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
+    return (
+        f"; a rank moves {moved} {time.basis}, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
+    )
 
 
 def _describe_largest_loss(time: Time) -> str:

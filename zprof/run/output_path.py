@@ -7,16 +7,27 @@ from pathlib import Path
 
 from zprof.model.errors import BadInput
 from zprof.run.manifest import read_run_manifest
+from zprof.run.output_lock import lock_output
 
 
 @contextmanager
 def replace_run(path: Path, *, force: bool) -> Iterator[None]:
-    """Move an existing run away from ``path``; restore it if no new run was written.
+    """Lock ``path`` and move an existing run away from it; restore it if no new run was written.
 
     Raises:
-        BadInput: a run exists and ``force`` is not given, or something else exists at the path.
+        BadInput: a run exists and ``force`` is not given, something else exists at the path, another process
+            is writing it, or it cannot be written.
     """
     check_output_path(path, force=force)
+    with lock_output(path):
+        # Another process may have written it since.
+        check_output_path(path, force=force)
+        with _move_away(path):
+            yield
+
+
+@contextmanager
+def _move_away(path: Path) -> Iterator[None]:
     if not _is_taken(path):
         yield
         return

@@ -17,6 +17,8 @@ from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
+    MANIFEST_NAME,
+    RANK_NAME,
     STEPS_NAME,
     RankManifest,
     RunManifest,
@@ -25,13 +27,13 @@ from zprof.run.manifest import (
     read_rank_manifest,
     read_run_manifest,
 )
+from zprof.run.manifest_limits import check_rank_facts, check_run_facts
 from zprof.run.plain_file import open_plain
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_MAX_RANKS = 1 << 20
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: Bytes read from the end of the step log; its last complete line lies within them.
 _LAST_LINES_BYTES = 1 << 16
@@ -45,8 +47,7 @@ class Run:
         if not self.path.is_dir():
             raise BadInput(f"{self.path}: no such run", hint="give the folder of a recording")
         self.manifest: RunManifest = read_run_manifest(self.path)
-        if not (isinstance(self.manifest.world_size, int) and 0 < self.manifest.world_size <= _MAX_RANKS):
-            raise BadInput(f"{self.path}: impossible world size", hint="record the run again")
+        check_run_facts(self.manifest, self.path / MANIFEST_NAME)
 
     def described(self, training: TrainingFacts) -> "Run":
         """Return a copy of the run with different training facts than in its manifest."""
@@ -148,6 +149,7 @@ class Run:
         if not rank_folder(self.path, rank).is_dir():
             return None
         manifest = read_rank_manifest(self.path, rank)
+        check_rank_facts(manifest, rank, rank_folder(self.path, rank) / RANK_NAME)
         return manifest if manifest.run_id == self.manifest.run_id else None
 
     def _make_import_gap(self, absent: Sequence[int]) -> list[Gap]:

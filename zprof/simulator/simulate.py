@@ -1,6 +1,7 @@
 """Simulate a plan: run every step of every rank, and write a trace per rank and the ground truth."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,21 @@ def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = N
     Returns:
         The content of truth.json.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
+    try:
+        return _write_job(plan, folder, on_rank)
+    except BaseException:  # without its truth.json a simulation cannot be replaced
+        with suppress(OSError):
+            for path in set(folder.iterdir()) - before:
+                path.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+        raise
+
+
+def _write_job(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None) -> Truth:
     schedule = run_plan(plan)
     times = LocalTimes(schedule)
     ranks: list[RankTruth] = []

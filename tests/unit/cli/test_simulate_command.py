@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.command_calls import Call
+from tests.support.full_disk import MESSAGE, limit_files
 from zprof.simulator.truth.model import read_truth
 
 SMALL = ("--ranks", "2", "--steps", "1", "--units", "2")
@@ -44,3 +45,10 @@ def test_clocks_of_hosts_are_skewed(call: Call, tmp_path: Path) -> None:
     offsets = [rank.offset_ns for rank in read_truth(tmp_path).per_rank]
     assert offsets[0] == offsets[7] != offsets[8] == offsets[15]
     assert 0 < max(map(abs, offsets)) <= 500_000
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(call: Call, tmp_path: Path) -> None:
+    with limit_files():
+        code, _, err = call("simulate", "-o", tmp_path / "out", *SMALL)
+    assert (code, MESSAGE in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.command_calls import Call
+from tests.support.full_disk import MESSAGE, limit_files
 from tests.support.schedules import Spec, play, write
 from zprof.integrations import reference_job
 from zprof.integrations.reference_job import Outcome, ReferenceJob
+from zprof.run.output_lock import lock_output
 
 
 @pytest.fixture
@@ -64,6 +66,20 @@ def test_what_cannot_run_is_refused_before_a_rank_starts(
 
 def test_a_run_that_lacks_ranks_is_missing_data(call: Call, jobs: list[ReferenceJob]) -> None:
     assert call("train", "--ranks", "4", "-o", "lost.zprof")[0] == 3
+
+
+def test_a_full_disk_is_named(call: Call, jobs: list[ReferenceJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_job, "train_reference", lambda job, **named: (3.0, 2.0))
+    with limit_files():
+        code, _, err = call("train", "-o", "full.zprof")
+    assert (code, MESSAGE in err) == (3, True)
+
+
+def test_the_output_is_checked_before_training(call: Call, jobs: list[ReferenceJob]) -> None:
+    assert call("train", "-o", "/proc/self/x.zprof")[0] == 2
+    with lock_output(Path("x.zprof")):
+        assert call("train", "-o", "x.zprof")[0] == 2
+    assert jobs == []
 
 
 def test_stated_options_go_to_the_ranks(call: Call, jobs: list[ReferenceJob]) -> None:

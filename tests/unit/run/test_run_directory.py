@@ -207,6 +207,33 @@ def test_impossible_manifests_are_refused(tmp_path: Path, name: str, changes: di
         Run(tmp_path).gaps()
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("manifest.json", {"world_size": 0}, "world_size"),
+        ("manifest.json", {"created_ns": -1}, "created_ns"),
+        ("manifest.json", {"planned": {"skip": 1, "memory": -2, "time": 3}}, r"planned\.memory"),
+        ("manifest.json", {"training": {"parameters": -10}}, r"training\.parameters: -10 "),
+        ("manifest.json", {"training": {"parameters": 10**400}}, r"training\.parameters"),
+        ("manifest.json", {"training": {"stage": 4}}, r"training\.stage"),
+        ("manifest.json", {"training": {"shard_ranks": 0}}, r"training\.shard_ranks"),
+        ("manifest.json", {"gaps": [{"what": "", "reason": "", "remedy": "", "rank": -1}]}, r"gaps\.rank"),
+        ("rank00000/rank.json", {"rank": 1}, "rank: 1 "),
+        ("rank00000/rank.json", {"time_steps": [3, 1 << 63]}, "time_steps"),
+        ("rank00000/rank.json", {"files": {"mark": {"rows": -1, "sha256": ""}}}, r"files\.mark\.rows"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_impossible_numbers_are_named(
+    tmp_path: Path, name: str, changes: dict[str, object], field: str
+) -> None:
+    write(tmp_path)
+    edit(tmp_path / name, **changes)
+    with pytest.raises(BadInput, match=f"{Path(name).name}: .*{field}") as raised:
+        Run(tmp_path).gaps()
+    assert len(raised.value.message) < 400
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[1]", b"\xff\xfe", b"[" * 100_000])
 @pytest.mark.parametrize("name", ["manifest.json", "rank00000/rank.json"])
 def test_damaged_manifests_are_refused(tmp_path: Path, name: str, content: bytes) -> None:

@@ -6,8 +6,9 @@ its stream ended, the path continues through that one; otherwise it is the rank'
 contiguous, so they sum to the step.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from zprof.analysis.time.blame.cases import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder
+from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
@@ -55,7 +57,8 @@ class SyncPoints:
         rows = self.rows_by_rank.get(rank)
         if rows is None:
             return -1
-        rows = rows[: int(np.searchsorted(self.start[rows], until_ns, side="left"))][-_MAX_CONCURRENT:]
+        stop = bisect_left(rows, until_ns, key=lambda row: int(self.start[row]))
+        rows = rows[max(0, stop - _MAX_CONCURRENT) : stop]
         end = self.end[rows]
         candidates = np.flatnonzero(
             (end > since_ns) & (end >= until_ns - _MAX_WAKE_UP_NS) & (end <= until_ns + _RIGHT_AFTER_NS)
@@ -192,17 +195,14 @@ def find_critical_path(
         return None
     sync_points = index_sync_points(frame)
     blocked = {rank: rank_work.blocked for rank, rank_work in work.items()}
-    kinds = _PieceClassifier(work, calls)
-    sums: dict[tuple[int, PathKind], int] = defaultdict(int)
-    segments: list[PathSegment] = []
-    wall = 0
+    pieces_by_step: list[tuple[int, list[PathPiece]]] = []
     for step, spans in windows.items():
         last_rank = max(spans, key=lambda rank: spans[rank][1])
         begins = {rank: begin for rank, (begin, _) in spans.items()}
         pieces = walk_back(last_rank, begins, spans[last_rank][1], blocked, sync_points)
-        wall += sum(piece.end_ns - piece.begin_ns for piece in pieces)
-        segments += [_make_segment(step, piece, kinds, sums, pieces[-1].begin_ns) for piece in pieces]
-    return _make_critical_path(sums, segments, wall, len(windows))
+        pieces_by_step.append((step, pieces))
+    parts = _split_pieces([piece for _, pieces in pieces_by_step for piece in pieces], work, calls)
+    return _make_critical_path(pieces_by_step, parts)
 
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
@@ -216,67 +216,74 @@ def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, 
     return {number: spans for number, spans in sorted(spans_by_step.items()) if len(spans) == len(steps)}
 
 
-class _PieceClassifier:
-    """Split a piece of a rank's own time by kind; the host's calls are read once per rank."""
-
-    def __init__(self, work: Mapping[int, RankWork], calls: ReadCalls) -> None:
-        self._work = work
-        self._calls = calls
-        self._sets: dict[int, Sequence[tuple[PathKind, Intervals]]] = {}
-
-    def split(self, piece: PathPiece) -> dict[PathKind, int]:
-        """Return the time by kind, which sums to the piece; the remainder is host time."""
-        length = piece.end_ns - piece.begin_ns
-        if piece.moving:
-            return {PathKind.TRANSFER: length}
-        if piece.rank not in self._sets:
-            self._sets[piece.rank] = self._make_disjoint_sets(piece.rank)
-        times = {
-            kind: int(covered(spans, [piece.begin_ns], [piece.end_ns])[0])
-            for kind, spans in self._sets[piece.rank]
-        }
-        return {**times, PathKind.HOST: length - sum(times.values())}
-
-    def _make_disjoint_sets(self, rank: int) -> Sequence[tuple[PathKind, Intervals]]:
-        rank_work, host = self._work[rank], self._calls(rank)
-        sets, taken = [], EMPTY
-        for kind, spans in (
-            (PathKind.COMPUTE, rank_work.compute),
-            (PathKind.COPIES, rank_work.copies),
-            (PathKind.DATA, host.loader),
-            (PathKind.ALLOCATOR, host.allocator),
-            (PathKind.SYNC, host.sync),
-        ):
-            free = subtract(spans, taken)
-            sets.append((kind, free))
-            taken = np.concatenate((taken, free))
-        return sets
+PathParts = dict[PathKind, int]
 
 
-def _make_segment(
-    step: int, piece: PathPiece, kinds: _PieceClassifier, sums: dict[tuple[int, PathKind], int], begin_ns: int
-) -> PathSegment:
-    """Return the piece with its dominant kind, and add all of its kinds to the sums."""
-    parts = kinds.split(piece)
-    for kind, length in parts.items():
-        sums[piece.rank, kind] += length
-    return PathSegment(
-        step=step,
-        rank=piece.rank,
-        what=max(parts, key=lambda kind: parts[kind]),
-        begin_ns=piece.begin_ns - begin_ns,
-        ns=piece.end_ns - piece.begin_ns,
-    )
+def _split_pieces(
+    pieces: Sequence[PathPiece], work: Mapping[int, RankWork], calls: ReadCalls
+) -> list[PathParts]:
+    """Return the time of each piece by kind, which sums to the piece; the remainder of own work is host time.
+
+    All pieces of a rank are measured at once: a recording may have hundreds of thousands of steps.
+    """
+    parts = [{PathKind.TRANSFER: piece.end_ns - piece.begin_ns} for piece in pieces]
+    own_by_rank: dict[int, list[int]] = defaultdict(list)
+    for index, piece in enumerate(pieces):
+        if not piece.moving:
+            own_by_rank[piece.rank].append(index)
+    for rank, own in own_by_rank.items():
+        spans = [(pieces[index].begin_ns, pieces[index].end_ns) for index in own]
+        begins, ends = np.array(spans, dtype=np.int64).T
+        sets = _make_disjoint_sets(work[rank], calls(rank))
+        times = {kind: covered(covering, begins, ends) for kind, covering in sets}
+        times[PathKind.HOST] = ends - begins - sum(times.values())
+        kinds = tuple(times)
+        for index, row in zip(own, np.column_stack(tuple(times.values())).tolist(), strict=True):
+            parts[index] = dict(zip(kinds, row, strict=True))
+    return parts
+
+
+def _make_disjoint_sets(rank_work: RankWork, host: HostCalls) -> Sequence[tuple[PathKind, Intervals]]:
+    sets, taken = [], EMPTY
+    for kind, spans in (
+        (PathKind.COMPUTE, rank_work.compute),
+        (PathKind.COPIES, rank_work.copies),
+        (PathKind.DATA, host.loader),
+        (PathKind.ALLOCATOR, host.allocator),
+        (PathKind.SYNC, host.sync),
+    ):
+        free = subtract(spans, taken)
+        sets.append((kind, free))
+        taken = np.concatenate((taken, free))
+    return sets
 
 
 def _make_critical_path(
-    sums: Mapping[tuple[int, PathKind], int], segments: Sequence[PathSegment], wall: int, steps: int
+    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], parts: Iterable[PathParts]
 ) -> CriticalPath:
+    sums: dict[tuple[int, PathKind], int] = defaultdict(int)
+    segments: list[PathSegment] = []
+    remaining = iter(parts)
+    for step, pieces in pieces_by_step:
+        for piece in pieces:
+            by_kind = next(remaining)
+            for kind, length in by_kind.items():
+                sums[piece.rank, kind] += length
+            segments.append(
+                PathSegment(
+                    step=step,
+                    rank=piece.rank,
+                    what=max(by_kind, key=by_kind.__getitem__),
+                    begin_ns=piece.begin_ns - pieces[-1].begin_ns,
+                    ns=piece.end_ns - piece.begin_ns,
+                )
+            )
+    steps = len(pieces_by_step)
     shares = [PathShare(rank=rank, what=kind, ns=length // steps) for (rank, kind), length in sums.items()]
     by_length = sorted(segments, key=lambda segment: (-segment.ns, segment.step, segment.begin_ns))
     return CriticalPath(
         steps=steps,
-        wall_ns=wall // steps,
+        wall_ns=sum(segment.ns for segment in segments) // steps,
         shares=tuple(sorted((share for share in shares if share.ns > 0), key=_sort_key)),
         longest=tuple(by_length[:_MAX_SEGMENTS]),
     )

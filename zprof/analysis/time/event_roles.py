@@ -49,12 +49,13 @@ class EventView:
         """Mark the rows of these categories."""
         return _look_up([text in categories for text in self._categories], self._category)
 
-    def match_names(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
-        """Mark the ``rows`` whose name satisfies the predicate."""
+    def match_names(self, rows: Mask, predicate: Callable[[str], object]) -> Mask:
+        """Mark the ``rows`` for whose name the predicate returns something true."""
         used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
         is_match = np.zeros(len(self._names), dtype=np.bool_)
-        for code in used.tolist():
-            is_match[code] = predicate(self._names[code])
+        is_match[used] = [
+            bool(answer) for answer in map(predicate, map(self._names.__getitem__, used.tolist()))
+        ]
         return rows & (is_match[self._name] if len(is_match) else False)
 
     def names(self, rows: Mask) -> list[str]:

@@ -22,6 +22,7 @@ from zprof.run.reader import Run
 DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
 _CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
 _PYTHON_CATEGORY = "python_function"
+_THREAD_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op", _PYTHON_CATEGORY})
 #: Maximum time between two events of a thread that is still between them; a launch takes far less.
 MAX_QUIET_NS = 1_000_000
 _TO_HOST = "DtoH"
@@ -125,6 +126,17 @@ _COMPILED = re.compile(
     r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
 )
 _COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
+#: Matches every name that one of the patterns for calls matches, and perhaps others.
+_ANY_CALL = re.compile(
+    "|".join(
+        f"(?:{pattern.pattern})"
+        for pattern in (
+            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SYNC, _SCALAR_READ, _LOADER, _LIMITER),
+            *(_OPTIMIZER, _LAUNCH, _COMPILED, _COLLECTIVE),
+        )
+    ),
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,39 +196,32 @@ def select_host_calls(events: pa.Table) -> HostCalls:
     rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
     copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
     rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
-    launch_threads = np.unique(
-        _filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy()
-    )
+    is_inference = _is_inference(rows)
+    has_stacks = _count_rows(events, _PYTHON_CATEGORY) > _count_rows(rows, "cpu_op")
+    rows = _filter_by_text(rows, "name", _ANY_CALL.fullmatch)  # one test per name, not one per pattern
+    launch_threads = np.unique(_filter_by_text(rows, "name", _LAUNCH.fullmatch).column("thread").to_numpy())
     launch_thread_rows = rows.filter(pc.is_in(rows.column("thread"), pa.array(launch_threads)))
-    python_calls = _filter_by_text(events, "category", lambda text: text == _PYTHON_CATEGORY)
     return HostCalls(
-        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_ALLOCATOR))),
+        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _ALLOCATOR.fullmatch)),
         sync=union(
-            _union_spans(_filter_by_text(launch_thread_rows, "name", _matches_fully(_SYNC))), copies.blocking
+            _union_spans(_filter_by_text(launch_thread_rows, "name", _SYNC.fullmatch)), copies.blocking
         ),
-        loader=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LOADER))),
-        limiter=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LIMITER))),
-        optimizer=_union_spans(_filter_by_text(rows, "name", _matches_fully(_OPTIMIZER))),
-        collective=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COLLECTIVE))),
-        read=_union_spans(_filter_by_text(rows, "name", _matches_fully(_SCALAR_READ))),
-        compiled=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COMPILED))),
-        alloc_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_ALLOC))
+        loader=_union_spans(_filter_by_text(rows, "name", _LOADER.fullmatch)),
+        limiter=_union_spans(_filter_by_text(rows, "name", _LIMITER.fullmatch)),
+        optimizer=_union_spans(_filter_by_text(rows, "name", _OPTIMIZER.fullmatch)),
+        collective=_union_spans(_filter_by_text(rows, "name", _COLLECTIVE.fullmatch)),
+        read=_union_spans(_filter_by_text(rows, "name", _SCALAR_READ.fullmatch)),
+        compiled=_union_spans(_filter_by_text(rows, "name", _COMPILED.fullmatch)),
+        alloc_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_ALLOC.fullmatch)
         .column("start_ns")
         .to_numpy(),
-        free_times=_filter_by_text(launch_thread_rows, "name", _matches_fully(_DEVICE_FREE))
+        free_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_FREE.fullmatch)
         .column("start_ns")
         .to_numpy(),
         copies=copies,
-        active=find_active_spans(
-            pa.concat_tables(
-                [
-                    launch_thread_rows,
-                    python_calls.filter(pc.is_in(python_calls.column("thread"), pa.array(launch_threads))),
-                ]
-            )
-        ),
-        is_inference=_is_inference(rows),
-        has_stacks=python_calls.num_rows > _count_operators(rows),
+        active=find_active_spans(_select_threads(events, launch_threads)),
+        is_inference=is_inference,
+        has_stacks=has_stacks,
     )
 
 
@@ -237,29 +242,31 @@ def find_active_spans(rows: pa.Table) -> Intervals:
     return union(intervals(times[:-1][is_active], times[1:][is_active]))
 
 
-def _count_operators(rows: pa.Table) -> int:
-    return int(_filter_by_text(rows, "category", lambda text: text == "cpu_op").num_rows)
+def _select_threads(events: pa.Table, threads: Int64s) -> pa.Table:
+    """Return what the recording shows of these threads."""
+    rows = events.filter(pc.is_in(events.column("thread"), pa.array(threads)))
+    return _filter_by_text(rows, "category", _THREAD_CATEGORIES.__contains__)
+
+
+def _count_rows(rows: pa.Table, category: str) -> int:
+    return int(_filter_by_text(rows, "category", category.__eq__).num_rows)
 
 
 def _is_inference(rows: pa.Table) -> bool:
-    operators = _count_operators(rows)
-    trains = _filter_by_text(
-        rows, "name", lambda text: bool(_BACKWARD.fullmatch(text) or _OPTIMIZER.fullmatch(text))
-    )
-    return operators > 0 and not trains.num_rows
+    if not _count_rows(rows, "cpu_op"):
+        return False
+    return not any(_filter_by_text(rows, "name", each.fullmatch).num_rows for each in (_OPTIMIZER, _BACKWARD))
 
 
-def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.fullmatch(text) is not None
-
-
-def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
+def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
     """Return the rows whose text in ``column`` satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
-    texts = encoded.dictionary.to_pylist()
-    is_match = np.array([predicate(word) for word in texts] or [False], dtype=np.bool_)
     codes = encoded.indices.to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(is_match[codes] if len(codes) else np.zeros(0, dtype=np.bool_)))
+    used = np.unique(codes)  # of a dictionary shared by all rows of the table
+    is_match = np.zeros(len(encoded.dictionary), dtype=np.bool_)
+    texts = encoded.dictionary.take(pa.array(used)).to_pylist()
+    is_match[used] = [bool(answer) for answer in map(predicate, texts)]
+    return rows.filter(pa.array(is_match[codes]))
 
 
 def _union_spans(rows: pa.Table) -> Intervals:

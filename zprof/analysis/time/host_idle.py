@@ -330,8 +330,12 @@ def _count_per_step(times_ns: Int64s, steps: StepWindows) -> list[int]:
 
 def _sum_per_step(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     """Return the sum of the amounts in each step, in the order of the steps."""
+    numbers, row = np.unique(steps.number, return_inverse=True)
     step = steps.step_at(times_ns)
-    return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
+    is_inside = np.isin(step, numbers)
+    sums = np.zeros(len(numbers), dtype=np.int64)
+    np.add.at(sums, np.searchsorted(numbers, step[is_inside]), amounts[is_inside])
+    return [int(total) for total in sums[row]]
 
 
 def _make_read_columns(

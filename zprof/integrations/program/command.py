@@ -92,10 +92,6 @@ class TreeTerminator:
         self._deadline_s = now + self._grace_s
         return True
 
-    def was_signalled(self, number: int) -> bool:
-        """Return True if this process was sent a terminating signal."""
-        return any(process.number == number for process in self._sent)
-
     def summarize(self) -> str:
         """List the signals that were sent, on one line; empty if the interrupt was enough."""
         if not self._sent:
@@ -261,9 +257,10 @@ def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:
     except subprocess.TimeoutExpired:
         # Not even SIGKILL ends a process that is waiting for a dead device or file server.
         return _INTERRUPTED
-    if code >= 0:
-        return code
-    return _INTERRUPTED if tree.was_signalled(child.pid) else _SIGNAL_BASE - code
+    if tree.is_interrupted:
+        # Launchers turn the interrupt into an exception, or not, as their threads happen to run.
+        return _INTERRUPTED
+    return code if code >= 0 else _SIGNAL_BASE - code
 
 
 def _is_sent_to_us_only(received: signal.struct_siginfo) -> bool:

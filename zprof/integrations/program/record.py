@@ -3,10 +3,9 @@
 import os
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -19,10 +18,12 @@ from zprof.integrations.program.session import (
     Session,
     make_child_environment,
 )
+from zprof.integrations.program.session_folder import make_session_folder
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.model.errors import BadInput
 from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
+from zprof.run.output_lock import lock_output
 from zprof.run.output_path import check_output_path, replace_run
 
 PrintNote = Callable[[str], None]
@@ -50,14 +51,17 @@ def record_command(
     if not enabled:
         return run_command(command, os.environ, grace_s=grace_s, print_note=print_note)
     run, start_ns = Path(settings.run), time.time_ns()
-    with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
-        session = Session(Path(folder))
+    folder = make_session_folder()
+    try:
+        session = Session(folder)
         with replace_run(run, force=force):
-            environment = make_child_environment(replace(settings, session=folder))
+            environment = make_child_environment(replace(settings, session=str(folder)))
             code = run_command(
                 command, environment, output=output, observer=observer, grace_s=grace_s, print_note=print_note
             )
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
@@ -75,17 +79,27 @@ def record_here(
     if enabled:
         check_output_path(Path(settings.run), force=force, since_ns=get_launcher_start_ns())
 
-    # Created here because zprof still reports errors here; later, Python prints what the program raises.
-    folder = Path(tempfile.mkdtemp(prefix="zprof-record-")) if enabled else None
+    # Here zprof still reports errors; later, Python prints what the program raises.
+    lock = _lock_for_job(Path(settings.run)) if enabled else ExitStack()
+    folder = make_session_folder() if enabled else None
 
     def run_program() -> int:
-        if folder is not None:
-            _record_here(command, settings, folder, print_note)
-        else:
-            in_process.run_program(command)
+        with lock:
+            if folder is not None:
+                _record_here(command, settings, folder, print_note)
+            else:
+                in_process.run_program(command)
         return 0
 
     return run_program
+
+
+def _lock_for_job(run: Path) -> ExitStack:
+    """Lock the run for the ranks of this job, which write it together; their first rank holds the lock."""
+    stack = ExitStack()
+    if os.environ.get("RANK", "0") == "0":
+        stack.enter_context(lock_output(run))
+    return stack
 
 
 def _record_here(

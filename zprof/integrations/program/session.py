@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,8 @@ class Session:
         """Write a line for the parent."""
         self._note_count += 1  # one file per note: a process may write several
         path = self._folder / f"note.{os.getpid()}.{self._note_count}"
-        path.write_text(note, encoding="utf-8")
+        with suppress(OSError):  # the parent was killed, and another recording removed its folder
+            path.write_text(note, encoding="utf-8")
 
     def notes(self) -> Iterator[str]:
         """Yield each distinct note once."""

@@ -54,6 +54,11 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
     messages = select_messages(analysis)
     if messages is None:
         return _calibration_gap("no gather or reduction was recorded", "record with the time window enabled")
+    if not messages.steps:
+        return _calibration_gap(
+            "no step with gathers or reductions was recorded by all ranks",
+            "record the same steps on all ranks: profiler.step()",
+        )
     rows = messages.sharding
     rows = rows.assign(at=launch_times_ns(rows))
     order = detect_order(rows[rows["step"].isin(messages.steps)])

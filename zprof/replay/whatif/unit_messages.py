@@ -33,7 +33,8 @@ _MIN_SIZE_RATIO = 1 / 1024
 class ShardingMessages:
     """Collective rows of the modelled ranks and steps, split into sharding traffic and all others.
 
-    ``all_sharding``: sharding rows of all ranks and steps.
+    ``all_sharding``: sharding rows of all ranks and steps. ``steps`` is empty if the modelled ranks share no
+    step with sharding traffic.
     """
 
     sharding: pd.DataFrame
@@ -50,8 +51,10 @@ def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     is_sharding = _is_sharding(rows)
     if not is_sharding.any():
         return None
-    ranks, steps = _select_ranks(analysis), _select_steps(analysis, int(is_sharding.sum()))
-    is_modelled = (rows["rank"].isin(ranks) & rows["step"].isin([steps[0] - 1, *steps])).to_numpy(bool)
+    ranks = _select_ranks(analysis)
+    steps = _select_steps(analysis, ranks, rows[is_sharding])
+    before = [step - 1 for step in steps[:1]]
+    is_modelled = (rows["rank"].isin(ranks) & rows["step"].isin([*before, *steps])).to_numpy(bool)
     return ShardingMessages(
         sharding=rows[is_sharding & is_modelled],
         others=rows[~is_sharding & is_modelled],
@@ -105,9 +108,16 @@ def _select_ranks(analysis: RunAnalysis) -> tuple[int, ...]:
     return tuple(sorted({order[index] for index in indices} | {order[len(order) // 2]}))
 
 
-def _select_steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
-    steps = sorted({int(step) for step in analysis.steps["step"].unique()})
-    messages_per_step = max(1, messages // max(1, len(analysis.steps)))
+def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: pd.DataFrame) -> tuple[int, ...]:
+    """Return the last steps that all of these ranks timed and in which one has sharding traffic.
+
+    A marked step may have no traffic; none may be left.
+    """
+    timed, moved = (rows[rows["rank"].isin(ranks)] for rows in (analysis.steps, sharding))
+    ranks_per_step = timed.groupby("step")["rank"].nunique()
+    common = ranks_per_step.index[ranks_per_step == timed["rank"].nunique()]
+    steps = sorted({int(step) for step in np.intersect1d(common, moved["step"])})
+    messages_per_step = max(1, len(moved) // max(1, int(timed["step"].isin(steps).sum())))
     return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // messages_per_step)) :])
 
 

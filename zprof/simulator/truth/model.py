@@ -14,6 +14,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.errors import BadInput
 from zprof.model.time import LateReason
 from zprof.simulator.plan import Vendor
+from zprof.simulator.whole_files import write_file
 
 SCHEMA = "zprof.simulation/1"
 
@@ -130,7 +131,7 @@ def write_truth(truth: Truth, folder: Path) -> Path:
     document["groups"] = list(groups)
     document["collectives"] = [{**_to_dict(row), "ranks": groups[row.ranks]} for row in truth.collectives]
     path = folder / TRUTH_FILE
-    path.write_bytes(msgspec.json.encode(document))
+    write_file(path, msgspec.json.encode(document))
     return path
 
 

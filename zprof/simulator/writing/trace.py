@@ -9,6 +9,7 @@ from isal import igzip
 
 from zprof.simulator.engine.schedule import Schedule
 from zprof.simulator.plan import Vendor
+from zprof.simulator.whole_files import write_file
 from zprof.simulator.writing import file
 from zprof.simulator.writing.cpu import CpuWriter
 from zprof.simulator.writing.device import DeviceWriter
@@ -40,8 +41,8 @@ def write_trace(schedule: Schedule, times: LocalTimes, rank: int, folder: Path) 
     width = len(str(schedule.plan.ranks - 1))
     name = f"rank{rank:0{width}d}.json" + (".gz" if recording.compress else "")
     data = text.encode()
-    (folder / name).write_bytes(
-        igzip.compress(data, _COMPRESSION_LEVEL, mtime=0) if recording.compress else data
+    write_file(
+        folder / name, igzip.compress(data, _COMPRESSION_LEVEL, mtime=0) if recording.compress else data
     )
     return WrittenTrace(
         file=name,

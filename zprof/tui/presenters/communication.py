@@ -9,7 +9,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.presenters.time_figures import is_unknown_size, per
+from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import (
     AT_LEAST,
     AT_MOST,
@@ -72,7 +72,7 @@ def build_collectives_table(loaded: LoadedRun) -> Table:
                 target=index,
             ),
         ),
-        help=_HELP,
+        help=time.name_basis(_HELP),
         note=_format_note(loaded),
     )
 
@@ -94,7 +94,7 @@ def _format_note(loaded: LoadedRun) -> str:
         return reasons[0] if reasons else "none ran in these steps"
     bounds = "≥ ≤ ranks missing  " if any(entry.bound for entry in time.collectives) else ""
     truncation = format_truncation(MAX_LINES, len(time.collectives), "most exposed")
-    return f"{truncation}{bounds}hidden + exposed = wait + transfer, ms {per(time)}"
+    return f"{truncation}{bounds}hidden + exposed = wait + transfer, ms {time.basis}"
 
 
 def _list_fields(time: Time) -> Sequence[_Field]:
@@ -114,7 +114,7 @@ def _list_fields(time: Time) -> Sequence[_Field]:
             _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
         )
     fields += [
-        _make_number_field("n", "collectives per step and rank", "count", Unit.COUNT),
+        _make_number_field("n", time.name_basis("collectives per step and rank"), "count", Unit.COUNT),
         _Field(
             column=Column(
                 title="bytes",

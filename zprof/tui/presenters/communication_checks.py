@@ -40,8 +40,9 @@ def build_checks_table(loaded: LoadedRun) -> Table:
             )
             for line in lines
         ),
-        help="Bytes per step, compared with the ZeRO formula for the stage. Exposed time of all collectives, "
-        "averaged over the ranks, compared with the terms of the ledger: they differ by collectives that "
+        help=f"Bytes {loaded.report.time.basis}, compared with the ZeRO formula for the stage. "
+        "Exposed time of all collectives, averaged over the ranks, compared with the terms of the ledger: "
+        "they differ by collectives that "
         "cross the edges of the window, because a collective is counted in the step that launched it. "
         "Uncertainty of the clock alignment between ranks, from collectives matched across ranks.",
     )
@@ -49,7 +50,7 @@ def build_checks_table(loaded: LoadedRun) -> Table:
 
 def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.VOLUME)
-    tree, title = loaded.tree, TextCell("bytes per step")
+    tree, title = loaded.tree, TextCell(f"bytes {loaded.report.time.basis}")
     if loaded.report.volume is None:
         is_single_rank = loaded.report.run.world_size == 1 and not reasons
         return (

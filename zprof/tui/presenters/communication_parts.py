@@ -46,7 +46,7 @@ def build_sizes_table(loaded: LoadedRun) -> Table:
     return Table(
         name="sizes",
         title="message sizes",
-        columns=_make_size_columns(_GROUP_COLUMN_WIDTH if several_groups else 0),
+        columns=_make_size_columns(_GROUP_COLUMN_WIDTH if several_groups else 0, time),
         lines=_make_lines(
             "messages",
             time.messages,
@@ -59,13 +59,13 @@ def build_sizes_table(loaded: LoadedRun) -> Table:
     )
 
 
-def _make_size_columns(group_width: int) -> tuple[Column, ...]:
+def _make_size_columns(group_width: int, time: Time) -> tuple[Column, ...]:
     return (
         Column(title="collective"),
         _make_group_column(group_width),
         numeric_column("from", "lower bound of the size, in bytes"),
         numeric_column("below", "upper bound of the size, in bytes", from_width=69 + group_width),
-        numeric_column("n", "messages per step and rank"),
+        numeric_column("n", time.name_basis("messages per step and rank")),
         Column(title="", says="number of messages, to scale", from_width=62 + group_width),
         numeric_column("exposed", "in ms, wait and transfer"),
         numeric_column("bus", "bus bandwidth"),
@@ -98,27 +98,27 @@ def build_units_table(loaded: LoadedRun) -> Table:
     return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
-        columns=_make_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
+        columns=_make_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0, time),
         lines=_make_lines(
             "units",
             time.units,
             entries,
             lambda entry, path: _make_unit_cells(loaded, entry, path, bound_groups),
         ),
-        help="Exposed time by the wrapped module that a collective belongs to: sum per step, averaged over "
-        "the loaded ranks of the group.",
+        help=f"Exposed time by the wrapped module that a collective belongs to: sum {time.basis}, averaged "
+        "over the loaded ranks of the group.",
         note=format_truncation(len(entries), len(time.units), "first")
         if entries
         else "the modules of the collectives are unknown",
     )
 
 
-def _make_unit_columns(group_width: int) -> tuple[Column, ...]:
+def _make_unit_columns(group_width: int, time: Time) -> tuple[Column, ...]:
     return (
         Column(title="unit", says="the wrapped module"),
         Column(title="collective"),
         _make_group_column(group_width),
-        numeric_column("n", "collectives per step", from_width=74 if group_width else 0),
+        numeric_column("n", time.name_basis("collectives per step"), from_width=74 if group_width else 0),
         numeric_column("bytes", "size of the full (unsharded) tensors", from_width=72 + group_width),
         numeric_column("exp. wait", "exposed wait, in ms"),
         numeric_column("exp. transfer", "exposed transfer, in ms"),

@@ -11,7 +11,7 @@ from zprof.model.formatting import shorten
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import merge_gaps
-from zprof.reports.presenters.time_figures import ledger, per, step_change_ns
+from zprof.reports.presenters.time_figures import ledger, step_change_ns
 from zprof.reports.presenters.time_formatting import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
 from zprof.tui.session import LoadedRun
@@ -66,10 +66,13 @@ def format_warning_cell(report: Report) -> TextCell:
 
 def build_findings_table(loaded: LoadedRun) -> Table:
     """Build the table of findings in the report's order: by predicted saving."""
+    basis = loaded.report.time.basis
     columns = (
         Column(title="finding"),
         Column(
-            title="saves", numeric=True, says="predicted saving per step, or memory freed on the largest rank"
+            title="saves",
+            numeric=True,
+            says=f"predicted saving {basis}, or memory freed on the largest rank",
         ),
         Column(title="confidence", says="confidence of the rule in the finding"),
         Column(title="frees", numeric=True, from_width=110, says="memory freed on the largest rank"),
@@ -81,7 +84,7 @@ def build_findings_table(loaded: LoadedRun) -> Table:
         title=_format_findings_title(loaded.report),
         columns=columns,
         lines=tuple(_make_finding_line(loaded, index, finding) for index, finding in enumerate(findings)),
-        help="Sorted by the predicted saving per step, or by the memory freed. Findings of low confidence "
+        help=f"Sorted by the predicted saving {basis}, or by the memory freed. Findings of low confidence "
         "are hints only.",
         note="enter: evidence, fix, how to disprove it"
         if findings
@@ -163,7 +166,8 @@ def build_rest_table(loaded: LoadedRun) -> Table:
         Column(title="", rest=True),
     )
     help_text = (
-        "memory: the largest peak, and the baseline's; unclaimed: time lost per step that no finding "
+        "memory: the largest peak, and the baseline's; unclaimed: time lost "
+        f"{loaded.report.time.basis} that no finding "
         "explains, and the step time; not tested: what zprof could not test or measure; press enter for "
         "reasons and remedies."
     )
@@ -208,7 +212,8 @@ def _list_unclaimed_lines(loaded: LoadedRun) -> list[Line]:
     ranks = [entry.rank for entry in loaded.report.time.per_rank]
     rank = loaded.report.unclaimed_rank
     owner = "" if rank is None else f" on rank {rank}"
-    note = f"per step{owner}, not explained by any finding; mostly {LEDGER_NAMES.get(largest, largest)}"
+    mostly = LEDGER_NAMES.get(largest, largest)
+    note = f"{loaded.report.time.basis}{owner}, not explained by any finding; mostly {mostly}"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=Aggregation.SUM)
     wall = f"time.per_rank[{ranks.index(rank)}].wall_ns" if rank in ranks else "time.per_rank[*].wall_ns"
     step = figure(loaded.tree, Unit.NS, wall, how=Aggregation.LARGEST)
@@ -267,7 +272,7 @@ def build_ledger_table(loaded: LoadedRun) -> Table:
         lines=tuple(lines) if report.time.per_rank else (),
         help="Means over ranks and steps. The terms sum to the step time; terms of 0.0 ms are left out.\n"
         "Press enter on a number for its formula, its inputs, and the steps that it was measured from.",
-        note=f"{per(report.time)}, mean over ranks" if report.time.per_rank else "no step was timed",
+        note=f"{report.time.basis}, mean over ranks" if report.time.per_rank else "no step was timed",
     )
 
 

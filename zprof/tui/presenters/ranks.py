@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zprof.model.report import Report
-from zprof.model.time import Blame, PathShare
+from zprof.model.time import Blame, PathShare, Time
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Aggregation, Figure, Unit, figure, make_bound_figure
 from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
@@ -30,7 +30,7 @@ def build_ranks_table(loaded: LoadedRun) -> Table:
     """Build the table of ranks, sorted by the wait that they cause, then by non-compute time."""
     report = loaded.report
     order = sort_ranks(report)
-    columns, indices = _make_columns(), _RankIndices(report)
+    columns, indices = _make_columns(report.time), _RankIndices(report)
     lines = [_make_line(loaded, rank, indices) for rank in _select_ranks(report, order)]
     is_cut = len(lines) < len(order)
     note = f"{len(lines)} of {len(order)} ranks: the largest of each column" if is_cut else ""
@@ -39,8 +39,8 @@ def build_ranks_table(loaded: LoadedRun) -> Table:
         title="ranks, most wait caused first (ms)",
         columns=columns,
         lines=tuple(lines),
-        help="Means per step. Press enter on a rank to select it on all screens, and on a number for its "
-        "formula and source rows.",
+        help=f"Means {report.time.basis}. Press enter on a rank to select it on all screens, and on a number "
+        "for its formula and source rows.",
         note=note,
     )
 
@@ -94,7 +94,7 @@ class _RankIndices:
             self.path[share.rank].append(index)
 
 
-def _make_columns() -> tuple[Column, ...]:
+def _make_columns(time: Time) -> tuple[Column, ...]:
     return (
         Column(title="rank"),
         numeric_column("wall", "step time"),
@@ -102,7 +102,7 @@ def _make_columns() -> tuple[Column, ...]:
         numeric_column("wait", "exposed wait: waiting for other ranks, not hidden by compute"),
         numeric_column("transfer", "exposed transfer: data moves, not hidden by compute"),
         numeric_column("idle", "neither running work nor waiting for a collective", from_width=_NARROW),
-        numeric_column("caused", "exposed wait caused per step, averaged over the ranks that waited"),
+        numeric_column("caused", f"exposed wait caused {time.basis}, averaged over the ranks that waited"),
         numeric_column("last", "share of the judged collectives at which the rank arrived last"),
         Column(
             title="because",
@@ -110,7 +110,7 @@ def _make_columns() -> tuple[Column, ...]:
             rest=True,
         ),
         numeric_column("peak", "peak of allocated memory", from_width=_WIDE),
-        numeric_column("on path", "the rank's time on the critical path, per step", from_width=_WIDER),
+        numeric_column("on path", f"the rank's time on the critical path, {time.basis}", from_width=_WIDER),
         Column(title="host", says="machine that the rank ran on", from_width=_WIDEST),
     )
 

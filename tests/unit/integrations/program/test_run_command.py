@@ -114,8 +114,8 @@ def start_parent(child: list[str], *, grace_s: float, number: int = signal.SIGIN
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_parent_reaches_the_child(number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 9), (signal.SIGINT, 130)])
+def test_a_signal_to_the_parent_reaches_the_child(number: signal.Signals, code: int) -> None:
     trap = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}"
     child = ["sh", "-c", f"{trap}; echo ready; while :; do sleep 0.05; done"]
     parent = start_parent(child, grace_s=10, number=number)
@@ -124,7 +124,7 @@ def test_a_signal_to_the_parent_reaches_the_child(number: signal.Signals) -> Non
         assert parent.stdout.readline() == "ready\n"
         parent.send_signal(number)
         assert parent.communicate(timeout=30)[0] == "got\n"
-        assert parent.returncode == 9
+        assert parent.returncode == code
     finally:
         parent.kill()
         parent.wait()
@@ -180,4 +180,4 @@ def test_processes_that_outlive_an_interrupt_are_ended(
 
 
 def test_a_program_that_ends_in_time_is_left_alone() -> None:
-    assert interrupt(SAVING, grace_s=10.0) == (["ready", "saved"], "", 5)
+    assert interrupt(SAVING, grace_s=10.0) == (["ready", "saved"], "", 130)

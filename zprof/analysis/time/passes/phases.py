@@ -7,7 +7,7 @@ visits only some of the units of the previous forward.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,16 +85,16 @@ def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClo
     marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
 
     def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
-        return clock.common(view.spans[view.match_names(rows, _matches_fully(pattern))])
+        return clock.common(view.spans[view.match_names(rows, pattern.fullmatch)])
 
     program = find_program_thread(view)
     nodes, backwards = (
-        view.match_names(operators | named, _matches_fully(_AUTOGRAD)),
-        view.match_names(named, _matches_fully(_BACKWARD)),
+        view.match_names(operators | named, _AUTOGRAD.fullmatch),
+        view.match_names(named, _BACKWARD.fullmatch),
     )
     forwards, optimizers = (
-        view.match_names(named, _matches_fully(_FORWARD)),
-        view.match_names(named, _matches_fully(_OPTIMIZER)),
+        view.match_names(named, _FORWARD.fullmatch),
+        view.match_names(named, _OPTIMIZER.fullmatch),
     )
     threads = _find_autograd_threads(view, forwards, nodes | backwards)
     repeated = forwards & np.isin(view.thread, threads)
@@ -150,10 +150,6 @@ def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, opt
     return is_partial
 
 
-def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda name: pattern.fullmatch(name) is not None
-
-
 def find_program_thread(view: EventView) -> int:
     """Return the thread of the training loop: it has the step marks, else the optimizer or most operators.
 
@@ -163,10 +159,10 @@ def find_program_thread(view: EventView) -> int:
     """
     named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
-        matches = view.match_names(named, _matches_fully(pattern))
+        matches = view.match_names(named, pattern.fullmatch)
         if matches.any():
             return _find_busiest(view.thread[matches])
-    autograd_threads = view.thread[view.match_names(operators, _matches_fully(_NODE))]
+    autograd_threads = view.thread[view.match_names(operators, _NODE.fullmatch)]
     program_operators = operators & ~np.isin(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
         operators = program_operators

@@ -175,9 +175,12 @@ def _find_previous_gather_end(frame: pd.DataFrame) -> Int64s:
     end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
     gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
     group = factorize_texts(frame["group"].iloc[gathers])[0]
-    for lane in np.unique(np.column_stack((group, step[gathers])), axis=0):
-        lane_rows = gathers[(group == lane[0]) & (step[gathers] == lane[1])]
-        gather_end[lane_rows[1:]] = np.maximum.accumulate(end[lane_rows])[:-1]
+    order = np.lexsort((step[gathers], group))
+    rows, lanes = gathers[order], np.column_stack((group, step[gathers]))[order]
+    lane = np.cumsum(np.any(lanes != np.roll(lanes, 1, axis=0), axis=1))
+    latest_end = pd.Series(end[rows]).groupby(lane).cummax().to_numpy(np.int64)
+    has_previous = lane[1:] == lane[:-1]
+    gather_end[rows[1:][has_previous]] = latest_end[:-1][has_previous]
     return gather_end
 
 

@@ -1,0 +1,55 @@
+"""The temporary folder of a killed recording is removed at the next start, and no other folder is."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from zprof.integrations.program.session_folder import make_session_folder, remove_leftovers
+
+MAKE = """
+import tempfile, sys
+tempfile.tempdir = sys.argv[1]
+from zprof.integrations.program.session_folder import make_session_folder
+print(make_session_folder())
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def make_leftover(temporary: Path) -> Path:
+    """Return the folder of a process that has ended without removing it."""
+    command = [sys.executable, "-c", MAKE, str(temporary)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
+    return Path(done.stdout.strip())
+
+
+def test_only_the_folders_of_ended_processes_are_removed(temporary: Path) -> None:
+    live = make_session_folder()
+    outside = make_leftover(temporary).rename(temporary.parent / "outside")
+    leftover = make_leftover(temporary)
+    link = temporary / "zprof-record-link"
+    link.symlink_to(outside)
+    unknown = temporary / "zprof-record-unknown"
+    unknown.mkdir()
+    damaged = temporary / "zprof-record-damaged"
+    damaged.mkdir()
+    (damaged / "owner.json").write_text("[1")
+    remove_leftovers()
+    assert not leftover.exists()
+    assert {live, link, unknown, damaged} == set(temporary.iterdir())
+    assert (outside / "owner.json").exists()
+
+
+def test_the_next_recording_removes_them(temporary: Path) -> None:
+    leftover = make_leftover(temporary)
+    assert make_session_folder().parent == leftover.parent
+    assert not leftover.exists()

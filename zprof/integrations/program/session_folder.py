@@ -1,0 +1,47 @@
+"""Make the temporary folder of a recording, and remove those that killed recordings left behind."""
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from zprof.model.processes import ProcessIdentity, identify_this_process
+
+_PREFIX = "zprof-record-"
+_OWNER_NAME = "owner.json"
+_MAX_OWNER_BYTES = 4096
+
+
+def make_session_folder() -> Path:
+    """Create the folder of this process's recording; first remove those whose process has ended."""
+    remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    (folder / _OWNER_NAME).write_text(json.dumps(asdict(identify_this_process())), encoding="utf-8")
+    return folder
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of this user's recordings whose process has certainly ended."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if _is_own_folder(folder) and (owner := _read_owner(folder)) is not None and owner.is_gone:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own_folder(folder: Path) -> bool:
+    status = folder.lstat()  # a link may lead to anything
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _read_owner(folder: Path) -> ProcessIdentity | None:
+    """Return the owner of the folder, or None if it is not known (yet)."""
+    try:
+        handle = os.open(folder / _OWNER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            return ProcessIdentity(**json.loads(file.read(_MAX_OWNER_BYTES)))
+    except (OSError, ValueError, TypeError):
+        return None

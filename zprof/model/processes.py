@@ -1,0 +1,53 @@
+"""Identify processes, also after they have ended: process numbers are reused."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+# Field of proc_pid_stat(5), counted after the name in parentheses; in ticks since boot.
+_START = 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """A process: its number and start time, and the boot and the process namespace that they belong to.
+
+    ``start`` is 0 and ``space`` empty if the system does not tell.
+    """
+
+    number: int
+    start: int = 0
+    space: str = ""
+
+    @property
+    def is_gone(self) -> bool:
+        """Return True if the process has certainly ended; False if it runs or cannot be seen from here."""
+        if not self.start or self.space != _read_space():
+            return False
+        return _read_start(self.number) != self.start
+
+
+def identify_this_process() -> ProcessIdentity:
+    """Return the identity of this process."""
+    number = os.getpid()
+    return ProcessIdentity(number=number, start=_read_start(number), space=_read_space())
+
+
+def _read_start(number: int) -> int:
+    """Return the start time of a process; 0 if there is none."""
+    try:
+        return int(
+            (_PROC / str(number) / "stat").read_text(errors="replace").rpartition(")")[2].split()[_START]
+        )
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _read_space() -> str:
+    """Return the boot and the namespace in which process numbers are unique; empty if unknown."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink(_PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
