@@ -2,29 +2,38 @@
 
 The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
 steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program also
-has clusters at multiples of the period; then the sharper cluster decides, or a shared host clock, or the
-smallest offset. Otherwise nothing is matched.
+has clusters at multiples of the period; then the offset that leaves clearly fewer rows unpaired decides, or the
+sharper cluster, or a shared host clock, or the smallest offset. Otherwise nothing is matched.
+
+A lost event leaves one row without a partner, and nothing else: rows that only one rank has between two pairs
+count as lost, not as a contradiction.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Floats
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, Floats
 from zprof.analysis.time.clocks.votes import fit_slope
 from zprof.analysis.time.matching.overlap import RankRows, pair_rows
 
-#: Minimum share of the rows in the common window that must have a partner.
+#: Minimum share of the rows that must have a partner, of those in the common window that were not lost.
 _MIN_SCORE = 0.8
+#: Minimum share of all rows in the common window that must have a partner.
 _MIN_RIVAL_SCORE = 0.5
 #: Minimum number of pairs without other evidence on the clocks.
 _MIN_PAIRS = 3
 #: Another offset is a rival if it has at least this share of the best one's pairs ...
 _RIVAL_RATIO = 0.25
-#: ... unless its ends are spread this many times as far.
-_SHARPER_FACTOR = 4.0
+#: ... unless its ends are spread this many times as far; less if there are many pairs, since the spread of n
+#: values is known to about 1.2 / sqrt(n) of itself: then by so many standard errors of the ratio of two.
+_SHARPER_FACTOR, _SHARPER_SIGMAS, _SPREAD_ERROR = 4.0, 6.0, 1.7
+#: ... or unless it leaves more rows unpaired than chance explains: by this many standard deviations of the
+#: difference of two counts.
+_UNPAIRED_SIGMAS = 3.0
 #: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
 #: difference wins if it is at most this, and all others are larger by the factor below.
 _MAX_HOST_DIFFERENCE_NS = 10_000_000.0
@@ -32,8 +41,8 @@ _MAX_SAME_HOST_DIFFERENCE_NS = 100_000.0
 _FAR_FACTOR = 10.0
 #: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
 _MAX_WORSE_SCORE = 0.1
-#: Maximum share of unpaired rows for an offset that is not clearly sharper than others.
-_MAX_LEFT_OVER_RATIO = 0.1
+#: Maximum share of rows that both ranks have but that do not pair, if no offset is clearly better than others.
+_MAX_CONTRADICTING_RATIO = 0.1
 #: Minimum share of the pairs whose marked steps have the same number.
 _MIN_SAME_STEPS = 0.98
 _ROUNDS = 2
@@ -63,12 +72,19 @@ class ClockHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFit:
-    """Result for one offset: partner of each row, and the quality of the fit."""
+    """Result for one offset: partner of each row, and the quality of the fit.
+
+    Of the common window: ``score`` is the share of all rows that are paired, ``unpaired`` the number of rows
+    without a partner on the rank with fewer rows, ``contradicting`` the number of rows that both ranks have
+    between two pairs, but that do not pair. ``spread_ns``: median deviation of the differences of the ends.
+    """
 
     partner: Int64s
     offset: float
     count: int
     score: float
+    unpaired: int
+    contradicting: int
     spread_ns: float
 
 
@@ -117,7 +133,8 @@ def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
 
 
 def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
-    return fit.count >= min_pairs and fit.score >= _MIN_SCORE
+    paired_share = fit.count / max(1, fit.count + fit.contradicting)
+    return _is_plausible(fit, min_pairs) and paired_share >= _MIN_SCORE
 
 
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
@@ -143,8 +160,17 @@ def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds
     paired = np.flatnonzero(partner >= 0)
     difference = placed.end[paired] - fixed.end[partner[paired]]
     spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
-    score = len(paired) / max(1, _count_common_rows(fixed, placed))
-    return OffsetFit(partner=partner, offset=offset, count=len(paired), score=score, spread_ns=spread)
+    common = [_find_common_rows(*pair) for pair in ((fixed, placed), (placed, fixed))]
+    fewer, more = sorted(int(rows.sum()) for rows in common)
+    return OffsetFit(
+        partner=partner,
+        offset=offset,
+        count=len(paired),
+        score=len(paired) / max(1, more),
+        unpaired=max(0, fewer - len(paired)),
+        contradicting=_count_contradicting(partner, *common),
+        spread_ns=spread,
+    )
 
 
 def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
@@ -158,10 +184,24 @@ def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: In
     return float(np.median(difference - drift * moved.end[paired])), drift
 
 
-def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
-    """Count the rows in the window that both ranks recorded, for the rank with more of them."""
-    low, high = max(fixed.start.min(), moved.start.min()), min(fixed.end.max(), moved.end.max())
-    return max(int(((line.end > low) & (line.start < high)).sum()) for line in (fixed, moved))
+def _find_common_rows(own: RankRows, other: RankRows) -> Bools:
+    """Mark the rows in the window that both ranks recorded."""
+    low, high = max(own.start.min(), other.start.min()), min(own.end.max(), other.end.max())
+    is_common: Bools = (own.end > low) & (own.start < high)
+    return is_common
+
+
+def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_common: Bools) -> int:
+    """Count the rows between pairs that have no partner although the other rank has such rows there as well."""
+    paired = np.flatnonzero(partner >= 0)
+    order = np.argsort(partner[paired], kind="stable")
+    is_fixed_free, is_moved_free = is_fixed_common.copy(), is_moved_common.copy()
+    is_fixed_free[partner[paired]], is_moved_free[paired] = False, False
+    between_fixed, between_moved = (
+        np.bincount(np.searchsorted(pairs, np.flatnonzero(is_free)), minlength=len(paired) + 1)
+        for pairs, is_free in ((partner[paired][order], is_fixed_free), (paired, is_moved_free))
+    )
+    return int(np.minimum(between_fixed, between_moved).sum())
 
 
 def _estimate_offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
@@ -188,9 +228,10 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
         return None
     max_count = max(fit.count for fit in fits)
     rivals = [fit for fit in fits if fit.count >= _RIVAL_RATIO * max_count]
+    rivals = [fit for fit in rivals if not any(_pairs_more(other, fit) for other in rivals)]
     sharpest = min(rivals, key=lambda fit: fit.spread_ns)
     others = [fit for fit in rivals if fit is not sharpest]
-    if others and all(fit.spread_ns > _SHARPER_FACTOR * max(sharpest.spread_ns, 1.0) for fit in others):
+    if others and all(_is_sharper(sharpest, fit) for fit in others):
         return sharpest
     if not others:
         return sharpest if _is_complete(sharpest) else None
@@ -202,10 +243,25 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     return nearest if nearest is not None and _is_complete(nearest) else None
 
 
+def _pairs_more(fit: OffsetFit, other: OffsetFit) -> bool:
+    """Return True if chance does not explain how many more rows of the common window another offset leaves out.
+
+    A larger common window must not be the reason: the better fit has at least as many pairs.
+    """
+    more = other.unpaired - fit.unpaired
+    return fit.count >= other.count and more > _UNPAIRED_SIGMAS * math.sqrt(other.unpaired + fit.unpaired)
+
+
+def _is_sharper(fit: OffsetFit, other: OffsetFit) -> bool:
+    """Return True if the ends of a fit agree so much better that it cannot be chance."""
+    known = min(fit.count, other.count)
+    significant = math.exp(_SHARPER_SIGMAS * _SPREAD_ERROR / math.sqrt(max(1, known)))
+    return other.spread_ns > min(_SHARPER_FACTOR, significant) * max(fit.spread_ns, 1.0)
+
+
 def _is_complete(fit: OffsetFit) -> bool:
-    """Return True if at most one row of the common window, or a tenth, is unpaired."""
-    left_over = fit.count / fit.score - fit.count if fit.score else np.inf
-    return left_over <= max(1.5, _MAX_LEFT_OVER_RATIO * fit.count)
+    """Return True if at most one row, or a tenth, contradicts the pairs; lost rows do not."""
+    return fit.contradicting <= max(1.5, _MAX_CONTRADICTING_RATIO * fit.count)
 
 
 def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:
