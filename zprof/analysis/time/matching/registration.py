@@ -28,12 +28,13 @@ _MIN_RIVAL_SCORE = 0.5
 _MIN_PAIRS = 3
 #: Another offset is a rival if it has at least this share of the best one's pairs ...
 _RIVAL_RATIO = 0.25
-#: ... unless its ends are spread this many times as far; less if there are many pairs, since the spread of n
-#: values is known to about 1.2 / sqrt(n) of itself: then by so many standard errors of the ratio of two.
-_SHARPER_FACTOR, _SHARPER_SIGMAS, _SPREAD_ERROR = 4.0, 6.0, 1.7
-#: ... or unless it leaves more rows unpaired than chance explains: by this many standard deviations of the
-#: difference of two counts.
-_UNPAIRED_SIGMAS = 3.0
+#: ... unless its ends are spread this many times as far, ...
+_SHARPER_FACTOR = 4.0
+#: ... or unless it is worse by this many standard deviations, in unpaired rows and in the spread of the ends.
+_MIN_SIGMAS = 4.0
+#: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of values
+#: (1.17 for one of normally distributed values).
+_SPREAD_ERROR = 1.65
 #: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
 #: difference wins if it is at most this, and all others are larger by the factor below.
 _MAX_HOST_DIFFERENCE_NS = 10_000_000.0
@@ -43,8 +44,8 @@ _FAR_FACTOR = 10.0
 _MAX_WORSE_SCORE = 0.1
 #: Maximum share of rows that both ranks have but that do not pair, if no offset is clearly better than others.
 _MAX_CONTRADICTING_RATIO = 0.1
-#: Minimum share of the pairs whose marked steps have the same number.
-_MIN_SAME_STEPS = 0.98
+#: Maximum share of the pairs whose marked steps have different numbers.
+_MAX_DIFFERENT_STEPS = 0.02
 _ROUNDS = 2
 
 
@@ -75,7 +76,7 @@ class OffsetFit:
     """Result for one offset: partner of each row, and the quality of the fit.
 
     Of the common window: ``score`` is the share of all rows that are paired, ``unpaired`` the number of rows
-    without a partner on the rank with fewer rows, ``contradicting`` the number of rows that both ranks have
+    without a partner in the same step on the rank with fewer rows, ``contradicting`` the number of rows that both ranks have
     between two pairs, but that do not pair. ``spread_ns``: median deviation of the differences of the ends.
     """
 
@@ -118,10 +119,17 @@ def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[flo
 
 def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
     """Return True if rows launched in marked steps have the same step number on both ranks."""
-    right = np.flatnonzero(fit.partner >= 0)
-    fixed_step, moved_step = fixed.step[fit.partner[right]], moved.step[right]
+    different = _find_step_conflicts(fit.partner, fixed, moved)
+    return not len(different) or float(different.mean()) <= _MAX_DIFFERENT_STEPS
+
+
+def _find_step_conflicts(partner: Int64s, fixed: RankRows, moved: RankRows) -> Bools:
+    """Return for each pair whose marked steps are known whether they differ."""
+    right = np.flatnonzero(partner >= 0)
+    fixed_step, moved_step = fixed.step[partner[right]], moved.step[right]
     known = (fixed_step >= 0) & (moved_step >= 0)
-    return not known.any() or float((fixed_step == moved_step)[known].mean()) >= _MIN_SAME_STEPS
+    differs: Bools = (fixed_step != moved_step)[known]
+    return differs
 
 
 def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
@@ -167,7 +175,7 @@ def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds
         offset=offset,
         count=len(paired),
         score=len(paired) / max(1, more),
-        unpaired=max(0, fewer - len(paired)),
+        unpaired=max(0, fewer - len(paired)) + int(_find_step_conflicts(partner, fixed, moved).sum()),
         contradicting=_count_contradicting(partner, *common),
         spread_ns=spread,
     )
@@ -228,13 +236,13 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
         return None
     max_count = max(fit.count for fit in fits)
     rivals = [fit for fit in fits if fit.count >= _RIVAL_RATIO * max_count]
-    rivals = [fit for fit in rivals if not any(_pairs_more(other, fit) for other in rivals)]
     sharpest = min(rivals, key=lambda fit: fit.spread_ns)
     others = [fit for fit in rivals if fit is not sharpest]
-    if others and all(_is_sharper(sharpest, fit) for fit in others):
+    if others and all(fit.spread_ns > _SHARPER_FACTOR * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
-    if not others:
-        return sharpest if _is_complete(sharpest) else None
+    rivals = [fit for fit in rivals if not any(_is_clearly_better(other, fit) for other in rivals)]
+    if len(rivals) == 1:
+        return rivals[0] if _is_complete(rivals[0]) else None
     nearest = (
         _find_nearest(rivals, _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS)
         if hint.one_origin
@@ -243,20 +251,31 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     return nearest if nearest is not None and _is_complete(nearest) else None
 
 
-def _pairs_more(fit: OffsetFit, other: OffsetFit) -> bool:
-    """Return True if chance does not explain how many more rows of the common window another offset leaves out.
+def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
+    """Return True if chance does not explain how much more another offset leaves unpaired and how far its ends
+    are spread.
 
-    A larger common window must not be the reason: the better fit has at least as many pairs.
+    At the true offset, only lost rows are unpaired, and the ends differ by what a collective's end is spread; at
+    a wrong one they also differ by how much the time between collectives varies.
+    """
+    evidence = (_compare_unpaired(fit, other), _compare_spread(fit, other))
+    return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
+
+
+def _compare_unpaired(fit: OffsetFit, other: OffsetFit) -> float:
+    """Return by how many standard deviations the unpaired rows of ``other`` exceed those of ``fit``.
+
+    A larger common window has more of them, so more is worse only with no more pairs.
     """
     more = other.unpaired - fit.unpaired
-    return fit.count >= other.count and more > _UNPAIRED_SIGMAS * math.sqrt(other.unpaired + fit.unpaired)
+    more = min(more, 0) if fit.count < other.count else more
+    return more / math.sqrt(max(1, other.unpaired + fit.unpaired))
 
 
-def _is_sharper(fit: OffsetFit, other: OffsetFit) -> bool:
-    """Return True if the ends of a fit agree so much better that it cannot be chance."""
-    known = min(fit.count, other.count)
-    significant = math.exp(_SHARPER_SIGMAS * _SPREAD_ERROR / math.sqrt(max(1, known)))
-    return other.spread_ns > min(_SHARPER_FACTOR, significant) * max(fit.spread_ns, 1.0)
+def _compare_spread(fit: OffsetFit, other: OffsetFit) -> float:
+    """Return by how many standard deviations the ends of ``other`` are spread farther than those of ``fit``."""
+    ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
+    return math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
 
 
 def _is_complete(fit: OffsetFit) -> bool:
