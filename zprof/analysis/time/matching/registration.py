@@ -2,7 +2,7 @@
 
 The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
 steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program also
-has clusters at multiples of the period; then the offset that leaves clearly fewer rows unpaired decides, or the
+has clusters at multiples of the period; then the offset with clearly fewer contradictions decides, or the
 sharper cluster, or a shared host clock, or the smallest offset. Otherwise nothing is matched.
 
 A lost event leaves one row without a partner, and nothing else: rows that only one rank has between two pairs
@@ -30,7 +30,7 @@ _MIN_PAIRS = 3
 _RIVAL_RATIO = 0.25
 #: ... unless its ends are spread this many times as far, ...
 _SHARPER_FACTOR = 4.0
-#: ... or unless it is worse by this many standard deviations, in unpaired rows and in the spread of the ends.
+#: ... or unless it is worse by this many standard deviations, in contradictions and in the spread of the ends.
 _MIN_SIGMAS = 4.0
 #: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of values
 #: (1.17 for one of normally distributed values).
@@ -75,16 +75,15 @@ class ClockHint:
 class OffsetFit:
     """Result for one offset: partner of each row, and the quality of the fit.
 
-    Of the common window: ``score`` is the share of all rows that are paired, ``unpaired`` the number of rows
-    without a partner in the same step on the rank with fewer rows, ``contradicting`` the number of rows that both ranks have
-    between two pairs, but that do not pair. ``spread_ns``: median deviation of the differences of the ends.
+    Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of
+    rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or they
+    pair with a row of another step. ``spread_ns``: median deviation of the differences of the ends.
     """
 
     partner: Int64s
     offset: float
     count: int
     score: float
-    unpaired: int
     contradicting: int
     spread_ns: float
 
@@ -169,14 +168,13 @@ def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds
     difference = placed.end[paired] - fixed.end[partner[paired]]
     spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
     common = [_find_common_rows(*pair) for pair in ((fixed, placed), (placed, fixed))]
-    fewer, more = sorted(int(rows.sum()) for rows in common)
     return OffsetFit(
         partner=partner,
         offset=offset,
         count=len(paired),
-        score=len(paired) / max(1, more),
-        unpaired=max(0, fewer - len(paired)) + int(_find_step_conflicts(partner, fixed, moved).sum()),
-        contradicting=_count_contradicting(partner, *common),
+        score=len(paired) / max(1, *(int(rows.sum()) for rows in common)),
+        contradicting=_count_contradicting(partner, *common)
+        + int(_find_step_conflicts(partner, fixed, moved).sum()),
         spread_ns=spread,
     )
 
@@ -252,24 +250,27 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
 
 
 def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
-    """Return True if chance does not explain how much more another offset leaves unpaired and how far its ends
+    """Return True if chance does not explain how much more of another offset contradicts and how far its ends
     are spread.
 
-    At the true offset, only lost rows are unpaired, and the ends differ by what a collective's end is spread; at
-    a wrong one they also differ by how much the time between collectives varies.
+    At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is spread;
+    at a wrong one they also differ by how much the time between collectives varies.
     """
-    evidence = (_compare_unpaired(fit, other), _compare_spread(fit, other))
+    evidence = (_compare_contradictions(fit, other), _compare_spread(fit, other))
     return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
 
 
-def _compare_unpaired(fit: OffsetFit, other: OffsetFit) -> float:
-    """Return by how many standard deviations the unpaired rows of ``other`` exceed those of ``fit``.
+def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
+    """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``: the root of
+    the likelihood ratio of two Poisson counts with two rates and with one.
 
     A larger common window has more of them, so more is worse only with no more pairs.
     """
-    more = other.unpaired - fit.unpaired
-    more = min(more, 0) if fit.count < other.count else more
-    return more / math.sqrt(max(1, other.unpaired + fit.unpaired))
+    mine, others = fit.contradicting, other.contradicting
+    if mine == others or (others > mine and fit.count < other.count):
+        return 0.0
+    ratio = sum(count * math.log(2 * count / (mine + others)) for count in (mine, others) if count)
+    return math.copysign(math.sqrt(2 * ratio), others - mine)
 
 
 def _compare_spread(fit: OffsetFit, other: OffsetFit) -> float:

@@ -96,7 +96,9 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     row = np.where(
         waits_for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last
     )
-    is_buffered = _is_kind(frame, CollectiveKind.SEND) & (row >= 0) & (frame["end_ns"].to_numpy() < start[row])
+    is_buffered = (
+        _is_kind(frame, CollectiveKind.SEND) & (row >= 0) & (frame["end_ns"].to_numpy() < start[row])
+    )
     waits_for_one &= ~is_buffered
     complete = (waits_for_all & frame["matched"].to_numpy(bool)) | (waits_for_one & (row >= 0))
     has_awaited_row = (waits_for_all | waits_for_one) & (row >= 0)
