@@ -63,7 +63,7 @@ def test_a_modelled_collective_comes_from_its_ranges():
 
 
 def test_the_recorders_own_pings_are_no_collectives_of_the_program():
-    """They are launched within a range of their own; what else the ranks reduce is counted and numbered as before."""
+    """They are launched within a range of their own; other reductions of as little are counted as before."""
     rows, gaps = rows_of(
         span("zprof::ping", 10, 30),
         span("c10d::allreduce_", 11, 13, category="cpu_op", **{"Input Dims": [[[1]], [], []]}),

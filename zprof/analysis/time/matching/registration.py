@@ -30,7 +30,7 @@ _MIN_PAIRS = 3
 _RIVAL_RATIO = 0.25
 #: ... unless its ends are spread this many times as far, ...
 _SHARPER_FACTOR = 4.0
-#: ... or unless it is worse by this many standard deviations, in contradictions and in the spread of the ends.
+#: ... or unless it is worse by so many standard deviations, in contradictions and in the spread of its ends.
 _MIN_SIGMAS = 4.0
 #: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of values
 #: (1.17 for one of normally distributed values).

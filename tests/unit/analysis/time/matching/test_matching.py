@@ -76,8 +76,8 @@ def test_one_event_dropped_anywhere_makes_no_instance_wrong(name: str, part: int
             assert whole(seen) >= count - 2, (rank, place)
 
 
-#: A program of many short collectives, each much like the next: a wrong offset pairs nine tenths of the rows, and
-#: their ends are spread only three times as far as at the true one.
+#: A program of many short collectives, each much like the next: a wrong offset pairs nine tenths of the rows,
+#: and their ends are spread less than three times as far as at the true one.
 DENSE = World(
     ranks=8,
     steps=5,
