@@ -2,8 +2,8 @@
 
 The three depend on each other: the check needs no clocks (no rank leaves before all have entered, for any
 offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with a
-stated sequence come first, then groups that lack nothing; their clocks, and the clocks of pings, help to match
-the others.
+stated sequence come first, then groups that lack nothing; their clocks, and the clocks of pings, help to
+match the others.
 """
 
 from collections.abc import Mapping, Sequence

@@ -32,8 +32,8 @@ _RIVAL_RATIO = 0.25
 _SHARPER_FACTOR = 4.0
 #: ... or unless it is worse by so many standard deviations, in contradictions and in the spread of its ends.
 _MIN_SIGMAS = 4.0
-#: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of values
-#: (1.17 for one of normally distributed values).
+#: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of
+#: values (1.17 for one of normally distributed values).
 _SPREAD_ERROR = 1.65
 #: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
 #: difference wins if it is at most this, and all others are larger by the factor below.
@@ -42,7 +42,7 @@ _MAX_SAME_HOST_DIFFERENCE_NS = 100_000.0
 _FAR_FACTOR = 10.0
 #: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
 _MAX_WORSE_SCORE = 0.1
-#: Maximum share of rows that both ranks have but that do not pair, if no offset is clearly better than others.
+#: Maximum share of rows that both ranks have but that do not pair, if its ends are not the sharpest.
 _MAX_CONTRADICTING_RATIO = 0.1
 #: Maximum share of the pairs whose marked steps have different numbers.
 _MAX_DIFFERENT_STEPS = 0.02
@@ -76,7 +76,7 @@ class OffsetFit:
     """Result for one offset: partner of each row, and the quality of the fit.
 
     Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of
-    rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or they
+    rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or
     pair with a row of another step. ``spread_ns``: median deviation of the differences of the ends.
     """
 
@@ -198,7 +198,7 @@ def _find_common_rows(own: RankRows, other: RankRows) -> Bools:
 
 
 def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_common: Bools) -> int:
-    """Count the rows between pairs that have no partner although the other rank has such rows there as well."""
+    """Count the rows between pairs without a partner although the other rank has such rows there as well."""
     paired = np.flatnonzero(partner >= 0)
     order = np.argsort(partner[paired], kind="stable")
     is_fixed_free, is_moved_free = is_fixed_common.copy(), is_moved_common.copy()
@@ -253,18 +253,17 @@ def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
     """Return True if chance does not explain how much more of another offset contradicts and how far its ends
     are spread.
 
-    At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is spread;
-    at a wrong one they also differ by how much the time between collectives varies.
+    At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is
+    spread; at a wrong one they also differ by how much the time between collectives varies.
     """
     evidence = (_compare_contradictions(fit, other), _compare_spread(fit, other))
     return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
 
 
 def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
-    """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``: the root of
-    the likelihood ratio of two Poisson counts with two rates and with one.
+    """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``.
 
-    A larger common window has more of them, so more is worse only with no more pairs.
+    This is the root of the likelihood ratio of two Poisson counts with two rates and with one. A larger common window has more of them, so more is worse only with no more pairs.
     """
     mine, others = fit.contradicting, other.contradicting
     if mine == others or (others > mine and fit.count < other.count):
@@ -274,7 +273,7 @@ def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
 
 
 def _compare_spread(fit: OffsetFit, other: OffsetFit) -> float:
-    """Return by how many standard deviations the ends of ``other`` are spread farther than those of ``fit``."""
+    """Return by how many standard deviations the ends of ``other`` are spread farther than of ``fit``."""
     ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
     return math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
 

@@ -98,7 +98,8 @@ def _choose_references(rows_by_rank: Mapping[int, RankRows]) -> list[int]:
 def _place_on(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots by rank, for the ranks that fit onto ``fixed``."""
     equal_ranks = _place_equal_ranks(fixed, rows_by_rank, hints)
-    slots_by_rank = {fixed: np.arange(len(rows_by_rank[fixed]), dtype=np.int64)} | equal_ranks.sure
+    slots_by_rank: dict[int, Int64s] = {fixed: np.arange(len(rows_by_rank[fixed]), dtype=np.int64)}
+    slots_by_rank.update(equal_ranks.sure)
     for rank, rank_rows in rows_by_rank.items():
         by_order = slots_by_rank.get(rank)
         if by_order is not None and (by_order >= 0).all():
