@@ -8,8 +8,8 @@
     <engine>::ping
 
 Any engine may use this grammar. What runs within a ping measures clocks and is no part of the program. A
-wait without a kind is anonymous: the thread was blocked, but on what is unknown. Fields may be in any order; unknown fields
-are ignored, and text that does not match is not a range.
+wait without a kind is anonymous: the thread was blocked, but on what is unknown. Fields may be in any order;
+unknown fields are ignored, and text that does not match is not a range.
 """
 
 import re

@@ -97,9 +97,9 @@ class Launch:
 
     ``launch_range``: the ``::launch`` range around it. ``has_no_row``: it is a clock ping of the recorder,
     or a ``::comm`` range represents the collective, because the range encloses this operator or because its
-    engine writes such ranges. ``unit``: from the range, or from another annotation around it. ``root``: the root's group rank, for operators that
-    have one. ``wait``: the next wait of the thread, for synchronous calls, which block right after their
-    launch.
+    engine writes such ranges. ``unit``: from the range, or from another annotation around it. ``root``: the
+    root's group rank, for operators that have one. ``wait``: the next wait of the thread, for synchronous
+    calls, which block right after their launch.
     """
 
     start_ns: int

@@ -263,7 +263,8 @@ def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
 def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
     """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``.
 
-    This is the root of the likelihood ratio of two Poisson counts with two rates and with one. A larger common window has more of them, so more is worse only with no more pairs.
+    This is the root of the likelihood ratio of two Poisson counts with two rates and with one. A larger
+    common window has more of them, so more is worse only with no more pairs.
     """
     mine, others = fit.contradicting, other.contradicting
     if mine == others or (others > mine and fit.count < other.count):
