@@ -45,7 +45,7 @@ from zprof.simulator.simulate import simulate
 CAUSES = ("straggler_rank", "rotating_straggler", "low_bus_bandwidth", "no_prefetch", "data_loader")
 #: Jobs of the independent simulator; the vendors are forms of the other one.
 _JOBS = "jobs"
-_BEDS = (_JOBS, *(str(vendor) for vendor in Vendor))
+BEDS = (_JOBS, *(str(vendor) for vendor in Vendor))
 _EXECUTIONS = ("nccl", "rccl", "gloo:")
 
 
@@ -92,10 +92,10 @@ class LossOutcome:
 
 
 def list_loss_cases(
-    first_seed: int, jobs: int, losses: Sequence[int], *, is_diagnosed: bool
+    beds: Sequence[str], first_seed: int, jobs: int, losses: Sequence[int], *, is_diagnosed: bool
 ) -> Iterator[LossCase]:
-    """Yield ``jobs`` recordings of each form."""
-    for bed in _BEDS:
+    """Yield ``jobs`` recordings of each simulator."""
+    for bed in beds:
         for seed in range(first_seed, first_seed + jobs):
             cause = CAUSES[seed % len(CAUSES)] if bed == _JOBS else None
             yield LossCase(
@@ -264,6 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--first-seed", type=int, default=8000)
     parser.add_argument("--jobs", type=int, default=12, help="recordings of each form")
+    parser.add_argument("--beds", nargs="+", choices=BEDS, default=BEDS, help="who writes the recordings")
     parser.add_argument("--losses", type=int, nargs="+", default=[1, 3, 10], help="numbers of lost events")
     parser.add_argument("--no-diagnosis", action="store_true", help="only match")
     parser.add_argument("--no-results", action="store_true", help="write no file of results")
@@ -271,7 +272,11 @@ def main() -> None:
     options = parser.parse_args()
     cases = list(
         list_loss_cases(
-            options.first_seed, options.jobs, options.losses, is_diagnosed=not options.no_diagnosis
+            options.beds,
+            options.first_seed,
+            options.jobs,
+            options.losses,
+            is_diagnosed=not options.no_diagnosis,
         )
     )
     outcomes = spread(judge_losses, cases, options.processes)

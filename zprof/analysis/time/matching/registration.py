@@ -198,16 +198,27 @@ def _find_common_rows(own: RankRows, other: RankRows) -> Bools:
 
 
 def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_common: Bools) -> int:
-    """Count the rows between pairs without a partner although the other rank has such rows there as well."""
+    """Count the rows between pairs without a partner although the other rank has such rows there as well.
+
+    Before the first and after the last pair, only rows of the common window count. Between two pairs all do:
+    a row whose time lies elsewhere has a wrong time.
+    """
     paired = np.flatnonzero(partner >= 0)
-    order = np.argsort(partner[paired], kind="stable")
-    is_fixed_free, is_moved_free = is_fixed_common.copy(), is_moved_common.copy()
-    is_fixed_free[partner[paired]], is_moved_free[paired] = False, False
     between_fixed, between_moved = (
-        np.bincount(np.searchsorted(pairs, np.flatnonzero(is_free)), minlength=len(paired) + 1)
-        for pairs, is_free in ((partner[paired][order], is_fixed_free), (paired, is_moved_free))
+        _count_unpaired_between(pairs, is_common)
+        for pairs, is_common in ((np.sort(partner[paired]), is_fixed_common), (paired, is_moved_common))
     )
     return int(np.minimum(between_fixed, between_moved).sum())
+
+
+def _count_unpaired_between(paired: Int64s, is_common: Bools) -> Int64s:
+    """Return the number of unpaired rows before, between and after the paired rows."""
+    is_unpaired = is_common.copy()
+    if len(paired):
+        is_unpaired[paired[0] : paired[-1]] = True
+    is_unpaired[paired] = False
+    gap = np.searchsorted(paired, np.flatnonzero(is_unpaired))
+    return np.bincount(gap, minlength=len(paired) + 1).astype(np.int64)
 
 
 def _estimate_offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
