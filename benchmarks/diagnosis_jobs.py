@@ -6,7 +6,7 @@ save.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -149,14 +149,16 @@ def list_job_cases(first_seed: int, jobs: int, causes: Sequence[str], unplanted_
     ]
 
 
-def judge_job(case: JobCase) -> JobOutcome:
+def judge_job(case: JobCase, damage: Callable[[Path], None] | None = None) -> JobOutcome:
     """Simulate a job, import and diagnose its traces, and compute what the fixes of the findings would
-    save.
+    save.  ``damage`` may change the traces in their folder first.
     """
     job = draw_job(case.seed, case.fault, case.shape)
     with TemporaryDirectory() as name:
         folder = Path(name)
         truth = write_job(job, folder / "job")
+        if damage is not None:
+            damage(folder / "job")
         by_window = "measurement_artifact" in truth.planted
         savings = truth.window_saving_ns if by_window else truth.saving_ns
         planted = {cause: savings[cause] or 0 for cause in truth.planted}

@@ -20,6 +20,8 @@ from zprof.collectors.torch_private import default_store
 from zprof.model.gaps import Gap, GapKind
 
 PINGS = 3
+#: Marks a ping in the grammar of ``zprof.run.ranges``, so that it is not counted as the program's collective.
+PING_RANGE = "zprof::ping"
 _TIMEOUT = timedelta(seconds=5)
 _POLL_INTERVAL_S = 0.02
 GO, STAY, UNEQUAL = "go", "stay", "unequal"
@@ -98,9 +100,10 @@ class ClockPings:
 
     def _ping(self) -> None:
         start_ns = time.time_ns()
-        work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
-        if work is not None:
-            work.wait(_TIMEOUT)
+        with torch.profiler.record_function(PING_RANGE):
+            work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
+            if work is not None:
+                work.wait(_TIMEOUT)
         end_ns = time.time_ns()
         self._marks.add("ping_begin", self._count, at_ns=start_ns)
         self._marks.add("ping_end", self._count, at_ns=end_ns)

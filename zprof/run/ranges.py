@@ -5,9 +5,11 @@
     <engine>::comm   <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>
     <engine>::compute <phase> unit=<name>
     <engine>::copy <what> unit=<name> bytes=<int>
+    <engine>::ping
 
-Any engine may use this grammar. A wait without a kind is anonymous: the thread was blocked, but on what is
-unknown. Fields may be in any order; unknown fields are ignored, and text that does not match is not a range.
+Any engine may use this grammar. What runs within a ping measures clocks and is no part of the program. A
+wait without a kind is anonymous: the thread was blocked, but on what is unknown. Fields may be in any order;
+unknown fields are ignored, and text that does not match is not a range.
 """
 
 import re
@@ -17,7 +19,7 @@ from enum import StrEnum
 from zprof.model.collectives import CollectiveKind
 
 _MAX_LENGTH = 2000
-_HEAD = re.compile(r"(\w{1,64})::(launch|wait|comm|compute|copy)(?:\s+(.*))?", re.ASCII | re.DOTALL)
+_HEAD = re.compile(r"(\w{1,64})::(launch|wait|comm|compute|copy|ping)(?:\s+(.*))?", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -29,6 +31,7 @@ class RangeVerb(StrEnum):
     COMM = "comm"
     COMPUTE = "compute"
     COPY = "copy"
+    PING = "ping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

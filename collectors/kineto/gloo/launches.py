@@ -95,11 +95,11 @@ _MAX_WAIT_DELAY_NS = 1_000_000
 class Launch:
     """One c10d operator; ``index`` counts operators by start.
 
-    ``launch_range``: the ``::launch`` range around it. ``has_comm_range``: a ``::comm`` range represents the
-    collective, because the range encloses this operator or because its engine writes such ranges. ``unit``:
-    from the range, or from another annotation around it. ``root``: the root's group rank, for operators that
-    have one. ``wait``: the next wait of the thread, for synchronous calls, which block right after their
-    launch.
+    ``launch_range``: the ``::launch`` range around it. ``has_no_row``: it is a clock ping of the recorder,
+    or a ``::comm`` range represents the collective, because the range encloses this operator or because its
+    engine writes such ranges. ``unit``: from the range, or from another annotation around it. ``root``: the
+    root's group rank, for operators that have one. ``wait``: the next wait of the thread, for synchronous
+    calls, which block right after their launch.
     """
 
     start_ns: int
@@ -107,7 +107,7 @@ class Launch:
     operator: GlooOperator
     launch_range: EngineRange | None
     unit: str | None
-    has_comm_range: bool
+    has_no_row: bool
     wait: RangeSpan | None
     group: str
     group_size: int
@@ -152,7 +152,8 @@ class _LaunchReader:
             operator=operator,
             launch_range=launch_range,
             unit=(launch_range.unit if launch_range else None) or unit,
-            has_comm_range=span is not None and span.range.engine in self._engines_with_comm_ranges,
+            has_no_row=span is not None
+            and (span.range.verb is RangeVerb.PING or span.range.engine in self._engines_with_comm_ranges),
             wait=self._waits.find(thread, end) if _is_synchronous(arguments) else None,
             group=group,
             group_size=size,
@@ -198,15 +199,16 @@ def _count_ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int |
 
 
 class EnclosingRanges:
-    """Index the launch and comm ranges of a trace, to find the one around an operator on its thread."""
+    """Index the launch, comm and ping ranges of a trace, to find the one around an operator on its thread."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans_by_thread: dict[int, list[RangeSpan]] = defaultdict(list)
         for span in spans:
-            if (
+            is_collective = (
                 span.range.verb in (RangeVerb.LAUNCH, RangeVerb.COMM)
                 and get_collective_key(span.range) is not None
-            ):
+            )
+            if is_collective or span.range.verb is RangeVerb.PING:
                 self._spans_by_thread[span.thread].append(span)
 
     def find(self, thread: int, start_ns: int, end_ns: int) -> RangeSpan | None:

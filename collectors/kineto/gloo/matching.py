@@ -35,7 +35,7 @@ Pairs = list[tuple[Launch, Execution]]
 def make_gloo_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """Return a row for each gloo execution without a ``::comm`` range, and gaps."""
+    """Return a row for each gloo execution without a ``::comm`` or ``::ping`` range, and gaps."""
     messages, message_gaps = make_message_rows(trace, spans, groups)
     collectives, gaps = _make_collective_rows(trace, spans, groups)
     return collectives + messages, gaps + message_gaps
@@ -57,7 +57,7 @@ def _make_collective_rows(
     rows = [
         _make_matched_row(launch, execution, numbers, peers)
         for launch, execution in pairs
-        if not launch.has_comm_range
+        if not launch.has_no_row
     ]
     return _merge_rows(rows), gaps + list_gloo_gaps(rows)
 
@@ -74,7 +74,7 @@ def _match_executions(
         matched = _pair_in_order(_drop_unfinished(launched, len(matches), waits), matches)
         if matched is not None:
             pairs += matched
-        elif not all(launch.has_comm_range for launch in launched):
+        elif not all(launch.has_no_row for launch in launched):
             gaps.append(make_unmatched_gap(key, len(launched), len(matches)))
     return pairs, gaps
 
@@ -93,7 +93,7 @@ def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
     for launch in launches:
         if launch.index not in numbers:
             numbers[launch.index] = counts[launch.group]
-            counts[launch.group] += launch.launch_range is None and not launch.has_comm_range
+            counts[launch.group] += launch.launch_range is None and not launch.has_no_row
     return numbers
 
 

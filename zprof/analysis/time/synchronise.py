@@ -2,7 +2,8 @@
 
 The three depend on each other: the check needs no clocks (no rank leaves before all have entered, for any
 offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with a
-stated sequence come first; their clocks, and the clocks of pings, help to match the others.
+stated sequence come first, then groups that lack nothing; their clocks, and the clocks of pings, help to
+match the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,10 @@ def synchronise(
     lanes = split_lanes(collectives, rows, ranks, world_size)
     pings = make_ping_table({timeline.rank: timeline.pings for timeline in timelines}, base)
     matching = match_stated(lanes, rows, make_hints(hosts, base, _list_sources(pings, [])))
-    ordered = match_ordered(lanes, rows, make_hints(hosts, base, _list_sources(pings, matching.tables(rows))))
+    stated = matching.tables(rows)
+    ordered = match_ordered(
+        lanes, rows, lambda tables: make_hints(hosts, base, _list_sources(pings, [*stated, *tables]))
+    )
     matching = join_matchings(matching, ordered)
     clocks, clock_gaps = align_clocks(hosts, base, _list_sources(pings, matching.tables(rows)))
     frame = add_instances(collectives, matching)
@@ -114,14 +118,18 @@ def _move_times(times: pd.Series, rows_by_rank: Mapping[int, Int64s], clocks: Cl
 def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:
     """Return a function that returns the clock hint for two ranks.
 
-    A shared host clock is not a measurement, so it is a separate field of the hint.
+    Ranks need not share a source: a chain of them connects their clocks. A shared host clock is not a
+    measurement, so it is a separate field of the hint.
     """
-    clocks, _ = align_clocks(dict.fromkeys(hosts, ""), base, sources)
-    origin = base[min(hosts)]
+    parts: dict[int, tuple[Clocks, int]] = {}
+    for ranks, connecting in _split_by_connection(hosts, sources):
+        clocks, _ = align_clocks(dict.fromkeys(ranks, ""), base, connecting)
+        parts |= dict.fromkeys(ranks, (clocks, base[ranks[0]]))
 
     def hint(fixed: int, moved: int) -> ClockHint:
+        part = parts.get(fixed)
         return ClockHint(
-            measured=_measure_difference(clocks, base, origin, fixed, moved),
+            measured=None if part is None else _measure_difference(*part, base, fixed, moved),
             one_host=bool(hosts[fixed]) and hosts[fixed] == hosts[moved],
             one_origin=base[fixed] == base[moved],
         )
@@ -129,8 +137,28 @@ def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Seque
     return hint
 
 
+def _split_by_connection(
+    hosts: Mapping[int, str], sources: Sequence[ClockSource]
+) -> list[tuple[list[int], list[ClockSource]]]:
+    """Return the ranks that sources connect, with these sources; ranks without any are left out."""
+    part_of = {rank: rank for rank in hosts}
+    for source in sources:
+        joined = {part_of[rank] for rank in source.table.ranks}
+        if len(joined) > 1:
+            lowest = min(joined)
+            part_of = {rank: lowest if part in joined else part for rank, part in part_of.items()}
+    ranks_by_part: dict[int, list[int]] = {}
+    for rank in sorted(part_of):
+        ranks_by_part.setdefault(part_of[rank], []).append(rank)
+    sources_by_part: dict[int, list[ClockSource]] = {}
+    for source in sources:
+        if source.table.ranks:
+            sources_by_part.setdefault(part_of[source.table.ranks[0]], []).append(source)
+    return [(ranks_by_part[part], found) for part, found in sorted(sources_by_part.items())]
+
+
 def _measure_difference(
-    clocks: Clocks, base: Mapping[int, int], origin: int, fixed: int, moved: int
+    clocks: Clocks, origin: int, base: Mapping[int, int], fixed: int, moved: int
 ) -> ClockDifference | None:
     if fixed not in clocks.of_rank or moved not in clocks.of_rank:
         return None

@@ -62,6 +62,20 @@ def test_a_modelled_collective_comes_from_its_ranges():
     }
 
 
+def test_the_recorders_own_pings_are_no_collectives_of_the_program():
+    """They are launched within a range of their own; other reductions of as little are counted as before."""
+    rows, gaps = rows_of(
+        span("zprof::ping", 10, 30),
+        span("c10d::allreduce_", 11, 13, category="cpu_op", **{"Input Dims": [[[1]], [], []]}),
+        span("gloo:all_reduce", 14, 16, WORKER, **{"Input Dims": [[1]], "Input type": ["float"]}),
+        span("zprof::wait", 17, 29),
+        span("c10d::allreduce_", 60, 62, category="cpu_op", **{"Input Dims": [[[1]], [], []]}),
+        span("gloo:all_reduce", 61, 63, WORKER, **{"Input Dims": [[1]], "Input type": ["float"]}),
+    )
+    assert not gaps
+    assert [(row["start_ns"], row["sequence"], row["wait_start_ns"]) for row in rows] == [(at(61), 0, None)]
+
+
 def test_events_keep_operators_and_device_work_and_leave_out_bookkeeping():
     trace = trace_of(
         [

@@ -5,11 +5,13 @@
 3. Signatures and times, if ranks lack rows or their windows differ.
 4. The order on the stream, if the ranks of a group are unknown.
 
+Lanes whose rows are only ordered and that lack nothing come before others, to which their clocks are hints.
+
 Each match must be possible for some clock offsets; impossible parts are repaired or left out. A refused row
 stays unmatched, and no rank is blamed for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,12 +87,54 @@ def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matchi
     return Matching(placements=tuple(placements), conflicts=_concatenate(conflicts))
 
 
-def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
-    """Match lanes whose rows are only ordered."""
-    placements = [
-        repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated
-    ]
+def match_ordered(
+    lanes: Sequence[Lane], rows: MatchRows, make_hints: Callable[[Sequence[ClockTable]], Hints]
+) -> Matching:
+    """Match lanes whose rows are only ordered.
+
+    Lanes that lack nothing come first: their clocks are the hints for the others, as long as that completes
+    more of them.
+
+    Args:
+        lanes: All lanes; stated ones are left out.
+        rows: All rows.
+        make_hints: Returns the clock hints that follow from these tables and from what is known besides.
+    """
+    ordered = [lane for lane in lanes if not lane.stated]
+    hints = make_hints([])
+    placements = [_place_ordered(lane, rows, hints) for lane in ordered]
+    complete = [_is_complete(placement) for placement in placements]
+    progress = any(complete)
+    while progress and not all(complete):
+        tables = [
+            make_clock_table(p, rows)
+            for p, is_complete in zip(placements, complete, strict=True)
+            if is_complete
+        ]
+        hints = make_hints(tables)
+        placements = [
+            placement
+            if is_complete
+            else _choose_larger(placement, _place_ordered(placement.lane, rows, hints))
+            for placement, is_complete in zip(placements, complete, strict=True)
+        ]
+        before, complete = complete, [_is_complete(placement) for placement in placements]
+        progress = complete != before
     return Matching(placements=tuple(placements), conflicts=_concatenate([]))
+
+
+def _place_ordered(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
+    return repair_placement(place_by_order(lane, rows, hints), rows, hints)
+
+
+def _is_complete(placement: Placement) -> bool:
+    """Return True if every row of the lane has a slot."""
+    return not placement.excluded and bool((placement.slot >= 0).all())
+
+
+def _choose_larger(one: Placement, other: Placement) -> Placement:
+    """Return the placement with fewer excluded ranks, then with more rows, else the first."""
+    return max(one, other, key=lambda p: (-len(p.excluded), int((p.slot >= 0).sum())))
 
 
 def join_matchings(one: Matching, other: Matching) -> Matching:

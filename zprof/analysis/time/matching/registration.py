@@ -2,29 +2,39 @@
 
 The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
 steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program also
-has clusters at multiples of the period; then the sharper cluster decides, or a shared host clock, or the
-smallest offset. Otherwise nothing is matched.
+has clusters at multiples of the period; then the offset with clearly fewer contradictions decides, or the
+sharper cluster, or a shared host clock, or the smallest offset. Otherwise nothing is matched.
+
+A lost event leaves one row without a partner, and nothing else: rows that only one rank has between two pairs
+count as lost, not as a contradiction.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Floats
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, Floats
 from zprof.analysis.time.clocks.votes import fit_slope
 from zprof.analysis.time.matching.overlap import RankRows, pair_rows
 
-#: Minimum share of the rows in the common window that must have a partner.
+#: Minimum share of the rows that must have a partner, of those in the common window that were not lost.
 _MIN_SCORE = 0.8
+#: Minimum share of all rows in the common window that must have a partner.
 _MIN_RIVAL_SCORE = 0.5
 #: Minimum number of pairs without other evidence on the clocks.
 _MIN_PAIRS = 3
 #: Another offset is a rival if it has at least this share of the best one's pairs ...
 _RIVAL_RATIO = 0.25
-#: ... unless its ends are spread this many times as far.
+#: ... unless its ends are spread this many times as far, ...
 _SHARPER_FACTOR = 4.0
+#: ... or unless it is worse by so many standard deviations, in contradictions and in the spread of its ends.
+_MIN_SIGMAS = 4.0
+#: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of
+#: values (1.17 for one of normally distributed values).
+_SPREAD_ERROR = 1.65
 #: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
 #: difference wins if it is at most this, and all others are larger by the factor below.
 _MAX_HOST_DIFFERENCE_NS = 10_000_000.0
@@ -32,10 +42,10 @@ _MAX_SAME_HOST_DIFFERENCE_NS = 100_000.0
 _FAR_FACTOR = 10.0
 #: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
 _MAX_WORSE_SCORE = 0.1
-#: Maximum share of unpaired rows for an offset that is not clearly sharper than others.
-_MAX_LEFT_OVER_RATIO = 0.1
-#: Minimum share of the pairs whose marked steps have the same number.
-_MIN_SAME_STEPS = 0.98
+#: Maximum share of rows that both ranks have but that do not pair, if its ends are not the sharpest.
+_MAX_CONTRADICTING_RATIO = 0.1
+#: Maximum share of the pairs whose marked steps have different numbers.
+_MAX_DIFFERENT_STEPS = 0.02
 _ROUNDS = 2
 
 
@@ -63,12 +73,18 @@ class ClockHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFit:
-    """Result for one offset: partner of each row, and the quality of the fit."""
+    """Result for one offset: partner of each row, and the quality of the fit.
+
+    Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of
+    rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or
+    pair with a row of another step. ``spread_ns``: median deviation of the differences of the ends.
+    """
 
     partner: Int64s
     offset: float
     count: int
     score: float
+    contradicting: int
     spread_ns: float
 
 
@@ -102,10 +118,17 @@ def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[flo
 
 def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
     """Return True if rows launched in marked steps have the same step number on both ranks."""
-    right = np.flatnonzero(fit.partner >= 0)
-    fixed_step, moved_step = fixed.step[fit.partner[right]], moved.step[right]
+    different = _find_step_conflicts(fit.partner, fixed, moved)
+    return not len(different) or float(different.mean()) <= _MAX_DIFFERENT_STEPS
+
+
+def _find_step_conflicts(partner: Int64s, fixed: RankRows, moved: RankRows) -> Bools:
+    """Return for each pair whose marked steps are known whether they differ."""
+    right = np.flatnonzero(partner >= 0)
+    fixed_step, moved_step = fixed.step[partner[right]], moved.step[right]
     known = (fixed_step >= 0) & (moved_step >= 0)
-    return not known.any() or float((fixed_step == moved_step)[known].mean()) >= _MIN_SAME_STEPS
+    differs: Bools = (fixed_step != moved_step)[known]
+    return differs
 
 
 def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
@@ -117,7 +140,8 @@ def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
 
 
 def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
-    return fit.count >= min_pairs and fit.score >= _MIN_SCORE
+    paired_share = fit.count / max(1, fit.count + fit.contradicting)
+    return _is_plausible(fit, min_pairs) and paired_share >= _MIN_SCORE
 
 
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
@@ -143,8 +167,16 @@ def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds
     paired = np.flatnonzero(partner >= 0)
     difference = placed.end[paired] - fixed.end[partner[paired]]
     spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
-    score = len(paired) / max(1, _count_common_rows(fixed, placed))
-    return OffsetFit(partner=partner, offset=offset, count=len(paired), score=score, spread_ns=spread)
+    common = [_find_common_rows(*pair) for pair in ((fixed, placed), (placed, fixed))]
+    return OffsetFit(
+        partner=partner,
+        offset=offset,
+        count=len(paired),
+        score=len(paired) / max(1, *(int(rows.sum()) for rows in common)),
+        contradicting=_count_contradicting(partner, *common)
+        + int(_find_step_conflicts(partner, fixed, moved).sum()),
+        spread_ns=spread,
+    )
 
 
 def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
@@ -158,10 +190,35 @@ def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: In
     return float(np.median(difference - drift * moved.end[paired])), drift
 
 
-def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
-    """Count the rows in the window that both ranks recorded, for the rank with more of them."""
-    low, high = max(fixed.start.min(), moved.start.min()), min(fixed.end.max(), moved.end.max())
-    return max(int(((line.end > low) & (line.start < high)).sum()) for line in (fixed, moved))
+def _find_common_rows(own: RankRows, other: RankRows) -> Bools:
+    """Mark the rows in the window that both ranks recorded."""
+    low, high = max(own.start.min(), other.start.min()), min(own.end.max(), other.end.max())
+    is_common: Bools = (own.end > low) & (own.start < high)
+    return is_common
+
+
+def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_common: Bools) -> int:
+    """Count the rows between pairs without a partner although the other rank has such rows there as well.
+
+    Before the first and after the last pair, only rows of the common window count. Between two pairs all do:
+    a row whose time lies elsewhere has a wrong time.
+    """
+    paired = np.flatnonzero(partner >= 0)
+    between_fixed, between_moved = (
+        _count_unpaired_between(pairs, is_common)
+        for pairs, is_common in ((np.sort(partner[paired]), is_fixed_common), (paired, is_moved_common))
+    )
+    return int(np.minimum(between_fixed, between_moved).sum())
+
+
+def _count_unpaired_between(paired: Int64s, is_common: Bools) -> Int64s:
+    """Return the number of unpaired rows before, between and after the paired rows."""
+    is_unpaired = is_common.copy()
+    if len(paired):
+        is_unpaired[paired[0] : paired[-1]] = True
+    is_unpaired[paired] = False
+    gap = np.searchsorted(paired, np.flatnonzero(is_unpaired))
+    return np.bincount(gap, minlength=len(paired) + 1).astype(np.int64)
 
 
 def _estimate_offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
@@ -192,8 +249,9 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     others = [fit for fit in rivals if fit is not sharpest]
     if others and all(fit.spread_ns > _SHARPER_FACTOR * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
-    if not others:
-        return sharpest if _is_complete(sharpest) else None
+    rivals = [fit for fit in rivals if not any(_is_clearly_better(other, fit) for other in rivals)]
+    if len(rivals) == 1:
+        return rivals[0] if _is_complete(rivals[0]) else None
     nearest = (
         _find_nearest(rivals, _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS)
         if hint.one_origin
@@ -202,10 +260,39 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     return nearest if nearest is not None and _is_complete(nearest) else None
 
 
+def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
+    """Return True if chance does not explain how much more of another offset contradicts and how far its ends
+    are spread.
+
+    At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is
+    spread; at a wrong one they also differ by how much the time between collectives varies.
+    """
+    evidence = (_compare_contradictions(fit, other), _compare_spread(fit, other))
+    return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
+
+
+def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
+    """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``.
+
+    This is the root of the likelihood ratio of two Poisson counts with two rates and with one. A larger
+    common window has more of them, so more is worse only with no more pairs.
+    """
+    mine, others = fit.contradicting, other.contradicting
+    if mine == others or (others > mine and fit.count < other.count):
+        return 0.0
+    ratio = sum(count * math.log(2 * count / (mine + others)) for count in (mine, others) if count)
+    return math.copysign(math.sqrt(2 * ratio), others - mine)
+
+
+def _compare_spread(fit: OffsetFit, other: OffsetFit) -> float:
+    """Return by how many standard deviations the ends of ``other`` are spread farther than of ``fit``."""
+    ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
+    return math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
+
+
 def _is_complete(fit: OffsetFit) -> bool:
-    """Return True if at most one row of the common window, or a tenth, is unpaired."""
-    left_over = fit.count / fit.score - fit.count if fit.score else np.inf
-    return left_over <= max(1.5, _MAX_LEFT_OVER_RATIO * fit.count)
+    """Return True if at most one row, or a tenth, contradicts the pairs; lost rows do not."""
+    return fit.contradicting <= max(1.5, _MAX_CONTRADICTING_RATIO * fit.count)
 
 
 def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:

@@ -2,12 +2,13 @@
 
 Without a stated sequence, the rank with the most common order defines the slots. Ranks with the same
 signatures in the same steps get the same slots if each row also overlaps its partner on the resulting clocks.
-Every other rank is registered by its times.
+Every other rank is registered by its times. Rows that hardly overlap are left out one at a time: a rank is
+refused only if most of its rows are.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def place_by_order(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
 
 
 def _count_placed(slots_by_rank: Mapping[int, Int64s]) -> int:
-    return sum(int((slots >= 0).sum()) for slots in slots_by_rank.values()) if len(slots_by_rank) > 1 else 0
+    return sum(map(_count_placed_rows, slots_by_rank.values())) if len(slots_by_rank) > 1 else 0
 
 
 def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
@@ -96,18 +97,39 @@ def _choose_references(rows_by_rank: Mapping[int, RankRows]) -> list[int]:
 
 def _place_on(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots by rank, for the ranks that fit onto ``fixed``."""
-    slots = np.arange(len(rows_by_rank[fixed]), dtype=np.int64)
-    slots_by_rank = {fixed: slots} | _place_equal_ranks(fixed, rows_by_rank, hints)
+    equal_ranks = _place_equal_ranks(fixed, rows_by_rank, hints)
+    slots_by_rank: dict[int, Int64s] = {fixed: np.arange(len(rows_by_rank[fixed]), dtype=np.int64)}
+    slots_by_rank.update(equal_ranks.sure)
     for rank, rank_rows in rows_by_rank.items():
-        if rank not in slots_by_rank:
-            partner = register_rows(rows_by_rank[fixed], rank_rows, hints(fixed, rank))
-            if partner is not None:
-                slots_by_rank[rank] = partner
+        by_order = slots_by_rank.get(rank)
+        if by_order is not None and (by_order >= 0).all():
+            continue
+        by_times = register_rows(rows_by_rank[fixed], rank_rows, hints(fixed, rank))
+        known = [slots for slots in (by_order, by_times) if slots is not None]
+        if known:
+            slots_by_rank[rank] = max(known, key=_count_placed_rows)
+        elif rank in equal_ranks.doubtful:
+            slots_by_rank[rank] = equal_ranks.doubtful[rank]
     return slots_by_rank
 
 
-def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
-    """Return slots of the ranks with the same rows in the same steps, if their times agree too.
+def _count_placed_rows(slots: Int64s) -> int:
+    return int((slots >= 0).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualRanks:
+    """Slots of ranks with the same rows in the same steps.
+
+    ``sure``: their times agree too. ``doubtful``: many rows hardly overlap and are left out, but not most.
+    """
+
+    sure: Mapping[int, Int64s] = field(default_factory=dict)
+    doubtful: Mapping[int, Int64s] = field(default_factory=dict)
+
+
+def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> EqualRanks:
+    """Return slots of the ranks with the same rows in the same steps, if their times agree.
 
     Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
     ranks use the measured difference, or the votes of the rows.
@@ -121,11 +143,14 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: 
     ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
     if not ranks or not first.sync.any():
         slots = np.arange(len(first), dtype=np.int64)
-        return dict.fromkeys(ranks, slots) if anchored else {}
+        return EqualRanks(sure=dict.fromkeys(ranks, slots) if anchored else {})
     same_clock = {rank: _SAME_CLOCK for rank in ranks if known[rank].one_host}
-    slots_on_host = _place_agreeing(first, rows_by_rank, same_clock, HOST_LIMITS)
-    others = {rank: known[rank].measured for rank in ranks if rank not in slots_on_host}
-    return slots_on_host | _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
+    on_host = _place_agreeing(first, rows_by_rank, same_clock, HOST_LIMITS)
+    others = {rank: known[rank].measured for rank in ranks if rank not in on_host.sure}
+    by_votes = _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
+    return EqualRanks(
+        sure={**on_host.sure, **by_votes.sure}, doubtful={**by_votes.doubtful, **on_host.doubtful}
+    )
 
 
 def _place_agreeing(
@@ -133,10 +158,10 @@ def _place_agreeing(
     rows_by_rank: Mapping[int, RankRows],
     clocks: Mapping[int, ClockDifference | None],
     limits: OverlapLimits,
-) -> dict[int, Int64s]:
+) -> EqualRanks:
     """Return slots of the ranks of ``clocks`` whose times agree; a None clock is estimated from the rows."""
     if not clocks:
-        return {}
+        return EqualRanks()
     moved = [rows_by_rank[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
     start, end = (
         np.array([rank_rows.start for rank_rows in moved]),
@@ -147,9 +172,13 @@ def _place_agreeing(
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
     uncertainty = np.array([clock.uncertainty_ns if clock else 0.0 for clock in clocks.values()])
     moved_start, moved_end = start - offset[:, None], end - offset[:, None]
-    fits, refused = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
-    slots = np.where(refused, ALONE, np.arange(len(first), dtype=np.int64))
-    return {rank: slots[row] for row, rank in enumerate(clocks) if fits[row]}
+    check = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
+    slots = np.where(check.refused, ALONE, np.arange(len(first), dtype=np.int64))
+    by_rank = {rank: slots[row] for row, rank in enumerate(clocks)}
+    return EqualRanks(
+        sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
+        doubtful={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
+    )
 
 
 def _are_equal(one: RankRows, other: RankRows) -> bool:
@@ -160,16 +189,27 @@ def _are_equal(one: RankRows, other: RankRows) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapCheck:
+    """Which ranks match, ``agrees`` without and ``agrees_mostly`` with many rows left out, and which of their
+    rows do not (``refused``, ranks x rows).
+    """
+
+    agrees: Bools
+    agrees_mostly: Bools
+    refused: Bools
+
+
 def check_overlaps(
     first: RankRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
-) -> tuple[Bools, Bools]:
-    """Return a mask of the ranks that match, and a mask of their rows that do not (ranks x rows).
+) -> OverlapCheck:
+    """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not.
 
     On overloaded processors, gloo's thread may leave one collective and enter the next late on one rank, so
     some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
     partner is not matched, and neither are adjacent rows with little overlap: if two ranks each lost a
-    different event, the rows between the two are paired with neighbours. A rank is refused only if it has
-    more than a few such rows.
+    different event, the rows between the two are paired with neighbours. With more than a few rows that
+    overlap slightly, none of these is matched.
     """
     moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, above_minimum = (
@@ -178,8 +218,14 @@ def check_overlaps(
     )
     few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
-    refused = np.array([_find_runs(*pair) for pair in zip(~enough, ~above_minimum, strict=True)], dtype=bool)
-    return np.asarray(few_partial & few_slight, dtype=bool), refused
+    seeds = np.where(few_slight[:, None], ~above_minimum, ~little)
+    refused = np.array([_find_runs(*pair) for pair in zip(~enough, seeds, strict=True)], dtype=bool)
+    is_majority = 2 * refused.sum(axis=1) < len(first)
+    return OverlapCheck(
+        agrees=np.asarray(few_partial & few_slight, dtype=bool),
+        agrees_mostly=np.asarray(few_partial & is_majority, dtype=bool),
+        refused=refused,
+    )
 
 
 def _find_runs(rows: Bools, seeds: Bools) -> Bools:

@@ -9,7 +9,9 @@ and wait + transfer = duration. Ranks wait for each other as follows:
 
     all_reduce, all_gather, reduce_scatter, all_to_all, barrier: all ranks for the last one
     broadcast, scatter: all ranks for the root          reduce, gather: the root for the last rank
-    recv: for its send                                  other kinds, or without a peer: for no rank
+    send, recv: for each other                          other kinds, or without a peer: for no rank
+
+A send may also be buffered: if it ended before its receive started, it waited for nobody.
 
 A rank b arrived last if for every other rank j  s_b - s_j > 2 max(u_b, u_j), with u the uncertainty of a
 rank's clock; else the last two are tied. If ranks are missing, the wait is a lower bound and the transfer an
@@ -64,6 +66,7 @@ def _min_per_instance(instances: Instances, values: Floats) -> Floats:
 UNKNOWN_RANK = -1
 _FROM_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
 _TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
+_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +91,15 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     uncertainty = _look_up_clock_uncertainty(rank, clocks)
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
     waits_for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
-    waits_for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, CollectiveKind.RECV)
+    waits_for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, *_MESSAGES)
     last = instances.broadcast(instances.find_largest_rows(start), np.full(len(frame), -1))
     row = np.where(
         waits_for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last
     )
+    is_buffered = (
+        _is_kind(frame, CollectiveKind.SEND) & (row >= 0) & (frame["end_ns"].to_numpy() < start[row])
+    )
+    waits_for_one &= ~is_buffered
     complete = (waits_for_all & frame["matched"].to_numpy(bool)) | (waits_for_one & (row >= 0))
     has_awaited_row = (waits_for_all | waits_for_one) & (row >= 0)
     awaited_row = np.where(has_awaited_row, row, np.arange(len(frame)))

@@ -1,5 +1,6 @@
 """Matching on generated truth: no wrong pair, whatever is missing, wherever the windows begin."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.collective_rows import (
+    EPOCH_NS,
     MS,
     US,
     Op,
@@ -17,7 +19,9 @@ from tests.support.collective_rows import (
     whole,
     wrong_instances,
 )
-from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
+from zprof.analysis.time.clocks.alignment import ClockSource
+from zprof.analysis.time.clocks.bounds import make_ping_table
+from zprof.analysis.time.synchronise import SynchronisedRun, make_hints, synchronise
 
 ALIKE = tuple(Op() for _ in range(6))
 OFFSETS = {1: 5 * MS, 2: -5 * MS, 3: 3_141_592}
@@ -70,6 +74,106 @@ def test_one_event_dropped_anywhere_makes_no_instance_wrong(name: str, part: int
             assert not split_truths(seen), (rank, place)
             assert not seen.excluded
             assert whole(seen) >= count - 2, (rank, place)
+
+
+#: A program of many short collectives, each much like the next: a wrong offset pairs nine tenths of the rows,
+#: and their ends are spread less than three times as far as at the true one.
+DENSE = World(
+    ranks=8,
+    steps=5,
+    ops=[Op(length=(70, 90, 70)[place % 3] * US) for place in range(60)],
+    compute=12 * US,
+    jitter=14 * US,
+    tail=lambda draw, rank, length: draw.randrange(10 * US),
+    offsets={rank: (rank % 3 - 1) * 1_463_343 + rank * 100_003 for rank in range(8)},
+    pause=2 * MS,
+)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("lost", [1, pytest.param(3, marks=pytest.mark.slow), 10])
+def test_lost_events_of_a_dense_program_cost_themselves_only(lost: int, marked: bool) -> None:
+    draw = random.Random(lost)
+    count = DENSE.steps * len(DENSE.ops)
+    drops = {(draw.randrange(DENSE.ranks), draw.randrange(count)) for _ in range(lost)}
+    seen = synchronised(replace(DENSE, marked=marked), lambda rank, place: (rank, place) in drops)
+    assert not wrong_instances(seen)
+    assert not seen.excluded
+    assert whole(seen) == count - len({place for _, place in drops})
+
+
+def test_many_events_of_a_short_recording_are_lost() -> None:
+    """A fifth of each rank's rows, each rank's own: what one rank lacks does not contradict the others."""
+    world = World(ranks=2, steps=5, offsets={1: 3_141_592})
+    drops = {(0, 1), (0, 6), (0, 13), (0, 18), (1, 3), (1, 8), (1, 10), (1, 15)}
+    seen = synchronised(world, lambda rank, place: (rank, place) in drops)
+    assert not wrong_instances(seen)
+    assert whole(seen) == world.steps * len(world.ops) - len(drops)
+
+
+@given(
+    rank=st.integers(0, 3),
+    place=st.integers(0, 47),
+    seed=st.integers(0, 1000),
+    jitter=st.integers(5, 60),
+    marked=st.booleans(),
+    alike=st.booleans(),
+)
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_a_dropped_row_changes_the_partner_of_no_other(rank, place, seed, jitter, marked, alike) -> None:
+    ops = [Op(size=1 << (20 if alike else 18 + number % 3), length=80 * US) for number in range(12)]
+    world = World(ops=ops, jitter=jitter * US, compute=20 * US, marked=marked, seed=seed, offsets=OFFSETS)
+    before, after = synchronised(world), synchronised(world, lambda *row: row == (rank, place))
+    assert not wrong_instances(after)
+    partners = [
+        {
+            (row["rank"], row["true"]): set(rows["rank"])
+            for _, rows in seen.collectives[seen.collectives["instance"] >= 0].groupby("instance")
+            for row in rows.to_dict("records")
+        }
+        for seen in (before, after)
+    ]
+    lost = before.collectives.query("rank == @rank")["true"].sort_values().iloc[place]
+    assert all(partners[1].get(row) == found for row, found in partners[0].items() if row[1] != lost)
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_groups_that_lack_nothing_are_the_clock_of_the_others(hints: bool) -> None:
+    """Ranks leave the long collectives of the large group far apart, so that a shift by a step fits as well; a chain
+    of small groups, whose ranks leave at once, tells.
+    """
+    small = [
+        Op(kind="all_reduce", size=4, length=20 * US, groups=[pair]) for pair in [(0, 1), (2, 3), (1, 2)]
+    ]
+    world = World(
+        ranks=4,
+        steps=8,
+        ops=[*ALIKE, *small],
+        offsets={rank: 20 * MS * rank for rank in range(4)},
+        marked=False,
+        tail=lambda draw, rank, length: draw.randrange(length // 2 if length > MS else 600),
+    )
+    frame, timelines = recorded(world)
+    large = frame["group"] == "0,1,2,3"
+    lost = large & (frame["rank"] == 3) & (frame["true_step"] == 4) & frame["true"].mod(2).eq(0)
+    frame = frame[~lost & (large | hints)].reset_index(drop=True)
+    seen = synchronise(frame, timelines, 4)
+    assert not wrong_instances(seen)
+    rows = seen.collectives[seen.collectives["group"] == "0,1,2,3"]
+    expected = 8 * len(ALIKE) - int(lost.sum()) if hints else 0
+    assert rows.loc[rows["matched"], "instance"].nunique() == expected
+
+
+def test_ranks_without_a_path_to_the_first_are_hints_to_each_other() -> None:
+    """Of four ranks, 2 and 3 share a source with each other only."""
+    base = dict.fromkeys(range(4), EPOCH_NS)
+    ping = {rank: {0: (EPOCH_NS + 9_000 * rank, EPOCH_NS + 9_000 * rank + 50 * US)} for rank in (2, 3)}
+    source = ClockSource(name="a group", sharpness=1, table=make_ping_table(ping, base))
+    hints = make_hints(dict.fromkeys(range(4), ""), base, [source])
+    known = hints(2, 3).measured
+    assert known is not None
+    assert known.offset == 9_000
+    assert hints(0, 2).measured is None
 
 
 missing = given(

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.matched_rows import clocks, collective, table
 from zprof.analysis.time.transfer.decomposition import decompose_collectives
@@ -56,6 +58,51 @@ def test_a_receive_waits_for_its_send() -> None:
     frame = decomposed(send, recv)
     assert (column(frame, "wait_ns"), column(frame, "last_rank")) == ({0: 4_000, 1: 0}, {0: 1, 1: -1})
     assert not frame["bound"].any()
+
+
+def pair(send: tuple[int, int], recv: tuple[int, int]):
+    """A message of rank 0 to rank 1, decomposed."""
+    return decomposed(
+        collective(0, {0: send}, ranks=(0, 1), kind="send", peer_rank=1, matched=True),
+        collective(0, {1: recv}, ranks=(0, 1), kind="recv", peer_rank=0, matched=True),
+    )
+
+
+def test_a_send_waits_for_its_receive() -> None:
+    frame = pair((1_000, 126_000), (125_600, 126_075))
+    assert column(frame, "wait_ns") == {0: 124_600, 1: 0}
+    assert column(frame, "transfer_ns") == {0: 400, 1: 475}
+    assert set(column(frame, "intrinsic_ns").values()) == {400}
+    assert column(frame, "last_rank") == {0: 1, 1: -1}
+
+
+def test_a_send_that_was_buffered_did_not_wait() -> None:
+    """It ended before its receive started: the data lay in a buffer."""
+    frame = pair((1_000, 4_000), (9_000, 9_500))
+    assert column(frame, "wait_ns") == {0: 0, 1: 0}
+    assert column(frame, "transfer_ns") == {0: 3_000, 1: 500}
+    assert column(frame, "last_rank") == {0: -1, 1: -1}
+    assert not frame["bound"].any()
+
+
+def test_a_send_without_its_receive_has_bounds() -> None:
+    frame = decomposed(
+        collective(0, {0: (1_000, 4_000)}, ranks=(0, 1), kind="send", peer_rank=1, matched=False)
+    )
+    assert frame["bound"].all()
+
+
+@given(starts=st.tuples(*[st.integers(0, 10_000)] * 2), lengths=st.tuples(*[st.integers(1, 10_000)] * 2))
+def test_a_message_moves_for_no_longer_than_its_shorter_side(starts, lengths) -> None:
+    """Both ends are within the transfer, unless the send had ended before."""
+    (send, recv) = [(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+    frame = pair(send, recv)
+    both = max(0, min(send[1], recv[1]) - max(send[0], recv[0]))
+    for rank, (start, end) in enumerate((send, recv)):
+        wait, transfer = column(frame, "wait_ns")[rank], column(frame, "transfer_ns")[rank]
+        assert wait + transfer == end - start
+        if both:
+            assert wait == max(send[0], recv[0]) - start
 
 
 BOUNDS = {
