@@ -34,7 +34,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.time import CollectiveTime, StepTime
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
@@ -84,6 +84,7 @@ def _make_memory(report: Report) -> MemoryBaseline | None:
         peak_bytes=rank.peak_bytes,
         untagged_bytes=rank.untagged_bytes,
         tenants={tenant.value: size for tenant, size in rank.tenants.items()},
+        backend_scratch_bytes=sum(part.bytes for part in rank.parts if part.sub == BACKEND_SCRATCH),
         upper_bound=rank.upper_bound,
         lower_bound=any(entry.lower_bound for entry in ranks),
         missing_ranks=_list_missing_ranks(report, {entry.rank for entry in ranks}),
@@ -299,6 +300,9 @@ def _find_problems(baseline: Baseline) -> Iterator[str]:
 def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
     if not _are_plausible((memory.peak_bytes, memory.untagged_bytes, *memory.tenants.values())):
         yield "bytes of memory"
+    communication_bytes = memory.tenants.get(Tenant.COMMUNICATION_BUFFERS.value, 0)
+    if not 0 <= (memory.backend_scratch_bytes or 0) <= communication_bytes:
+        yield "backend_scratch_bytes"
     if sum(memory.tenants.values()) + memory.untagged_bytes != memory.peak_bytes:
         yield "tenants that do not sum to the peak"
     yield from (f'tenant "{_clip_text(name)}"' for name in memory.tenants if name not in set(Tenant))

@@ -28,12 +28,14 @@ class MemoryBaseline:
     """Peak of the rank with the highest peak; its tenants and untagged bytes sum to it.
 
     ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
-    ``missing_ranks``: ranks of the job whose memory was not recorded.
+    ``missing_ranks``: ranks of the job whose memory was not recorded. ``backend_scratch_bytes``: the part of
+    the communication buffers that the collective backend copied for itself; None if unknown.
     """
 
     peak_bytes: int
     untagged_bytes: int
     tenants: Mapping[str, int] = field(default_factory=dict)
+    backend_scratch_bytes: int | None = None
     upper_bound: bool = False
     lower_bound: bool = False
     missing_ranks: tuple[int, ...] = ()

@@ -31,3 +31,6 @@ PRECEDENCE: tuple[Tenant, ...] = (
 
 #: Order in which tenants are displayed.
 DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)
+
+#: Kind of communication buffers: copies that the collective backend (gloo) makes for itself.
+BACKEND_SCRATCH = "backend_scratch"

@@ -105,3 +105,17 @@ def test_the_gitlab_job(repository: Path) -> None:
 def test_an_update_can_be_run(repository: Path) -> None:
     (command,) = commands_of(DOCS, "When a change is meant")
     assert run(command, repository)
+
+
+@pytest.mark.timed
+def test_the_recipe_fails_if_overlap_is_lost(tmp_path: Path) -> None:
+    """Without limits of one's own: the defaults guard what the page says."""
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    record, save = commands_of(DOCS, "The first baseline")
+    _, check = commands_of(DOCS, "A plain shell step")
+    for command in (record, save, check):
+        run(command, tmp_path)
+    run(record.replace("--prefetch 1", "--prefetch 0"), tmp_path)
+    (tmp_path / "zprof.xml").unlink()
+    with pytest.raises(AssertionError, match="✗ overlap_ratio"):
+        run(check, tmp_path)

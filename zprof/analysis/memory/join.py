@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int, Lives
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.training import Phase
 
 
@@ -222,7 +222,7 @@ def _label_unclaimed(
     hidden = np.flatnonzero(~tracked[:count])
     scratch, work = hidden[allocations.collective[hidden]], hidden[~allocations.collective[hidden]]
     work = work[allocations.known[work]]
-    tenant[scratch], sub[scratch] = TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], "backend_scratch"
+    tenant[scratch], sub[scratch] = TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], BACKEND_SCRATCH
     tenant[work], sub[work] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS], "op_workspace"
     return tenant, sub
 

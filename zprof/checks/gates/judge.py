@@ -11,7 +11,8 @@ a bound cannot decide                   unknown; for a default limit that only t
                                         undecided, a warning if the measured value is beyond it, else skipped
 within the limit, different collectives a warning
 beyond the limit                        failed, or warned if the limit or the gate only warns
-beyond it, within the step variation    within noise
+beyond it, within the step variation, or only by what differs from run to run by chance
+                                        within noise
 
 If half of the interval is wider than the change that the limit allows, a change of that size never fails. The
 result mentions this, whatever its outcome.
@@ -82,7 +83,10 @@ def _judge_figure(limit: Limit, reading: Reading, current: Figure) -> GateResult
         )
         allowed_change = float(abs(allowed.value - reference.value))
         noise = _find_excess_noise(interval, allowed_change) if within_limit and is_relative(limit) else None
-    outcome = _choose_outcome(limit, reading, current, allowed, within_limit)
+    is_chance = within_limit is False and _keeps_limit_without_chance(limit, reading)
+    outcome = (
+        Outcome.WITHIN_NOISE if is_chance else _choose_outcome(limit, reading, current, allowed, within_limit)
+    )
     result = replace(
         _make_result(limit, reading, outcome),
         allowed=float(allowed.value),
@@ -94,6 +98,14 @@ def _judge_figure(limit: Limit, reading: Reading, current: Figure) -> GateResult
         remedy = _NOISE_HINT
     sentence = describe_result(result, reading, allowed, within_limit=within_limit, interval=interval)
     return replace(result, sentence=sentence, remedy=remedy)
+
+
+def _keeps_limit_without_chance(limit: Limit, reading: Reading) -> bool:
+    """Return True if a relative limit is broken only by the part that differs from run to run by chance."""
+    if reading.stable is None or not is_relative(limit):
+        return False
+    current, baseline = reading.stable
+    return is_within_limit(current, compute_allowed(limit, baseline), limit.sense) is True
 
 
 def _choose_outcome(

@@ -1,6 +1,6 @@
 """Read the memory gates: highest peak of all ranks, one tenant's bytes, and untagged share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from zprof.checks.baseline import find_highest_peak
@@ -45,6 +45,8 @@ def read_peak_memory(gate_input: GateInput) -> Reading:
         value_note=f" on rank {rank.rank}{phase}{_describe_missing(missing)}",
         growth_note=_describe_growth(current, baseline),
         remedy=_RECORD_HINT,
+        stable=_make_stable_figures(current, baseline, lambda memory: memory.peak_bytes),
+        chance_note=_CHANCE_NOTE,
     )
 
 
@@ -82,6 +84,10 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
         value_note=f" on rank {rank.rank}{_describe_missing(missing_ranks)}",
         growth_note=_describe_largest_part(rank, tenant),
         remedy=_RECORD_HINT,
+        stable=_make_stable_figures(current, baseline, lambda memory: memory.tenants.get(tenant, 0))
+        if tenant == Tenant.COMMUNICATION_BUFFERS.value
+        else None,
+        chance_note=_CHANCE_NOTE,
     )
 
 
@@ -119,6 +125,21 @@ def read_untagged_ratio(gate_input: GateInput) -> Reading:
 
 
 _MISSING = "no memory window was recorded"
+#: gloo's copy of a gathered unit lives until the last rank has launched the gather, so how many there are at
+#: the peak depends on how late the ranks are.
+_CHANCE_NOTE = "only by copies that the collective backend made, which depend on the timing of the ranks"
+
+
+def _make_stable_figures(
+    current: MemoryBaseline, baseline: MemoryBaseline | None, read_bytes: Callable[[MemoryBaseline], int]
+) -> tuple[Figure, Figure] | None:
+    """Return the bytes of run and baseline without the backend's copies; None if those are unknown."""
+    if baseline is None or current.backend_scratch_bytes is None or baseline.backend_scratch_bytes is None:
+        return None
+    return (
+        Figure(value=Fraction(read_bytes(current) - current.backend_scratch_bytes)),
+        Figure(value=Fraction(read_bytes(baseline) - baseline.backend_scratch_bytes)),
+    )
 
 
 def _get_memory(gate_input: GateInput) -> tuple[MemoryBaseline | None, MemoryBaseline | None]:

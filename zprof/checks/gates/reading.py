@@ -132,7 +132,9 @@ class Reading:
     ``samples``: one value per step of the run and of the baseline, for a limit with a confidence.
     ``value_note``: follows the value in the sentence. ``warn_reason``: why exceeding the limit only warns.
     ``has_different_parts``: the value is a sum over different collectives from the baseline's, so the gate
-    warns even within the limit; ``growth_note`` names them.
+    warns even within the limit; ``growth_note`` names them. ``stable``: both figures without the part that
+    differs from run to run by chance, which ``chance_note`` names; a relative limit that they keep is not
+    broken.
     """
 
     current: Figure | None = None
@@ -147,6 +149,8 @@ class Reading:
     samples: tuple[Samples | None, Samples | None] = (None, None)
     warn_reason: str = ""
     has_different_parts: bool = False
+    stable: tuple[Figure, Figure] | None = None
+    chance_note: str = ""
 
 
 def list_newly_missing_ranks(current: Iterable[int], baseline: Iterable[int] = ()) -> tuple[int, ...]:

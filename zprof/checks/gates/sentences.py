@@ -71,7 +71,8 @@ def describe_result(
     if interval is not None:
         parts.append(_describe_interval(limit, interval, format_value))
     if result.outcome is Outcome.WITHIN_NOISE:
-        parts.append("; beyond the limit, but within the variation between steps")
+        reason = reading.chance_note if within_limit is False else "within the variation between steps"
+        parts.append(f"; beyond the limit, but {reason}")
     if result.noise is not None:
         parts.append(
             f"; the noise of ±{_format_change(limit, result.noise, format_value)} is larger than the limit "

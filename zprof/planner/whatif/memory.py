@@ -24,7 +24,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.zero_formulas import compute_tenant_formulas
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.whatif import Change, PredictedFigure
 from zprof.replay.whatif import assumptions
 from zprof.replay.whatif.calibration import CalibratedModel
@@ -214,7 +214,7 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
             gradients=float(elements * (facts.gradient_bytes or 0)),
             ranks=facts.shard_ranks or 1,
             activations=float(saved),
-            scratch=any(part.sub == "backend_scratch" for part in rank.parts),
+            scratch=any(part.sub == BACKEND_SCRATCH for part in rank.parts),
         ),
         temporary=_tenant_bytes(rank, Tenant.TEMPORARY_BUFFERS) + rank.untagged_bytes,
     )

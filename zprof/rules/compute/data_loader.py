@@ -20,7 +20,6 @@ from zprof.rules.compute.idle_time import (
     count_processors_per_rank,
     find_missing_host_gap,
     find_single_occurrence_gap,
-    has_device,
     mean_of_most_ranks,
     median_of_most_ranks,
     rate_confidence,
@@ -95,7 +94,7 @@ def choose_loader_fix(analysis: RunAnalysis) -> str:
     """Return the fix with as many workers as there are processors for; pinned memory only with a device."""
     workers = min(_MAX_WORKERS, count_processors_per_rank(analysis) or _MAX_WORKERS)
     loader = f"DataLoader(..., num_workers={workers}, prefetch_factor=4, persistent_workers=True"
-    if not has_device(analysis):
+    if analysis.run.device == "cpu":
         return f"{loader})\nmove decoding and tokenizing out of the loop"
     return (
         f"{loader}, pin_memory=True)\n"

@@ -167,8 +167,7 @@ def _build_finding(analysis: RunAnalysis, comparison: _Comparison, slow_ranks: "
         confidence=_rate_confidence(comparison, ratio),
         fix=_FIX,
         disprove="run the model's compute by itself on one rank with the same batch, with and without "
-        "sharding: if kernels take equally long there, the cause is clocks or other jobs "
-        "(nvidia-smi -q -d CLOCK)",
+        "sharding: if kernels take equally long there, the cause is clocks or other jobs",
     )
 
 

@@ -44,7 +44,7 @@ from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_b
 from zprof.rules.rule import choose_fix, format_frequency, make_finding, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
-from zprof.rules.waiting.late_ranks import REASON_FIXES as LATE_FIXES
+from zprof.rules.waiting.late_ranks import choose_late_fix
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
@@ -383,7 +383,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                     f"rank {number} is slower than the others in {per_rank[slowest]} of "
                     f"{graph.steps} steps: at their pace a step is {gain} shorter ({share})"
                 ),
-                fix=LATE_FIXES[LateReason.COMPUTE],
+                fix=choose_late_fix(analysis, LateReason.COMPUTE),
                 disprove="swap the rank's host or device with another rank's and record again: if the same "
                 "rank number is late, its work is the cause; if the same machine is late, the machine is",
                 count=float(per_rank[slowest]),

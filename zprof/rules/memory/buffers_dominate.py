@@ -24,7 +24,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.training import Phase
 from zprof.rules.memory.largest_rank import (
     LargestRank,
@@ -45,7 +45,6 @@ _ALLOWED_UNITS = 6
 #: A module gathered separately counts as a unit up to this share of the model; above it, it is the model.
 _ALONE_RATIO = 0.5
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
-_SCRATCH = "backend_scratch"
 _GATHERED = "gathered_param"
 
 _FIXES = {
@@ -91,9 +90,8 @@ def buffers_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
 
 def _excess(big: LargestRank, sharding: Sharding) -> _Excess:
     buffers = big.of(_BUFFERS)
-    scratch = sum(
-        part.bytes for part in big.memory.parts if part.tenant == _BUFFERS.value and part.sub == _SCRATCH
-    )
+    parts = [part for part in big.memory.parts if part.tenant == _BUFFERS.value]
+    scratch = sum(part.bytes for part in parts if part.sub == BACKEND_SCRATCH)
     own = max(1, buffers - scratch)
     alone = 2 * _alone_bytes(big, sharding)
     low = max(0, own - _ALLOWED_UNITS * sharding.unit_bytes - alone)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LateReason
+from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 
@@ -176,14 +177,12 @@ REASON_TEXT: Mapping[LateReason, str] = {
     LateReason.HOST: "its host stalls",
 }
 
-REASON_FIXES: Mapping[LateReason, str] = {
+_REASON_FIXES: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "compare its device with a healthy rank's: clocks, temperature, power cap, ECC\n"
     "  nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE,ECC\n"
     "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
     LateReason.MEMCPY: "check its PCIe link (width, generation), and pin the host memory\n"
     "  DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)",
-    LateReason.DATA: "DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, "
-    "pin_memory=True)\ncheck that rank's storage, and any work that only it does per batch",
     LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
     "no torch.cuda.empty_cache() in the loop; that rank has less free memory than the others",
     LateReason.SYNC: "no .item(), .cpu(), print(tensor) on only one rank (logging on rank 0)\n"
@@ -191,6 +190,26 @@ REASON_FIXES: Mapping[LateReason, str] = {
     LateReason.HOST: "check what differs on its host: other processes on its cores, CPU clocks, logging, "
     "checkpoints\n  numactl --cpunodebind=N --membind=N python train.py",
 }
+
+#: What differs if the rank computes on its processors.
+_CPU_REASON_FIXES: Mapping[LateReason, str] = {
+    LateReason.COMPUTE: "compare its host with a healthy rank's: other processes on its cores, clocks\n"
+    "  top; OMP_NUM_THREADS; numactl --cpunodebind=N --membind=N python train.py\n"
+    "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
+    LateReason.MEMCPY: "check what it copies between its own tensors, and on which memory node they lie\n"
+    "  numactl --cpunodebind=N --membind=N python train.py",
+}
+
+
+def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
+    """Return what to change for a rank that is late for this reason, as it applies to the run's devices."""
+    if reason is LateReason.DATA:
+        loader = choose_loader_fix(analysis).splitlines()[0]
+        return f"{loader}\ncheck that rank's storage, and any work that only it does per batch"
+    if analysis.run.device == "cpu" and reason in _CPU_REASON_FIXES:
+        return _CPU_REASON_FIXES[reason]
+    return _REASON_FIXES[reason]
+
 
 DISPROOFS: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows "

@@ -28,6 +28,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
+from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
@@ -63,8 +64,6 @@ _REASON_TEXT = {
     LateReason.SYNC: "its host waits for the device",
 }
 _FIXES = {
-    LateReason.DATA: "DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, "
-    "pin_memory=True)",
     LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     LateReason.SYNC: "log every N steps, and no .item() in between",
 }
@@ -161,7 +160,7 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(turns, wall),
-        fix=_FIXES.get(reason, _FIX),
+        fix=choose_loader_fix(analysis) if reason is LateReason.DATA else _FIXES.get(reason, _FIX),
         disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "
         "if other ranks are late in turn all the same, it is not their hosts",
     )

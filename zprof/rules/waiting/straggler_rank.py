@@ -44,10 +44,10 @@ from zprof.rules.rule import (
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
-    REASON_FIXES,
     REASON_TEXT,
     Suspect,
     choose_disproof,
+    choose_late_fix,
     find_reason,
     find_suspect,
     find_suspects_by_part,
@@ -161,7 +161,7 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
         return untested_gap(
             Cause.STRAGGLER_RANK, reason, "record again, and check which collectives were not matched"
         )
-    return _finding(late)
+    return _finding(analysis, late)
 
 
 def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_LateRank]:
@@ -278,7 +278,7 @@ def _cost_ns(late: _LateRank) -> float:
     return min(cost, late.suspect.beyond_ns) if late.suspect.part else cost
 
 
-def _finding(late: _LateRank) -> Finding:
+def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
     suspect, waits = late.suspect, late.waits
     share = round(suspect.last_ratio * suspect.steps)
     return make_finding(
@@ -290,7 +290,7 @@ def _finding(late: _LateRank) -> Finding:
         saving_ns=late.saving_ns,
         severity=rate_severity(late.saving_ns[1], late.wall_ns),
         confidence=_confidence(late),
-        fix=REASON_FIXES[late.reason],
+        fix=choose_late_fix(analysis, late.reason),
         disprove=choose_disproof(late.reason),
     )
 

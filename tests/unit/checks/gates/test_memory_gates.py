@@ -12,7 +12,7 @@ from zprof.checks.check import check
 from zprof.checks.gates.reading import Figure, compute_allowed, is_within_limit
 from zprof.model.check import Outcome, Sense
 from zprof.model.memory import MemoryPart
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 
 
 def alone(peak: int) -> Made:
@@ -174,3 +174,23 @@ def test_more_bytes_never_turn_a_failure_into_a_pass(base: int, sizes: tuple[int
     for held in (limit("peak_memory", change_ratio=0.1), limit("peak_memory", value=float(base))):
         less, more = (judged(held, alone(size), alone(base)) for size in sorted(sizes))
         assert (less.outcome, more.outcome) != (Outcome.FAILED, Outcome.PASSED)
+
+
+def copied(scratch: int, own: int) -> Made:
+    """A rank of 500 bytes of activations, with communication buffers of the program and of the backend."""
+    buffers = Tenant.COMMUNICATION_BUFFERS
+    parts = [
+        MemoryPart(tenant=buffers.value, sub=sub, bytes=size, basis="tagged")
+        for sub, size in ((BACKEND_SCRATCH, scratch), ("gathered_param", own))
+    ]
+    tenants = {Tenant.ACTIVATIONS: 500, buffers: scratch + own}
+    peak = 500 + scratch + own
+    return Made(peaks=(peak,), world=1, timed=(0,), tenants=tenants, untagged=0, parts=parts)
+
+
+@pytest.mark.parametrize("gate", ["peak_memory", "peak_memory.communication_buffers"])
+@pytest.mark.parametrize(("scratch", "own", "outcome"), [(300, 200, "within_noise"), (100, 400, "failed")])
+def test_copies_of_the_backend_break_no_limit(gate: str, scratch: int, own: int, outcome: str) -> None:
+    """How many copies gloo holds at the peak depends on how late the ranks are."""
+    held = limit(gate, change_ratio=0.02)
+    assert judged(held, copied(scratch, own), copied(100, 200)).outcome == outcome

@@ -94,6 +94,13 @@ def test_a_compiled_program_is_not_to_be_compiled(*, on_device: bool) -> None:
         assert ("torch.compile(model)" in found(cpu_bound_launch, run).fix) is not is_compiled
 
 
+@pytest.mark.parametrize(("device", "is_pinned"), [("cpu", False), ("cuda", True)])
+def test_a_loader_is_advised_what_its_device_can_use(device: str, is_pinned: bool) -> None:
+    run = hosts(loader_ns=0.3 * WALL_NS)
+    fix = found(data_loader, replace(run, run=replace(run.run, device=device))).fix
+    assert ("pin_memory" in fix) is is_pinned
+
+
 def absent(analysis: RunAnalysis) -> RunAnalysis:
     return replace(analysis, host=pd.DataFrame())
 

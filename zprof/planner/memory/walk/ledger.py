@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.model.plan import Term
-from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, DISPLAY_ORDER, Tenant
 from zprof.model.whatif import Assumption
 
 
@@ -77,7 +77,7 @@ GATHERED_CHECKPOINT = Slot(
 GATHERED_CHUNK = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="checkpoint", assumption="walk.checkpoints")
 REDUCED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="reduce_scatter_base", assumption="walk.reductions")
 KEPT_BUFFERS = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="kept_buffers", assumption="walk.kept_buffers")
-SCRATCH = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="backend_scratch", assumption="walk.backend_copies")
+SCRATCH = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub=BACKEND_SCRATCH, assumption="walk.backend_copies")
 
 
 _ENGINE = "reference engine"
