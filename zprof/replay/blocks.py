@@ -53,10 +53,11 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
-    steps = step_places(rank)[kernels]
+    first_of_steps = np.flatnonzero(np.diff(step_places(rank)[kernels])) + 1
     count = 0
-    for step in np.unique(steps).tolist():
-        mine = np.flatnonzero(steps == step)
+    for mine in np.split(np.arange(len(kernels)), first_of_steps):
+        if len(mine) < _MIN_BLOCKS * _MIN_KERNELS:
+            continue
         for piece in _split_micro_batches(codes[mine]):
             for begin, period, blocks in _find_passes(codes[mine[piece]]):
                 for block in range(blocks):
