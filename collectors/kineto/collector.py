@@ -8,9 +8,7 @@ recorded.
 """
 
 import errno
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from zprof.collectors.profiler_session import (
 )
 from zprof.collectors.torch_private import profile_all_threads_config, work_class
 from zprof.model.gaps import Gap, GapKind
+from zprof.run.scratch_folder import open_scratch_folder
 
 
 class KinetoCollector:
@@ -103,8 +102,8 @@ class KinetoCollector:
 def _export_tables(
     profile: torch.profiler.profile,
 ) -> tuple[Mapping[str, Mapping[str, Sequence[Any]]], list[Gap]]:
-    with tempfile.TemporaryDirectory(prefix="zprof-") as folder:
-        path = Path(folder) / "trace.json"
+    with open_scratch_folder("trace") as folder:
+        path = folder / "trace.json"
         profile.export_chrome_trace(str(path))
         if not path.is_file():  # torch reports no error if it cannot write
             raise OSError(errno.ENOSPC, f"torch's profiler could not write its trace to {folder}")

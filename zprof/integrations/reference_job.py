@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from typing import IO, Any, NoReturn
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.interrupts import defer_interrupts, raise_lost_interrupt
 from zprof.run.manifest import STEPS_NAME, rank_folder
+from zprof.run.scratch_folder import open_scratch_folder, remove_leftovers
 
 _RANK_PROGRAM = "zprof.integrations.reference_rank"
 
@@ -97,8 +97,9 @@ def train_reference(
         if job.run is not None:
             on_step(_count_steps(job.run))
 
-    with tempfile.TemporaryDirectory(prefix="zprof-outcome-") as folder:
-        job = replace(job, outcome=Path(folder) / "outcome.json")
+    remove_leftovers()
+    with open_scratch_folder("outcome") as folder:
+        job = replace(job, outcome=folder / "outcome.json")
         assert job.outcome is not None
         arguments = ["-m", _RANK_PROGRAM, job.to_json()]
         try:
@@ -155,8 +156,8 @@ def launch(
     Raises:
         RankFailed: a rank exited with an error; the message contains its error line.
     """
-    with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as folder:
-        logs = [(Path(folder) / f"rank{rank}.log").open("w+b") for rank in range(world_size)]
+    with open_scratch_folder("ranks") as folder:
+        logs = [(folder / f"rank{rank}.log").open("w+b") for rank in range(world_size)]
         port = _find_free_port()
         ranks: list[subprocess.Popen[bytes]] = []
         raise_lost_interrupt()
@@ -178,7 +179,7 @@ def launch(
 
 
 def _start_rank(
-    arguments: Sequence[str], rank: int, world_size: int, port: int, folder: str, log: IO[bytes]
+    arguments: Sequence[str], rank: int, world_size: int, port: int, folder: Path, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "RANK": str(rank),
@@ -188,7 +189,7 @@ def _start_rank(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         # A terminated rank cannot clean up its temporary files.
-        "TMPDIR": folder,
+        "TMPDIR": str(folder),
         # One thread per rank, like torchrun: ranks on one machine would compete for its cores.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),

@@ -22,7 +22,7 @@ def test_it_prints_and_ends_as_it_does_alone(programs: Recorded, name: str) -> N
     assert recorded.stdout == plain.stdout, recorded.stderr.decode()[-2000:]
     # A shell's code for a child that a signal ended.
     assert recorded.code == (plain.code if plain.code >= 0 else 128 - plain.code)
-    assert not list(recorded.run.parent.glob("zprof-record-*")), "folders of the session are removed"
+    assert not list(recorded.run.parent.glob("zprof-*")), "temporary folders are removed"
 
 
 def test_fsdp2_under_torchrun_has_six_tenants_and_obeys_the_formula(programs: Recorded) -> None:

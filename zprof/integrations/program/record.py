@@ -18,13 +18,13 @@ from zprof.integrations.program.session import (
     Session,
     make_child_environment,
 )
-from zprof.integrations.program.session_folder import make_session_folder
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.model.errors import BadInput
 from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 from zprof.run.output_lock import lock_output
 from zprof.run.output_path import check_output_path, replace_run
+from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 PrintNote = Callable[[str], None]
 
@@ -51,8 +51,8 @@ def record_command(
     if not enabled:
         return run_command(command, os.environ, grace_s=grace_s, print_note=print_note)
     run, start_ns = Path(settings.run), time.time_ns()
-    folder = make_session_folder()
-    try:
+    remove_leftovers()
+    with open_scratch_folder("record") as folder:
         session = Session(folder)
         with replace_run(run, force=force):
             environment = make_child_environment(replace(settings, session=str(folder)))
@@ -60,8 +60,6 @@ def record_command(
                 command, environment, output=output, observer=observer, grace_s=grace_s, print_note=print_note
             )
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
@@ -81,7 +79,8 @@ def record_here(
 
     # Here zprof still reports errors; later, Python prints what the program raises.
     lock = _lock_for_job(Path(settings.run)) if enabled else ExitStack()
-    folder = make_session_folder() if enabled else None
+    remove_leftovers()
+    folder = make_scratch_folder("record") if enabled else None
 
     def run_program() -> int:
         with lock:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.session_folder import make_session_folder, remove_leftovers
+from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 MAKE = """
 import tempfile, sys
 tempfile.tempdir = sys.argv[1]
-from zprof.integrations.program.session_folder import make_session_folder
-print(make_session_folder())
+from zprof.run.scratch_folder import make_scratch_folder
+print(make_scratch_folder('record'))
 """
 
 
@@ -28,12 +28,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_leftover(temporary: Path) -> Path:
     """Return the folder of a process that has ended without removing it."""
     command = [sys.executable, "-c", MAKE, str(temporary)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
     return Path(done.stdout.strip())
 
 
 def test_only_the_folders_of_ended_processes_are_removed(temporary: Path) -> None:
-    live = make_session_folder()
+    live = make_scratch_folder("ranks")
     outside = make_leftover(temporary).rename(temporary.parent / "outside")
     leftover = make_leftover(temporary)
     link = temporary / "zprof-record-link"
@@ -49,7 +49,7 @@ def test_only_the_folders_of_ended_processes_are_removed(temporary: Path) -> Non
     assert (outside / "owner.json").exists()
 
 
-def test_the_next_recording_removes_them(temporary: Path) -> None:
-    leftover = make_leftover(temporary)
-    assert make_session_folder().parent == leftover.parent
-    assert not leftover.exists()
+def test_a_folder_is_removed_with_its_content(temporary: Path) -> None:
+    with open_scratch_folder("trace") as folder:
+        (folder / "trace.json").touch()
+    assert not list(temporary.iterdir())

@@ -1,31 +1,41 @@
-"""Make the temporary folder of a recording, and remove those that killed recordings left behind."""
+"""Make the temporary folders of recordings, and remove those that killed processes left behind."""
 
 import json
 import os
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from zprof.model.processes import ProcessIdentity, identify_this_process
 
-_PREFIX = "zprof-record-"
+_PREFIX = "zprof-"
 _OWNER_NAME = "owner.json"
 _MAX_OWNER_BYTES = 4096
 
 
-def make_session_folder() -> Path:
-    """Create the folder of this process's recording; first remove those whose process has ended."""
-    remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+@contextmanager
+def open_scratch_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, and remove it on exit."""
+    folder = make_scratch_folder(purpose)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_scratch_folder(purpose: str) -> Path:
+    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, which must remove it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
     (folder / _OWNER_NAME).write_text(json.dumps(asdict(identify_this_process())), encoding="utf-8")
     return folder
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of this user's recordings whose process has certainly ended."""
+    """Remove the folders of this user whose owner has certainly ended; call it where a recording starts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if _is_own_folder(folder) and (owner := _read_owner(folder)) is not None and owner.is_gone:
