@@ -224,7 +224,7 @@ def make_host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls)
             _make_part_columns(shares, result.collective_spans, steps)
             if activity.on_device
             else _split_unseen_by_thread_times(
-                _make_part_columns(shares, result.collective_spans, steps), timeline
+                _make_part_columns(shares, result.collective_spans, steps), timeline, result.work.blocked
             )
         ),
         **_make_call_columns(shares, calls, timeline),
@@ -262,10 +262,13 @@ def _find_timed_steps(timeline: RankTimeline) -> Mask:
     return np.array([number in timeline.thread_times for number in timeline.steps.number.tolist()], np.bool_)
 
 
-def _split_unseen_by_thread_times(parts: HostColumns, timeline: RankTimeline) -> HostColumns:
+def _split_unseen_by_thread_times(
+    parts: HostColumns, timeline: RankTimeline, exposed: Intervals
+) -> HostColumns:
     """Move the time in which the thread of a CPU rank surely ran from its UNSEEN columns to LAUNCH.
 
-    All time in which the thread was blocked may lie in the unseen time, except waits for gloo, which block:
+    All time in which the thread was blocked may lie in the unseen time, except in waits for gloo, which block
+    it, and in exposed communication, which the ledger counts as blocked already:
 
         blocked     = step - on a processor - ready without one
         surely busy = unseen - (blocked - waits that blocked), at least 0, at most unseen
@@ -279,7 +282,8 @@ def _split_unseen_by_thread_times(parts: HostColumns, timeline: RankTimeline) ->
     cpu_ns = np.array([each.cpu_ns for each in times], dtype=np.int64)
     queued_ns = np.array([each.queued_ns for each in times], dtype=np.int64)
     unseen_ns = np.asarray(parts[f"{IdlePart.UNSEEN}_ns"])
-    waits_ns = covered(timeline.activity.waits, steps.begin_ns, steps.end_ns) if timeline.waits_block else 0
+    waits = union(timeline.activity.waits, exposed) if timeline.waits_block else EMPTY
+    waits_ns = covered(waits, steps.begin_ns, steps.end_ns)
     blocked_ns = steps.end_ns - steps.begin_ns - cpu_ns - queued_ns
     blocked_in_waits_ns = np.maximum(0, waits_ns - queued_ns)
     busy_ns = np.clip(unseen_ns - np.maximum(0, blocked_ns - blocked_in_waits_ns), 0, unseen_ns)
