@@ -231,7 +231,7 @@ class FlatUnit:
             if parameter.shape != slot.shape:
                 raise RuntimeError(
                     f"the .data of parameter {slot.name} was replaced by a tensor of shape "
-                    f"{tuple(parameter.shape)} instead of {slot.shape}: change the model before zero(), not after"
+                    f"{tuple(parameter.shape)} instead of {slot.shape}: change the model before zero()"
                 )
             view = self.full[slot.offset : slot.offset + slot.numel].view(slot.shape)
             view.copy_(parameter)
