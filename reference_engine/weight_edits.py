@@ -57,7 +57,7 @@ class EditSample:
             self._differs = bool(differs)
             return
         self._differs = differs.to("cpu", non_blocking=True)
-        self._copied = torch.cuda.Event()
+        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._copied.record()
 
     def take_result(self) -> bool:
