@@ -1,4 +1,4 @@
-"""Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and cured.
+"""Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and fixed.
 
     python -m benchmarks.planted_runs [--causes NAME ...] [--rounds 3] [--steps 10] [--keep FOLDER]
 
@@ -40,7 +40,7 @@ def zprof(*arguments: str) -> str:
 def row(cause: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
     """Record the run with and without its cause, several times, and compare the findings with both."""
     seen = [one_round(cause, folder, number, steps) for number in range(rounds)]
-    gained = median(one["step_ms"] - one["cured_ms"] for one in seen)
+    gained = median(one["step_ms"] - one["fixed_ms"] for one in seen)
     for one in seen:
         saving = one["saving_ms"]
         one["within"] = bool(saving and saving[0] <= gained <= saving[1])
@@ -59,9 +59,9 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
     """Return the first finding of one recording, its range, and the steps with and without the cause."""
     # with memory, as by default: what a rank keeps distinguishes longer inputs from a slower rank
     recorded = ("--time-steps", str(steps))
-    planted, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-cured.zprof"
+    planted, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-fixed.zprof"
     zprof("train", "--plant", cause, "-o", str(planted), *recorded)
-    zprof("train", "--plant", cause, "--cured", "-o", str(well), *recorded)
+    zprof("train", "--plant", cause, "--fixed", "-o", str(well), *recorded)
     beside = ("--baseline", str(well)) if cause in {str(each) for each in BESIDE_HEALTHY} else ()
     report = json.loads(zprof("report", str(planted), *beside, "-f", "json"))
     healthy = json.loads(zprof("report", str(well), "-f", "json"))
@@ -71,9 +71,9 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
         "first": found[0]["cause"] if found else None,
         "others": [entry["cause"] for entry in found[1:]],
         "step_ms": step_ns(report) / 1e6,
-        "cured_ms": step_ns(healthy) / 1e6,
+        "fixed_ms": step_ns(healthy) / 1e6,
         "saving_ms": [bound / 1e6 for bound in mine["saving_ns"]] if mine else None,
-        "cured_still_says": [e["cause"] for e in healthy["findings"] if e["confidence"] != "low"],
+        "fixed_still_reports": [e["cause"] for e in healthy["findings"] if e["confidence"] != "low"],
     }
 
 

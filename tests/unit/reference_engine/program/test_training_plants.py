@@ -42,9 +42,9 @@ def test_a_plant_is_a_cause_and_its_cure_takes_it_away(plant):
     assert plant.cause in set(Cause)
     assert [other.cause for other in PLANTS].count(plant.cause) == 1
     assert f"{plant.cause} " in format_plants()
-    faulty, cured = plant.apply(TrainConfig()), plant.build_fixed_config(TrainConfig())
-    assert (faulty.plant, cured.plant) == (plant.cause, None)
-    assert replace_fields(faulty, {"plant": None}) not in (TrainConfig(), cured)
+    faulty, fixed = plant.apply(TrainConfig()), plant.build_fixed_config(TrainConfig())
+    assert (faulty.plant, fixed.plant) == (plant.cause, None)
+    assert replace_fields(faulty, {"plant": None}) not in (TrainConfig(), fixed)
     assert plant.is_modelled == (faulty.link is not None) == (faulty.compute is not None)
 
 
