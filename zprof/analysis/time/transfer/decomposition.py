@@ -74,8 +74,8 @@ class Arrivals:
     """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
 
     ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can wait, but some
-    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1. ``offset_uncertainty_ns``: 2 max(u)
-    over the instance.
+    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1.
+    ``offset_uncertainty_ns``: 2 max(u) over the instance.
     """
 
     arrival_ns: Int64s
