@@ -40,7 +40,7 @@ def zprof(*arguments: str) -> str:
 def row(cause: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
     """Record the run with and without its cause, several times, and compare the findings with both."""
     seen = [one_round(cause, folder, number, steps) for number in range(rounds)]
-    gained = median(one["step_ms"] - one["fixed_ms"] for one in seen)
+    gained = median(one["step_ms"] - one["cured_ms"] for one in seen)
     for one in seen:
         saving = one["saving_ms"]
         one["within"] = bool(saving and saving[0] <= gained <= saving[1])
@@ -71,9 +71,9 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
         "first": found[0]["cause"] if found else None,
         "others": [entry["cause"] for entry in found[1:]],
         "step_ms": step_ns(report) / 1e6,
-        "fixed_ms": step_ns(healthy) / 1e6,
+        "cured_ms": step_ns(healthy) / 1e6,
         "saving_ms": [bound / 1e6 for bound in mine["saving_ns"]] if mine else None,
-        "fixed_still_reports": [e["cause"] for e in healthy["findings"] if e["confidence"] != "low"],
+        "cured_still_says": [e["cause"] for e in healthy["findings"] if e["confidence"] != "low"],
     }
 
 

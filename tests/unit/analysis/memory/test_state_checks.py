@@ -99,8 +99,8 @@ def test_what_fits_no_cause_stays_unexplained(name: str) -> None:
 )
 def test_element_sizes_are_told_from_the_ratio(state: StateDifference, sizes: list[tuple[int, int]]) -> None:
     causes = {
-        explain_difference(replace(state, element_bytes=law, measured_bytes=100_000 * there // law))
-        for law, there in sizes
+        explain_difference(replace(state, element_bytes=expected, measured_bytes=100_000 * there // expected))
+        for expected, there in sizes
     }
     assert len(causes - {NOT_EXPLAINED, ""}) == len(sizes)
 
